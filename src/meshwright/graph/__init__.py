@@ -1,0 +1,1 @@
+"""Training steps as graphs: the Graph, its files, builders and the zoo."""

@@ -1,0 +1,288 @@
+"""Builds training steps from layer formulas: exact FLOPs and bytes, no framework, no measurement.
+
+`StepBuilder` records forward ops on a tape and, like autograd, walks it backwards: each recorded op
+says which gradient ops it needs and which tensors they read. Weights get an update op each (Adam).
+Knows ops, not models; the layers are in `meshwright.graph.layer`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.column import Phase, Split
+from meshwright.graph.graph import Graph
+
+ELEMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+
+MOMENT_BYTES = 8.0
+"""Adam's two moments of one weight in fp32 (Kingma and Ba, 2015, algorithm 1)."""
+MASTER_BYTES = 4.0
+"""The fp32 copy of a weight that is kept in fewer bits (Micikevicius et al., 2018, section 3.1)."""
+UPDATE_FLOPS = 12.0
+"""Of Adam for one weight: 3 for each moment, 2 bias corrections, root, epsilon, quotient, step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor on the forward path."""
+
+    tensor: int
+    bytes: float
+    needs_gradient: bool
+
+
+@dataclass(slots=True)
+class Weight:
+    """Parameters that one layer, or several when tied, read; one group, one update op."""
+
+    name: str
+    elements: float
+    group: int
+    gradients: list[int] = field(default_factory=list)
+    uses: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """One backward op of a forward op; it always reads the gradient of the output."""
+
+    into: tuple[int, ...] = ()
+    """The inputs whose gradients it makes, one tensor each; none: the weight's."""
+    kind: str
+    flops: float = 0.0
+    saved: tuple[Value, ...] = ()
+    """What it reads of the forward path."""
+    saves_output: bool = False
+    """Whether it reads the op's own output, too."""
+    reads_weight: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    name: str
+    op: int
+    inputs: tuple[Value, ...]
+    output: Value
+    weight: Weight | None
+    backward: tuple[Gradient, ...]
+    passes: tuple[int, ...]
+
+
+class StepBuilder:
+    """Forward ops in, a whole training step out."""
+
+    def __init__(self, name: str, batch: float, precision: str = "fp32") -> None:
+        if precision not in ELEMENT_BYTES:
+            known = ", ".join(ELEMENT_BYTES)
+            raise InputError(f"{name}: precision must be one of {known}, got {quoted(precision)}")
+        self.batch = batch
+        self._builder = GraphBuilder(name, batch)
+        self._precision = precision
+        self._element_bytes = ELEMENT_BYTES[precision]
+        self._tape: list[_Record] = []
+        self._num_weights = 0
+
+    def input(self, name: str, size: float) -> Value:
+        """The step's input of `size` bytes, which needs no gradient."""
+        op = self._builder.add_op(name, kind="input", precision=self._precision, bytes_written=size)
+        return Value(self._builder.add_tensor(op, size), size, False)
+
+    def weight(self, name: str, elements: float) -> Weight:
+        """New parameters."""
+        self._num_weights += 1
+        return Weight(name, elements, self._num_weights - 1)
+
+    def apply(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[Value],
+        elements: float,
+        flops: float,
+        backward: Sequence[Gradient] = (),
+        *,
+        weight: Weight | None = None,
+        fixed_read: float | None = None,
+        gathered: float = 0.0,
+        passes: Sequence[int] = (),
+    ) -> Value:
+        """Add a forward op that makes a tensor of `elements` numbers.
+
+        `fixed_read` weights are read whatever the batch (all of them unless said), `gathered` ones
+        in proportion to it. The output's gradient is that of the inputs `passes`, without an op.
+        """
+        size = self._element_bytes
+        if fixed_read is None:
+            fixed_read = weight.elements if weight else 0.0
+        weight_bytes = weight.elements * size if weight and weight.uses == 0 else 0.0
+        read = sum(each.bytes for each in inputs) + gathered * size
+        op = self._builder.add_op(
+            name,
+            kind=kind,
+            group=weight.group if weight else -1,
+            module=name if weight else name.rpartition(".")[0],
+            precision=self._precision,
+            flops=flops,
+            bytes_read=read + fixed_read * size,
+            fixed_bytes_read=fixed_read * size,
+            bytes_written=elements * size,
+            parameter_bytes=weight_bytes,
+            state_bytes=weight_bytes,
+        )
+        if weight:
+            weight.uses += 1
+        for each in inputs:
+            self._builder.add_use(each.tensor, op)
+        needs_gradient = weight is not None or any(each.needs_gradient for each in inputs)
+        output = Value(
+            self._builder.add_tensor(op, elements * size), elements * size, needs_gradient
+        )
+        self._tape.append(
+            _Record(name, op, tuple(inputs), output, weight, tuple(backward), tuple(passes))
+        )
+        return output
+
+    def finish(self, loss: Value) -> Graph:
+        """The whole step: the backward ops from `loss` on and the updates, then the graph."""
+        # The gradient of the loss is one, so the loss itself stands for it.
+        gradients = {loss.tensor: [loss.tensor]}
+        for record in reversed(self._tape):
+            arriving = gradients.pop(record.output.tensor, [])
+            if arriving and record.output.needs_gradient:
+                self._differentiate(record, self._sum(record, arriving), gradients)
+        return self._builder.finish()
+
+    def _sum(self, record: _Record, arriving: list[int]) -> int:
+        """One gradient of a value that several ops read: autograd adds them up."""
+        if len(arriving) == 1:
+            return arriving[0]
+        size = record.output.bytes
+        op = self._add_backward(
+            f"{record.name}.grad_sum",
+            "add",
+            record,
+            group=-1,  # it reads no weight, so it may run elsewhere
+            flops=(len(arriving) - 1) * size / self._element_bytes,
+            bytes_read=len(arriving) * size,
+            bytes_written=size,
+        )
+        for tensor in arriving:
+            self._builder.add_use(tensor, op)
+        return self._builder.add_tensor(op, size)
+
+    def _differentiate(
+        self, record: _Record, arriving: int, gradients: dict[int, list[int]]
+    ) -> None:
+        for i in record.passes:
+            if record.inputs[i].needs_gradient:
+                gradients.setdefault(record.inputs[i].tensor, []).append(arriving)
+        for number, each in enumerate(record.backward):
+            wanted = [i for i in each.into if record.inputs[i].needs_gradient]
+            if each.into and not wanted:
+                continue
+            if each.into:
+                suffix = "grad" if number == 0 else f"grad{number}"
+                op = self._input_gradient(f"{record.name}.{suffix}", record, each, wanted)
+                for i in wanted:
+                    made = self._builder.add_tensor(op, record.inputs[i].bytes)
+                    gradients.setdefault(record.inputs[i].tensor, []).append(made)
+            else:
+                op = self._weight_gradient(record, each)
+            for tensor in (arriving, *(value.tensor for value in _saved(record, each))):
+                self._builder.add_use(tensor, op)
+        if record.weight:
+            self._update_when_complete(record.weight)
+
+    def _input_gradient(
+        self, name: str, record: _Record, gradient: Gradient, wanted: list[int]
+    ) -> int:
+        weights = record.weight.elements if record.weight and gradient.reads_weight else 0.0
+        fixed = weights * self._element_bytes
+        return self._add_backward(
+            name,
+            gradient.kind,
+            record,
+            flops=gradient.flops,
+            bytes_read=_activation_bytes(record, gradient) + fixed,
+            fixed_bytes_read=fixed,
+            bytes_written=sum(record.inputs[i].bytes for i in wanted),
+        )
+
+    def _weight_gradient(self, record: _Record, gradient: Gradient) -> int:
+        weight = record.weight
+        assert weight is not None, f"{record.name} has no weight"
+        size = weight.elements * self._element_bytes
+        op = self._add_backward(
+            f"{record.name}.grad_weight",
+            gradient.kind,
+            record,
+            split=Split.SUM,
+            flops=gradient.flops,
+            bytes_read=_activation_bytes(record, gradient),
+            bytes_written=size,
+            fixed_bytes_written=size,
+        )
+        weight.gradients.append(self._builder.add_tensor(op, size))
+        return op
+
+    def _add_backward(
+        self,
+        name: str,
+        kind: str,
+        record: _Record,
+        *,
+        group: int | None = None,
+        split: Split = Split.BATCH,
+        **sizes: Any,
+    ) -> int:
+        if group is None:
+            group = record.weight.group if record.weight else -1
+        return self._builder.add_op(
+            name,
+            kind=kind,
+            phase=Phase.BACKWARD,
+            split=split,
+            group=group,
+            partner=record.op,
+            module=record.name if record.weight else record.name.rpartition(".")[0],
+            precision=self._precision,
+            **sizes,
+        )
+
+    def _update_when_complete(self, weight: Weight) -> None:
+        """Adam reads weights, gradients and moments and writes weights and moments."""
+        if len(weight.gradients) < weight.uses:
+            return
+        size = weight.elements * self._element_bytes
+        has_master = self._element_bytes < MASTER_BYTES
+        state = weight.elements * (MOMENT_BYTES + (MASTER_BYTES if has_master else 0.0))
+        read = size * (1 + len(weight.gradients)) + state
+        op = self._builder.add_op(
+            f"{weight.name}.update",
+            kind="adam",
+            phase=Phase.UPDATE,
+            split=Split.NONE,
+            group=weight.group,
+            module=weight.name,
+            precision="fp32",
+            flops=UPDATE_FLOPS * weight.elements,
+            fixed_flops=UPDATE_FLOPS * weight.elements,
+            bytes_read=read,
+            fixed_bytes_read=read,
+            bytes_written=size + state,
+            fixed_bytes_written=size + state,
+            state_bytes=state,
+        )
+        for tensor in weight.gradients:
+            self._builder.add_use(tensor, op)
+
+
+def _saved(record: _Record, gradient: Gradient) -> tuple[Value, ...]:
+    return (*gradient.saved, record.output) if gradient.saves_output else gradient.saved
+
+
+def _activation_bytes(record: _Record, gradient: Gradient) -> float:
+    """What a backward op reads besides weights: the output's gradient and saved values."""
+    return record.output.bytes + sum(value.bytes for value in _saved(record, gradient))

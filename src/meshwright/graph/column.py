@@ -1,0 +1,78 @@
+"""The words of a graph as plain columns: what files hold and what `Graph` is made of.
+
+Knows no rules beyond types; `Graph` checks.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+ANY_TYPE = "any"
+"""Key of `Graph.seconds` for times that hold on every device type without a column of its own."""
+
+
+class Phase(IntEnum):
+    """Which third of a training step an op belongs to."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    UPDATE = 2
+
+
+class Split(IntEnum):
+    """What an op gives when its inputs are one share of the batch."""
+
+    NONE = 0
+    """It needs the whole batch, or has none: every replica runs it in full."""
+    BATCH = 1
+    """Its share of the rows of its outputs."""
+    SUM = 2
+    """A partial sum of its outputs (a weight gradient)."""
+
+
+OP_TEXTS = ("op_names", "kind", "module", "precision")
+OP_CODES = ("phase", "split", "group", "partner")
+OP_SIZES = (
+    "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
+    "fixed_bytes_written", "parameter_bytes", "state_bytes", "saved_bytes", "workspace_bytes",
+)  # fmt: skip
+TENSOR_SIZES = ("tensor_bytes", "fixed_tensor_bytes")
+
+
+class Columns(TypedDict):
+    """The fields of a `Graph`, unchecked; `Graph` documents each."""
+
+    name: str
+    batch: float
+    op_names: tuple[str, ...]
+    kind: tuple[str, ...]
+    module: tuple[str, ...]
+    precision: tuple[str, ...]
+    phase: npt.NDArray[np.int8]
+    split: npt.NDArray[np.int8]
+    group: Ints
+    partner: Ints
+    flops: Floats
+    fixed_flops: Floats
+    bytes_read: Floats
+    fixed_bytes_read: Floats
+    bytes_written: Floats
+    fixed_bytes_written: Floats
+    parameter_bytes: Floats
+    state_bytes: Floats
+    saved_bytes: Floats
+    workspace_bytes: Floats
+    seconds: Mapping[str, Floats]
+    tensor_source: Ints
+    tensor_bytes: Floats
+    fixed_tensor_bytes: Floats
+    tensor_partial: Bools
+    use_tensor: Ints
+    use_op: Ints

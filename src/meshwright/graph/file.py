@@ -1,0 +1,258 @@
+"""Meshwright's own graph format: columns as JSON. Knows columns, not what makes a graph legal.
+
+    {"format": "meshwright.graph", "version": 1, "name": "...", "batch": 32,
+     "ops": {"names": [...], "kind": ..., "flops": ..., "seconds": {"h200": ...}, ...},
+     "tensors": {"source": [...], "bytes": ..., "readers": [[3, 4], [5], ...], ...}}
+
+A column is a list with one entry an op (or tensor), or one value when all entries are equal; one
+at its default is left out. A text column with few distinct values is {"values": [...], "codes":
+[...]}. In `seconds`, which needs what JSON's numbers lack, null is unknown and "inf" cannot run.
+`readers` has, for each tensor, the numbers of the ops that read it.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.errors import InputError, quoted
+from meshwright.files import decode_json
+from meshwright.graph.column import OP_SIZES, Columns, Floats, Phase, Split
+
+FORMAT = "meshwright.graph"
+VERSION = 1
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+OptionalNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+Seconds = float | None | Literal["inf"]
+
+
+class Coded(msgspec.Struct, forbid_unknown_fields=True):
+    """A text column as numbers into its distinct values."""
+
+    values: list[str]
+    codes: list[Number]
+
+
+Texts = str | list[str] | Coded
+Sizes = float | list[float]
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Columns over ops; the fields of `Graph` with the same names."""
+
+    names: list[str]
+    kind: Texts = "op"
+    module: Texts = ""
+    precision: Texts = "fp32"
+    phase: Texts = "forward"
+    split: Texts = "batch"
+    group: OptionalNumber | list[OptionalNumber] = -1
+    partner: OptionalNumber | list[OptionalNumber] = -1
+    flops: Sizes = 0.0
+    fixed_flops: Sizes = 0.0
+    bytes_read: Sizes = 0.0
+    fixed_bytes_read: Sizes = 0.0
+    bytes_written: Sizes = 0.0
+    fixed_bytes_written: Sizes = 0.0
+    parameter_bytes: Sizes = 0.0
+    state_bytes: Sizes = 0.0
+    saved_bytes: Sizes = 0.0
+    workspace_bytes: Sizes = 0.0
+    seconds: dict[str, Seconds | list[Seconds]] = {}
+
+
+class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Columns over tensors."""
+
+    source: list[Number]
+    bytes: Sizes = 0.0
+    fixed_bytes: Sizes = 0.0
+    partial: bool | list[bool] = False
+    readers: list[list[Number]]
+
+
+class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The whole file."""
+
+    format: str
+    version: int
+    name: str
+    batch: float
+    ops: Ops
+    tensors: Tensors
+
+
+class _Header(msgspec.Struct):
+    version: int
+
+
+def encode_columns(columns: Columns) -> bytes:
+    """The columns as the text of a file."""
+    column: dict[str, Any] = dict(columns)
+    ops = _struct(
+        Ops,
+        names=list(columns["op_names"]),
+        kind=_pack_texts(columns["kind"]),
+        module=_pack_texts(columns["module"]),
+        precision=_pack_texts(columns["precision"]),
+        phase=_pack_texts([Phase(code).name.lower() for code in columns["phase"].tolist()]),
+        split=_pack_texts([Split(code).name.lower() for code in columns["split"].tolist()]),
+        group=_pack(columns["group"]),
+        partner=_pack(columns["partner"]),
+        seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
+        **{name: _pack(column[name]) for name in OP_SIZES},
+    )
+    num_tensors = len(columns["tensor_source"])
+    ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
+    tensors = _struct(
+        Tensors,
+        source=columns["tensor_source"].tolist(),
+        bytes=_pack(columns["tensor_bytes"]),
+        fixed_bytes=_pack(columns["fixed_tensor_bytes"]),
+        partial=_pack(columns["tensor_partial"]),
+        readers=[each.tolist() for each in np.split(columns["use_op"], ends[:-1])]
+        if num_tensors
+        else [],
+    )
+    document = Document(
+        format=FORMAT,
+        version=VERSION,
+        name=columns["name"],
+        batch=float(columns["batch"]),
+        ops=ops,
+        tensors=tensors,
+    )
+    try:
+        return msgspec.json.encode(document) + b"\n"
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(f"graph {columns['name']!a}: not all text is Unicode ({error})") from None
+
+
+def _struct(kind: type[T], /, **values: Any) -> T:
+    """A struct without the values at their default, so that the encoder leaves them out.
+
+    Compared as text: -0.0 is not the default 0.0.
+    """
+    defaults = {each.name: repr(each.default) for each in msgspec.structs.fields(kind)}
+    kept = {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, list) or repr(value) != defaults[name]
+    }
+    return kind(**kept)
+
+
+def decode_columns(data: bytes, where: str) -> Columns:
+    """The text of a file as columns."""
+    version = decode_json(data, _Header, where).version
+    if version != VERSION:
+        raise InputError(
+            f"{where}: {FORMAT} version must be {VERSION}, got {version}; "
+            f"write the file again with this version of Meshwright"
+        )
+    document = decode_json(data, Document, where)
+    ops, tensors = document.ops, document.tensors
+    num_ops, num_tensors = len(ops.names), len(tensors.source)
+    if num_ops == 0:
+        raise InputError(f"{where}: a graph must have at least one op, got none")
+    if len(tensors.readers) != num_tensors:
+        raise InputError(
+            f"{where}: tensors.readers must have one entry a tensor ({num_tensors}), "
+            f"got {len(tensors.readers)}"
+        )
+    sizes = {name: _unpack(getattr(ops, name), num_ops, np.float64) for name in OP_SIZES}
+    lengths = np.fromiter(map(len, tensors.readers), np.int64, num_tensors)
+    fields = dict(
+        name=document.name,
+        batch=document.batch,
+        op_names=tuple(ops.names),
+        kind=_unpack_texts(ops.kind, num_ops, f"{where}: ops.kind"),
+        module=_unpack_texts(ops.module, num_ops, f"{where}: ops.module"),
+        precision=_unpack_texts(ops.precision, num_ops, f"{where}: ops.precision"),
+        phase=_unpack_names(ops.phase, num_ops, Phase, f"{where}: ops.phase"),
+        split=_unpack_names(ops.split, num_ops, Split, f"{where}: ops.split"),
+        group=_unpack(ops.group, num_ops, np.int32),
+        partner=_unpack(ops.partner, num_ops, np.int32),
+        **sizes,
+        seconds={kind: _unpack_seconds(each, num_ops) for kind, each in ops.seconds.items()},
+        tensor_source=np.array(tensors.source, dtype=np.int32),
+        tensor_bytes=_unpack(tensors.bytes, num_tensors, np.float64),
+        fixed_tensor_bytes=_unpack(tensors.fixed_bytes, num_tensors, np.float64),
+        tensor_partial=_unpack(tensors.partial, num_tensors, np.bool_),
+        use_tensor=np.repeat(np.arange(num_tensors, dtype=np.int32), lengths),
+        use_op=np.array(list(chain.from_iterable(tensors.readers)), dtype=np.int32),
+    )
+    return cast(Columns, fields)
+
+
+def _is_constant(array: npt.NDArray[Any]) -> bool:
+    """Whether all entries are equal bit for bit (0.0 and -0.0 are not, NaN and NaN are)."""
+    return len(array) > 0 and array.tobytes() == array[:1].tobytes() * len(array)
+
+
+def _pack(array: npt.NDArray[Any]) -> Any:
+    return array[0].item() if _is_constant(array) else array.tolist()
+
+
+def _unpack(value: object, length: int, dtype: Any) -> npt.NDArray[Any]:
+    if isinstance(value, list):
+        return np.array(value, dtype=dtype)
+    return np.full(length, value, dtype=dtype)
+
+
+def _pack_seconds(array: Floats) -> Any:
+    values = [None if math.isnan(x) else "inf" if x == math.inf else x for x in array.tolist()]
+    return values[0] if _is_constant(array) else values
+
+
+def _unpack_seconds(value: Seconds | list[Seconds], length: int) -> Floats:
+    def number(each: Seconds) -> float:
+        return math.nan if each is None else math.inf if each == "inf" else each
+
+    if isinstance(value, list):
+        return np.array([number(each) for each in value], dtype=np.float64)
+    return np.full(length, number(value))
+
+
+def _pack_texts(texts: Sequence[str]) -> Texts:
+    values = list(dict.fromkeys(texts))
+    if len(values) == 1:
+        return values[0]
+    if 2 * len(values) > len(texts):
+        return list(texts)
+    number = {text: code for code, text in enumerate(values)}
+    return Coded(values, [number[text] for text in texts])
+
+
+def _unpack_texts(texts: Texts, length: int, where: str) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        return (texts,) * length
+    if isinstance(texts, list):
+        return tuple(texts)
+    if texts.codes and max(texts.codes) >= len(texts.values):
+        raise InputError(
+            f"{where}: codes must be below the number of values ({len(texts.values)}), "
+            f"got {max(texts.codes)}"
+        )
+    return tuple(map(texts.values.__getitem__, texts.codes))
+
+
+def _unpack_names(
+    texts: Texts, length: int, kind: type[Phase] | type[Split], where: str
+) -> npt.NDArray[np.int8]:
+    codes = {each.name.lower(): int(each) for each in kind}
+    try:
+        names = _unpack_texts(texts, length, where)
+        return np.array([codes[name] for name in names], dtype=np.int8)
+    except KeyError as error:
+        raise InputError(
+            f"{where}: must be one of {', '.join(codes)}, got {quoted(error.args[0])}"
+        ) from None

@@ -1,0 +1,76 @@
+"""Random graphs for the tests of the graph layer."""
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS, TENSOR_SIZES, Phase, Split
+from meshwright.graph.graph import Graph
+
+sizes = st.floats(min_value=0, max_value=1e18, allow_nan=False)
+seconds = st.one_of(st.floats(min_value=0, max_value=1e6), st.just(math.nan), st.just(math.inf))
+# Without surrogates: half of a pair is no text.
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
+    """Any legal graph."""
+    num_ops = draw(st.integers(1, max_ops))
+    builder = GraphBuilder(draw(texts), draw(st.floats(min_value=1e-3, max_value=1e6)))
+    names = draw(st.lists(texts, min_size=num_ops, max_size=num_ops, unique=True))
+    for name in names:
+        quantities: dict[str, Any] = {each: draw(sizes) for each in OP_SIZES}
+        for each in ("flops", "bytes_read", "bytes_written"):
+            quantities[f"fixed_{each}"] = quantities[each] * draw(st.floats(0, 1))
+        builder.add_op(
+            name,
+            kind=draw(texts),
+            phase=draw(st.sampled_from(Phase)),
+            split=draw(st.sampled_from(Split)),
+            group=draw(st.integers(-1, 3)),
+            partner=draw(st.integers(-1, num_ops - 1)),
+            module=draw(texts),
+            precision=draw(st.sampled_from(["fp32", "bf16"])),
+            seconds=draw(st.dictionaries(st.sampled_from(["any", "h200", "cpu"]), seconds)),
+            **quantities,
+        )
+    for _ in range(draw(st.integers(0, 2 * num_ops))):
+        source = draw(st.integers(0, num_ops - 1))
+        later = range(source + 1, num_ops)
+        targets = draw(st.lists(st.sampled_from(later), max_size=4)) if later else []
+        size = draw(sizes)
+        builder.add_tensor(
+            source,
+            size,
+            targets,
+            fixed_bytes=draw(st.sampled_from([None, 0.0, size / 2, size])),
+            partial=draw(st.sampled_from([None, True, False])),
+        )
+    return builder.finish()
+
+
+ARRAYS = (
+    *OP_CODES, *OP_SIZES, *TENSOR_SIZES, "tensor_source", "tensor_partial", "use_tensor", "use_op",
+)  # fmt: skip
+
+
+def assert_identical(first: Graph, second: Graph) -> None:
+    """Equal in every field, arrays bit for bit."""
+    assert first.name == second.name
+    assert first.batch == second.batch
+    for name in OP_TEXTS:
+        assert getattr(first, name) == getattr(second, name)
+    for name in ARRAYS:
+        assert_same_bits(getattr(first, name), getattr(second, name))
+    assert set(first.seconds) == set(second.seconds)
+    for kind, array in first.seconds.items():
+        assert np.array_equal(array, second.seconds[kind], equal_nan=True)
+
+
+def assert_same_bits(first: Any, second: Any) -> None:
+    assert first.dtype == second.dtype
+    assert first.tobytes() == second.tobytes()
