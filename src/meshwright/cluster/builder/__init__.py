@@ -1,0 +1,1 @@
+"""The builders, one module a family; `meshwright.cluster.build` gathers them."""

@@ -1,0 +1,254 @@
+"""Clusters by name, and `load_cluster`, which takes a name, a file or a cluster.
+
+A name is matched against each family's pattern; its numbers are the builder's arguments.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.cluster import build
+from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.file import read_cluster
+from meshwright.cluster.part import MAX_DEVICES
+from meshwright.errors import InputError, quoted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueEntry:
+    """A name, or a family of names, that `find_cluster` knows."""
+
+    pattern: str
+    """The name with its parameters in angle brackets."""
+    example: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """An entry with the expression that reads its names and the function that builds them."""
+
+    entry: CatalogueEntry
+    expression: str
+    build: Callable[[Mapping[str, str]], Cluster]
+
+
+def list_clusters() -> tuple[CatalogueEntry, ...]:
+    """Every family of names, in the order in which they are tried."""
+    return tuple(family.entry for family in _FAMILIES)
+
+
+def find_cluster(name: str) -> Cluster:
+    """The cluster of a catalogue name; an unknown name is refused with the nearest known ones."""
+    for family in _FAMILIES:
+        match = re.fullmatch(family.expression, name, flags=re.ASCII)
+        if match is not None:
+            try:
+                return family.build({key: text or "" for key, text in match.groupdict().items()})
+            except InputError as error:
+                raise InputError(f"cluster {quoted(name)}: {error}") from None
+    raise InputError(f"no cluster {quoted(name)} in the catalogue; {_nearest(name)}")
+
+
+def load_cluster(source: str | Path | Cluster) -> Cluster:
+    """A cluster itself, else the file at that path, else the catalogue's of that name."""
+    if isinstance(source, Cluster):
+        return source
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"a cluster must be a catalogue name, a path or a Cluster, got {type(source).__name__}"
+        )
+    if os.path.exists(source) and not os.path.isdir(source):
+        return read_cluster(source)
+    name = str(source)
+    if any(re.fullmatch(family.expression, name, flags=re.ASCII) for family in _FAMILIES):
+        return find_cluster(name)
+    raise InputError(
+        f"no file {quoted(name)}, and no cluster of that name in the catalogue; {_nearest(name)}"
+    )
+
+
+def _nearest(name: str) -> str:
+    """The known names most like this one; a type's name alone counts as one device of it."""
+    types = [f"{kind}-x{count}" for kind in DEVICE_TYPES for count in (1, 2, 4, 8)]
+    known = dict.fromkeys([*types, *(family.entry.example for family in _FAMILIES)])
+    near = difflib.get_close_matches(name[:80].lower(), known, n=3, cutoff=0.6)
+    return f"did you mean {', '.join(near)}?" if near else "list_clusters() lists its names"
+
+
+def _number(text: str, default: int = 1) -> int:
+    """Digits of a name as a number; far too many of them are refused before they are read."""
+    if len(text) > 18:
+        raise InputError(f"{quoted(text, 30)} is too large (at most {MAX_DEVICES} devices)")
+    return int(text) if text else default
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    return tuple(_number(size) for size in text.split("x"))
+
+
+def _grid(text: Mapping[str, str]) -> Cluster:
+    shape = _shape(text["shape"])
+    if len(shape) != _number(text["dims"]):
+        raise InputError(f"must have {text['dims']} sizes, got {len(shape)}")
+    builder = build.mesh if text["kind"] == "mesh" else build.torus
+    return builder(shape=shape)
+
+
+def _random(text: Mapping[str, str]) -> Cluster:
+    builder = {
+        "random-blk1": build.random_blk_1,
+        "random-blk2": build.random_blk_2,
+        "uniform": build.uniform_dist,
+    }[text["kind"]]
+    return builder(num_devices=_number(text["n"]), seed=_number(text["seed"], default=0))
+
+
+def _ratio(text: str) -> float:
+    return float(text[:18]) if text else 1.0
+
+
+def _hierarchical(text: Mapping[str, str]) -> Cluster:
+    devices_per_host, *branching = _shape(text["shape"])
+    return build.hierarchical(
+        devices_per_host=devices_per_host,
+        branching=branching,
+        oversubscription=[_ratio(text["ratio"])] * (len(branching) - 1),
+        name=text["name"],
+    )
+
+
+def _spine_leaf(text: Mapping[str, str]) -> Cluster:
+    num_spines, num_leaves, hosts, devices = _shape(text["shape"])
+    return build.spine_leaf(
+        num_spines=num_spines,
+        num_leaves=num_leaves,
+        hosts_per_leaf=hosts,
+        devices_per_host=devices,
+        oversubscription=_ratio(text["ratio"]),
+        name=text["name"],
+    )
+
+
+def _multi_rail(text: Mapping[str, str]) -> Cluster:
+    num_hosts, devices_per_host, num_rails = _shape(text["shape"])
+    return build.multi_rail(
+        num_hosts=num_hosts,
+        devices_per_host=devices_per_host,
+        num_rails=num_rails,
+        name=text["name"],
+    )
+
+
+def _family(
+    pattern: str,
+    example: str,
+    description: str,
+    expression: str,
+    builder: Callable[[Mapping[str, str]], Cluster],
+) -> _Family:
+    entry = CatalogueEntry(pattern=pattern, example=example, description=description)
+    return _Family(entry=entry, expression=f"(?P<name>{expression})", build=builder)
+
+
+_N = r"[0-9]+"
+_RATIO = r"(-o(?P<ratio>[0-9]+(\.[0-9]+)?))?"
+_TYPE = "|".join(re.escape(name) for name in DEVICE_TYPES)
+
+_FAMILIES = (
+    _family(
+        "<type>-x<n>", "h100-x8", "one host with n devices, joined as that type's are",
+        rf"(?P<type>{_TYPE})-x(?P<n>{_N})",
+        lambda text: build.one_host(device_type=text["type"], num_devices=_number(text["n"])),
+    ),
+    _family(
+        "<type>-x<n>x<hosts>", "h100-x8x16",
+        "NVSwitch hosts (a100-40, a100-80, h100, h200, b200) on a rail-optimised leaf-spine",
+        rf"(?P<type>a100-40|a100-80|h100|h200|b200)-x(?P<n>{_N})x(?P<hosts>{_N})",
+        lambda text: build.rail_pod(
+            device_type=text["type"],
+            devices_per_host=_number(text["n"]),
+            num_hosts=_number(text["hosts"]),
+        ),
+    ),
+    _family(
+        "tpuv4-<x>x<y>[x<z>]", "tpuv4-4x4x4", "TPU v4 torus, 50 GB/s a link",
+        rf"tpuv4-(?P<shape>{_N}x{_N}(x{_N})?)",
+        lambda text: build.link_torus(shape=_shape(text["shape"]), name=text["name"]),
+    ),
+    _family(
+        "dgx1[-x<hosts>]", "dgx1-x4",
+        "DGX-1V hosts: NVLink cube mesh of 8 V100, Ethernet 1.4 GB/s between hosts",
+        rf"dgx1(-x(?P<hosts>{_N}))?",
+        lambda text: build.dgx1(num_hosts=_number(text["hosts"])),
+    ),
+    _family(
+        "titan-v-<hosts>x<n>", "titan-v-4x4", "hosts of Titan V: PCIe 11 GB/s, Ethernet 1.1 GB/s",
+        rf"titan-v-(?P<hosts>{_N})x(?P<n>{_N})",
+        lambda text: build.titan_v_hosts(
+            num_hosts=_number(text["hosts"]), devices_per_host=_number(text["n"])
+        ),
+    ),
+    _family(
+        "nvlink50-eth20-x<hosts>", "nvlink50-eth20-x4",
+        "hosts of two V100: NVLink 50 GB/s, Ethernet 20 GB/s",
+        rf"nvlink50-eth20-x(?P<hosts>{_N})",
+        lambda text: build.nvlink_pairs(num_hosts=_number(text["hosts"])),
+    ),
+    _family(
+        "tag-testbed", "tag-testbed",
+        "TAG's testbed: 4 V100, 8 GTX 1080 Ti, 4 P100 on one 100 Gbit/s switch",
+        "tag-testbed", lambda _: build.tag_testbed(),
+    ),
+    _family(
+        "tag-cloud", "tag-cloud", "TAG's cloud: 16 V100 and 16 T4 at 10 Gbit/s",
+        "tag-cloud", lambda _: build.tag_cloud(),
+    ),
+    _family(
+        "mesh2d-<x>x<y>, mesh3d-<x>x<y>x<z>", "mesh2d-8x8",
+        "mesh of V100 whose pair bandwidth falls with the number of hops",
+        rf"(?P<kind>mesh)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
+    ),
+    _family(
+        "torus2d-<x>x<y>, torus3d-<x>x<y>x<z>", "torus3d-4x4x4",
+        "torus of V100 whose pair bandwidth falls with the number of hops",
+        rf"(?P<kind>torus)(?P<dims>[123])d-(?P<shape>{_N}(x{_N}){{0,2}})", _grid,
+    ),
+    _family(
+        "random-blk1-<n>[-s<seed>]", "random-blk1-64",
+        "V100 in random blocks, one random bandwidth a block",
+        rf"(?P<kind>random-blk1)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
+    ),
+    _family(
+        "random-blk2-<n>[-s<seed>]", "random-blk2-64",
+        "V100 in random blocks, a random bandwidth a pair, slower with distance between blocks",
+        rf"(?P<kind>random-blk2)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
+    ),
+    _family(
+        "uniform-<n>[-s<seed>]", "uniform-64", "V100, every pair with a random bandwidth",
+        rf"(?P<kind>uniform)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
+    ),
+    _family(
+        "fat-tree-k<k>", "fat-tree-k4", "k-ary fat tree of k^3/4 hosts of one H100, 50 GB/s links",
+        rf"fat-tree-k(?P<k>{_N})", lambda text: build.fat_tree(k=_number(text["k"])),
+    ),
+    _family(
+        "spine-leaf-<spines>x<leaves>x<hosts>x<n>[-o<ratio>]", "spine-leaf-4x8x4x8-o2",
+        "H100 hosts of n on leaves, every leaf on every spine, oversubscribed by the ratio",
+        rf"spine-leaf-(?P<shape>{_N}x{_N}x{_N}x{_N}){_RATIO}", _spine_leaf,
+    ),
+    _family(
+        "multi-rail-<hosts>x<n>x<rails>", "multi-rail-4x8x4",
+        "A100 hosts of n with one 25 GB/s NIC on each of several parallel switches",
+        rf"multi-rail-(?P<shape>{_N}x{_N}x{_N})", _multi_rail,
+    ),
+    _family(
+        "hierarchical-<n>x<hosts>[x<switches>...][-o<ratio>]", "hierarchical-8x4x4-o2",
+        "tree: n H100 a host, hosts a switch, switches a switch ..., oversubscribed by the ratio",
+        rf"hierarchical-(?P<shape>{_N}(x{_N}){{1,8}}){_RATIO}", _hierarchical,
+    ),
+)  # fmt: skip

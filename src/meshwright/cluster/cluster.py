@@ -1,0 +1,203 @@
+"""Devices and the network between them. Knows nothing about graphs.
+
+A cluster is devices, hosts and switches (together: nodes) joined by directed links. Hosts and
+switches forward traffic; devices forward it only in direct networks (mesh, torus). Routes are
+fewest links first, then widest, then spread over equals by destination, as forwarding tables do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
+from meshwright.cluster.part import MAX_DEVICES, CollectiveTable, Device, DeviceType, Link
+from meshwright.cluster.reach import unreachable_pair
+from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
+from meshwright.errors import InputError, quoted
+from meshwright.files import decode_document, read_bytes, write_document
+
+__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Link"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cluster:
+    """Devices, the nodes that join them, and the links between all of these."""
+
+    name: str
+    types: Mapping[str, DeviceType]
+    devices: tuple[Device, ...]
+    switches: tuple[str, ...] = ()
+    links: tuple[Link, ...] = ()
+    devices_relay: bool = False
+    """Whether devices forward traffic of others (mesh and torus)."""
+    hop_bytes_per_second: tuple[float, ...] = ()
+    """Bandwidth of a route by its number of links (first entry: one link; last: that many or
+    more). Empty: a route is as wide as its narrowest link."""
+    tables: tuple[CollectiveTable, ...] = ()
+    """Measured collectives, which override formulas."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", MappingProxyType(dict(self.types)))
+        for name in ("devices", "switches", "links", "hop_bytes_per_second", "tables"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _check_names(self)
+        _check_types(self)
+        _check_reachable(self)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices."""
+        return len(self.devices)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Host names, in order of their first device."""
+        return tuple(dict.fromkeys(device.host for device in self.devices))
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        """Every node's name: devices first, then hosts, then switches."""
+        return (*(device.name for device in self.devices), *self.hosts, *self.switches)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """The number of each device, by name."""
+        return MappingProxyType({device.name: i for i, device in enumerate(self.devices)})
+
+    @cached_property
+    def type_names(self) -> tuple[str, ...]:
+        """The device types that are present, in order of their first device."""
+        return tuple(dict.fromkeys(device.type for device in self.devices))
+
+    @cached_property
+    def type_of(self) -> Ints:
+        """For each device the position of its type in `type_names`."""
+        place = {name: i for i, name in enumerate(self.type_names)}
+        return np.array([place[device.type] for device in self.devices], dtype=np.int32)
+
+    @cached_property
+    def memory_bytes(self) -> Floats:
+        """Each device's memory."""
+        return np.array([device.memory_bytes for device in self.devices])
+
+    @cached_property
+    def network(self) -> Network:
+        """Nodes, numbered as in `nodes`, and links as arrays."""
+        place = {name: i for i, name in enumerate(self.nodes)}
+        try:
+            sources = np.array([place[link.source] for link in self.links], dtype=np.int32)
+            targets = np.array([place[link.target] for link in self.links], dtype=np.int32)
+        except KeyError:
+            bad = next(each for each in self.links if {each.source, each.target} - place.keys())
+            end = bad.target if bad.source in place else bad.source
+            raise InputError(f"{bad.label}: no node {quoted(end)}") from None
+        return Network(
+            num_devices=self.num_devices,
+            num_nodes=len(self.nodes),
+            sources=sources,
+            targets=targets,
+            bytes_per_second=self.link_bytes_per_second,
+            latency_seconds=np.array([link.latency_seconds for link in self.links]),
+            devices_relay=self.devices_relay,
+        )
+
+    @cached_property
+    def link_bytes_per_second(self) -> Floats:
+        """Each link's bandwidth."""
+        return np.array([link.bytes_per_second for link in self.links], dtype=np.float64)
+
+    @cached_property
+    def routing(self) -> Routing:
+        """Routes between all pairs of devices."""
+        return find_routes(self.network, self.hop_bytes_per_second)
+
+    @property
+    def bandwidth(self) -> Floats:
+        """Bytes a second from device to device of one transfer alone; infinite to itself."""
+        return self.routing.bandwidth
+
+    @property
+    def latency(self) -> Floats:
+        """Seconds from device to device; zero to itself."""
+        return self.routing.latency
+
+    def save(self, path: str | Path) -> None:
+        """Write a cluster file (YAML or JSON by suffix, gzip when the name ends in .gz)."""
+        fields = ClusterFields(
+            name=self.name,
+            types=self.types,
+            devices=self.devices,
+            switches=self.switches,
+            links=self.links,
+            devices_relay=self.devices_relay,
+            hop_bytes_per_second=self.hop_bytes_per_second,
+            tables=self.tables,
+        )
+        write_document(path, encode_explicit(fields))
+
+    @staticmethod
+    def load(path: str | Path) -> "Cluster":
+        """Read a cluster file as `save` writes it; `load_cluster` reads every other form too."""
+        return Cluster.from_document(decode_document(read_bytes(path), str(path)), str(path))
+
+    @staticmethod
+    def from_document(document: object, where: str) -> "Cluster":
+        """The cluster of an explicit document as plain objects; `where` begins the messages."""
+        fields = decode_explicit(document, where)
+        try:
+            return Cluster(**fields)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+
+
+def _check_names(cluster: Cluster) -> None:
+    where = f"cluster {quoted(cluster.name)}"
+    if not cluster.devices:
+        raise InputError(f"{where}: must have at least one device")
+    if cluster.num_devices > MAX_DEVICES:
+        raise InputError(
+            f"{where}: must have at most {MAX_DEVICES} devices, got {cluster.num_devices}"
+        )
+    seen: set[str] = set()
+    for name in cluster.nodes:
+        if not name:
+            raise InputError(f"{where}: a node's name must not be empty")
+        if name in seen:
+            raise InputError(f"{where}: node names must be unique, {quoted(name)} stands twice")
+        seen.add(name)
+
+
+def _check_types(cluster: Cluster) -> None:
+    for device in cluster.devices:
+        if device.type not in cluster.types:
+            known = ", ".join(sorted(cluster.types))
+            raise InputError(
+                f"device {quoted(device.name)}: unknown device type {quoted(device.type)} "
+                f"(known here: {known})"
+            )
+    for rate in cluster.hop_bytes_per_second:
+        if not 0 < rate < np.inf:
+            raise InputError(
+                f"cluster {quoted(cluster.name)}: hop_bytes_per_second must be positive and "
+                f"finite, got {rate}"
+            )
+
+
+def _check_reachable(cluster: Cluster) -> None:
+    network = cluster.network
+    pair = unreachable_pair(
+        network.num_devices,
+        network.num_nodes,
+        network.sources.tolist(),
+        network.targets.tolist(),
+        network.devices_relay,
+    )
+    if pair is not None:
+        source, target = (quoted(cluster.devices[place].name) for place in pair)
+        raise InputError(
+            f"cluster {quoted(cluster.name)}: device {target} cannot be reached from {source}"
+        )

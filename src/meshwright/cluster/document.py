@@ -1,0 +1,259 @@
+"""The explicit form of a cluster file: its fields, read from and written to plain documents.
+
+Knows the parts of a cluster, not the cluster; `meshwright.cluster.file` knows the other forms.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+import msgspec
+
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.part import CollectiveTable, Device, DeviceType, Link
+from meshwright.errors import InputError, quoted
+from meshwright.files import convert
+from meshwright.units import parse_bytes, parse_bytes_per_second, parse_seconds
+
+FORMAT = "meshwright.cluster"
+VERSION = 1
+
+Quantity = float | str
+# YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
+_Short = Annotated[list[Quantity], msgspec.Meta(max_length=4096)]
+
+
+class ClusterFields(TypedDict):
+    """The arguments of `Cluster`."""
+
+    name: str
+    types: Mapping[str, DeviceType]
+    devices: tuple[Device, ...]
+    switches: tuple[str, ...]
+    links: tuple[Link, ...]
+    devices_relay: bool
+    hop_bytes_per_second: tuple[float, ...]
+    tables: tuple[CollectiveTable, ...]
+
+
+class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
+    flops_per_second: dict[str, Quantity]
+    memory_bytes: Quantity
+    memory_bytes_per_second: Quantity
+
+
+class _DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    type: str
+    host: str
+    memory_bytes: Quantity | None = None
+
+
+class _LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
+    source: str
+    target: str
+    bytes_per_second: Quantity
+    latency_seconds: Quantity = 0.0
+    both_ways: bool = False
+
+
+class _TableDocument(msgspec.Struct, forbid_unknown_fields=True):
+    collective: str
+    device_type: str
+    num_devices: int
+    sizes_bytes: _Short
+    seconds: _Short
+
+
+class _ClusterDocument(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    name: str
+    devices: list[_DeviceDocument]
+    types: dict[str, _TypeDocument] = {}
+    switches: list[str] = []
+    links: list[_LinkDocument] = []
+    devices_relay: bool = False
+    hop_bytes_per_second: _Short = []
+    tables: Annotated[list[_TableDocument], msgspec.Meta(max_length=4096)] = []
+
+
+def check_header(document: object, where: str) -> None:
+    """Refuse a document that is not a cluster file of a version we know."""
+    found = document.get("format") if isinstance(document, dict) else None
+    if found != FORMAT:
+        shown = quoted(found) if isinstance(found, str) else "none"
+        raise InputError(f"{where}: not a cluster file (format must be {FORMAT!r}, got {shown})")
+    version = document.get("version") if isinstance(document, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version != VERSION:
+        shown = str(version) if isinstance(version, int | float) else "none"
+        raise InputError(f"{where}: version must be {VERSION}, got {shown[:40]}")
+
+
+def decode_explicit(document: object, where: str) -> ClusterFields:
+    """The fields of an explicit cluster document, checked one by one."""
+    check_header(document, where)
+    if isinstance(document, dict) and "build" in document:
+        raise InputError(
+            f"{where}: names a builder; read it with meshwright.cluster(path), not Cluster.load"
+        )
+    read = convert(document, _ClusterDocument, where)
+    try:
+        return _decode_fields(read)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
+    """The explicit document of a cluster; reading it back gives the same cluster, bit for bit."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": fields["name"],
+        "types": {name: _encode_type(each) for name, each in fields["types"].items()},
+        "devices": [
+            {
+                "name": each.name,
+                "type": each.type,
+                "host": each.host,
+                "memory_bytes": float(each.memory_bytes),
+            }
+            for each in fields["devices"]
+        ],
+        "switches": list(fields["switches"]),
+        "links": _encode_links(fields["links"]),
+        "devices_relay": fields["devices_relay"],
+        "hop_bytes_per_second": [float(rate) for rate in fields["hop_bytes_per_second"]],
+        "tables": [
+            {
+                "collective": each.collective,
+                "device_type": each.device_type,
+                "num_devices": int(each.num_devices),
+                "sizes_bytes": [float(size) for size in each.sizes_bytes],
+                "seconds": [float(time) for time in each.seconds],
+            }
+            for each in fields["tables"]
+        ],
+    }
+
+
+def _decode_fields(read: _ClusterDocument) -> ClusterFields:
+    named = {name: _decode_type(name, each) for name, each in read.types.items()}
+    types = {each.type: _find_type(each.type, named) for each in read.devices} | named
+    return ClusterFields(
+        name=read.name,
+        types=types,
+        devices=tuple(_decode_device(each, types[each.type]) for each in read.devices),
+        switches=tuple(read.switches),
+        links=tuple(link for each in read.links for link in _decode_link(each)),
+        devices_relay=read.devices_relay,
+        hop_bytes_per_second=tuple(
+            parse_bytes_per_second(rate, "hop_bytes_per_second")
+            for rate in read.hop_bytes_per_second
+        ),
+        tables=tuple(_decode_table(each) for each in read.tables),
+    )
+
+
+def _find_type(name: str, named: Mapping[str, DeviceType]) -> DeviceType:
+    found = named.get(name) or DEVICE_TYPES.get(name)
+    if found is None:
+        known = ", ".join(sorted({*named, *DEVICE_TYPES}))
+        raise InputError(
+            f"unknown device type {quoted(name)}; define it under types, or use one of {known}"
+        )
+    return found
+
+
+def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
+    what = f"device type {quoted(name)}"
+    return DeviceType(
+        name=name,
+        flops_per_second={
+            precision: _parse_number(rate, f"{what}: peak {precision}")
+            for precision, rate in read.flops_per_second.items()
+        },
+        memory_bytes=parse_bytes(read.memory_bytes, f"{what}: memory_bytes"),
+        memory_bytes_per_second=parse_bytes_per_second(
+            read.memory_bytes_per_second, f"{what}: memory_bytes_per_second"
+        ),
+    )
+
+
+def _parse_number(value: Quantity, what: str) -> float:
+    """A plain number; YAML reads 312e12 as text."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise InputError(f"{what}: must be a number, got {quoted(str(value))}") from None
+    if not math.isfinite(number):
+        raise InputError(f"{what}: must be finite, got {number}")
+    return number
+
+
+def _decode_device(read: _DeviceDocument, kind: DeviceType) -> Device:
+    memory_bytes = kind.memory_bytes
+    if read.memory_bytes is not None:
+        what = f"device {quoted(read.name)}: memory_bytes"
+        memory_bytes = parse_bytes(read.memory_bytes, what)
+    return Device(name=read.name, type=read.type, host=read.host, memory_bytes=memory_bytes)
+
+
+def _decode_link(read: _LinkDocument) -> Sequence[Link]:
+    what = f"link {quoted(read.source)} -> {quoted(read.target)}"
+    link = Link(
+        source=read.source,
+        target=read.target,
+        bytes_per_second=parse_bytes_per_second(read.bytes_per_second, f"{what}: bytes_per_second"),
+        latency_seconds=parse_seconds(read.latency_seconds, f"{what}: latency_seconds"),
+    )
+    return (link, _reverse(link)) if read.both_ways else (link,)
+
+
+def _decode_table(read: _TableDocument) -> CollectiveTable:
+    what = f"table {quoted(read.collective)}"
+    return CollectiveTable(
+        collective=read.collective,
+        device_type=read.device_type,
+        num_devices=read.num_devices,
+        sizes_bytes=tuple(parse_bytes(size, f"{what}: sizes_bytes") for size in read.sizes_bytes),
+        seconds=tuple(parse_seconds(time, f"{what}: seconds") for time in read.seconds),
+    )
+
+
+def _encode_type(kind: DeviceType) -> dict[str, Any]:
+    return {
+        "flops_per_second": {key: float(rate) for key, rate in kind.flops_per_second.items()},
+        "memory_bytes": float(kind.memory_bytes),
+        "memory_bytes_per_second": float(kind.memory_bytes_per_second),
+    }
+
+
+def _encode_links(links: Sequence[Link]) -> list[dict[str, Any]]:
+    """One entry a link; one for two where a link's reverse follows it, as builders leave them."""
+    entries: list[dict[str, Any]] = []
+    place = 0
+    while place < len(links):
+        link = links[place]
+        entry: dict[str, Any] = {
+            "source": link.source,
+            "target": link.target,
+            "bytes_per_second": float(link.bytes_per_second),
+        }
+        if link.latency_seconds:
+            entry["latency_seconds"] = float(link.latency_seconds)
+        if place + 1 < len(links) and links[place + 1] == _reverse(link):
+            entry["both_ways"] = True
+            place += 1
+        entries.append(entry)
+        place += 1
+    return entries
+
+
+def _reverse(link: Link) -> Link:
+    return Link(
+        source=link.target,
+        target=link.source,
+        bytes_per_second=link.bytes_per_second,
+        latency_seconds=link.latency_seconds,
+    )

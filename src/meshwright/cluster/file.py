@@ -1,0 +1,219 @@
+"""Cluster files of every form, recognised by content.
+
+Forms: explicit (see `meshwright.cluster.document`); a builder and its arguments; and the clusters
+that published workload files (dnn-partitioning, Piper) state beside their graphs.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshwright.cluster import build
+from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
+from meshwright.cluster.document import check_header
+from meshwright.errors import InputError, quoted
+from meshwright.files import convert, decode_document, read_bytes
+from meshwright.units import parse_bytes_per_second, parse_seconds
+
+BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
+    {name: getattr(build, name) for name in build.__all__ if name != "from_links"}
+)
+"""The builders a file may name. A list of links needs none: it is the explicit form."""
+
+MAX_LIST = 2048
+"""The most entries of a list among a builder's arguments."""
+
+DNN_PARTITIONING_BYTES_PER_SECOND = 2.0**31
+"""dnn-partitioning states transfers in milliseconds; the graph reader turns them into bytes at
+this rate, a power of two so that the times come back exactly."""
+_UNLIMITED_BYTES = 2.0**50
+"""Stands for a host memory that the file does not limit."""
+_UNSTATED_RATE = 1e12
+"""Stands for peaks that these files do not state: their ops carry measured times instead."""
+
+
+class _BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    build: str
+    arguments: dict[str, object] = {}
+    name: str | None = None
+
+
+class _DnnPartitioning(msgspec.Struct):
+    max_fpgas: int = msgspec.field(name="maxFPGAs")
+    max_size_per_fpga: float = msgspec.field(name="maxSizePerFPGA")
+    max_cpus: int = msgspec.field(name="maxCPUs", default=0)
+
+
+class _Piper(msgspec.Struct):
+    max_devices: int = msgspec.field(name="maxDevices")
+    max_memory_per_device: float = msgspec.field(name="maxMemoryPerDevice")
+    bandwidth: float
+
+
+def read_cluster(path: str | Path) -> Cluster:
+    """Read a cluster file of any form (YAML or JSON, gzip or not)."""
+    return decode_cluster(read_bytes(path), str(path))
+
+
+def write_cluster(cluster: Cluster, path: str | Path) -> None:
+    """Write a cluster file in the explicit form (YAML or JSON by suffix)."""
+    cluster.save(path)
+
+
+def decode_cluster(data: bytes, where: str) -> Cluster:
+    """The cluster that a file's content describes; `where` begins the messages."""
+    document = decode_document(data, where)
+    try:
+        if isinstance(document, dict) and "format" not in document:
+            if "maxFPGAs" in document:
+                return _read_dnn_partitioning(document, where)
+            if "maxDevices" in document:
+                return _read_piper(document, where)
+        check_header(document, where)
+        if isinstance(document, dict) and "build" in document:
+            return _run_builder(document, where)
+        return Cluster.from_document(document, where)
+    except OverflowError as error:  # a whole number too large for a float
+        raise InputError(f"{where}: a number is too large ({error})") from None
+
+
+def _run_builder(document: object, where: str) -> Cluster:
+    read = convert(document, _BuilderDocument, where)
+    if read.build not in BUILDERS:
+        raise InputError(
+            f"{where}: unknown builder {quoted(read.build)}; {_nearest(read.build, BUILDERS)}"
+        )
+    builder = BUILDERS[read.build]
+    arguments = _check_arguments(builder, read.arguments, f"{where}: {read.build}")
+    cluster = _located(f"{where}: {read.build}", lambda: builder(**arguments))
+    return cluster if read.name is None else dataclasses.replace(cluster, name=read.name)
+
+
+def _located(where: str, make: Callable[[], Cluster]) -> Cluster:
+    """Make a cluster; a refusal says where it was described."""
+    try:
+        return make()
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _check_arguments(
+    builder: Callable[..., Cluster], given: Mapping[str, object], where: str
+) -> dict[str, Any]:
+    """The arguments, checked against the builder's signature and with their units read."""
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(builder).parameters.items()
+        if name != "name"
+    }
+    for name in given:
+        if name not in known:
+            raise InputError(f"{where}: unknown argument {quoted(name)}; {_nearest(name, known)}")
+    for name, parameter in known.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise InputError(f"{where}: argument {name} is missing")
+    return {
+        name: _read_argument(name, value, known[name].annotation, f"{where}: {name}")
+        for name, value in given.items()
+    }
+
+
+def _read_argument(name: str, value: object, annotation: Any, what: str) -> object:
+    if name == "device_type":
+        return convert(value, str, what)
+    if name.endswith("bytes_per_second"):
+        depth = 0 if annotation is float else 2
+        return _read_quantity(value, parse_bytes_per_second, what, depth)
+    if name.endswith("latency_seconds"):
+        return _read_quantity(value, parse_seconds, what, depth=0)
+    if isinstance(value, list) and len(value) > MAX_LIST:
+        raise InputError(f"{what}: must have at most {MAX_LIST} entries, got {len(value)}")
+    return convert(value, annotation, what)
+
+
+def _read_quantity(
+    value: object, parse: Callable[[float | str, str], float], what: str, depth: int
+) -> object:
+    """A number or text with a unit, or lists of these, nested as deep as `depth`."""
+    if isinstance(value, list) and depth:
+        if len(value) > MAX_LIST:
+            raise InputError(f"{what}: must have at most {MAX_LIST} entries, got {len(value)}")
+        return [_read_quantity(each, parse, what, depth - 1) for each in value]
+    return parse(convert(value, float | str, what), what)  # type: ignore[arg-type]
+
+
+def _nearest(name: str, known: Mapping[str, object]) -> str:
+    near = difflib.get_close_matches(name[:80], known, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known) or 'none'}"
+
+
+def _read_dnn_partitioning(document: object, where: str) -> Cluster:
+    """Accelerators, then CPUs, every pair joined; CPU memory is not limited in these files."""
+    read = convert(document, _DnnPartitioning, where)
+    for name, count in (("maxFPGAs", read.max_fpgas), ("maxCPUs", read.max_cpus)):
+        if not 0 <= count <= MAX_LIST:
+            raise InputError(f"{where}: {name} must be from 0 to {MAX_LIST}, got {str(count)[:40]}")
+    if read.max_fpgas and not 0 < read.max_size_per_fpga < float("inf"):
+        raise InputError(
+            f"{where}: maxSizePerFPGA must be positive and finite, got {read.max_size_per_fpga}"
+        )
+    # Where there are no accelerators their memory is of no consequence.
+    memory = {
+        "accelerator": read.max_size_per_fpga if read.max_fpgas else _UNLIMITED_BYTES,
+        "cpu-host": _UNLIMITED_BYTES,
+    }
+    kinds = ["accelerator"] * read.max_fpgas + ["cpu-host"] * read.max_cpus
+    rate = DNN_PARTITIONING_BYTES_PER_SECOND
+    return _located(where, lambda: _stated_cluster("dnn-partitioning", kinds, memory, rate))
+
+
+def _read_piper(document: object, where: str) -> Cluster:
+    read = convert(document, _Piper, where)
+    if not 1 <= read.max_devices <= MAX_LIST:
+        raise InputError(
+            f"{where}: maxDevices must be from 1 to {MAX_LIST}, got {str(read.max_devices)[:40]}"
+        )
+    memory = {"accelerator": read.max_memory_per_device}
+    kinds = ["accelerator"] * read.max_devices
+    return _located(where, lambda: _stated_cluster("piper", kinds, memory, read.bandwidth))
+
+
+def _stated_cluster(
+    name: str, kinds: list[str], memory_bytes: Mapping[str, float], bytes_per_second: float
+) -> Cluster:
+    """Devices of the given types, each on a host of its own, all pairs joined alike."""
+    if len(kinds) > MAX_LIST:
+        raise InputError(f"{name}: must have at most {MAX_LIST} devices, got {len(kinds)}")
+    devices = tuple(
+        Device(name=f"{kind}{place}", type=kind, host=f"host{place}", memory_bytes=size)
+        for place, kind in enumerate(kinds)
+        for size in (memory_bytes[kind],)
+    )
+    return Cluster(
+        name=name,
+        types={
+            kind: DeviceType(
+                name=kind,
+                flops_per_second={"fp32": _UNSTATED_RATE},
+                memory_bytes=size,
+                memory_bytes_per_second=_UNSTATED_RATE,
+            )
+            for kind, size in memory_bytes.items()
+            if kind in kinds
+        },
+        devices=devices,
+        links=tuple(
+            Link(source=one.name, target=other.name, bytes_per_second=bytes_per_second)
+            for one in devices
+            for other in devices
+            if one is not other
+        ),
+    )

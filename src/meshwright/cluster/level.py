@@ -1,0 +1,72 @@
+"""The tiers of a cluster's network, found from its bandwidths alone. Knows nothing of hosts."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One tier: the groups of devices that stay joined when slower pairs are cut."""
+
+    bytes_per_second: float
+    """Every group is joined by pairs of devices that reach each other at this rate or faster."""
+    groups: tuple[tuple[int, ...], ...]
+    """Device numbers, rising, in order of each group's first; every device is in one group."""
+
+
+def levels(cluster: Cluster) -> tuple[Level, ...]:
+    """The tiers from the innermost (fastest) to the outermost, whose one group holds all devices.
+
+    For each bandwidth from the highest down, the connected components of the pairs at or above
+    it; a level wherever these change. A pair counts at the slower of its two directions. One
+    device alone has no levels.
+    """
+    if cluster.num_devices == 1:
+        return ()
+    rates, ends = _widest_tree(cluster.bandwidth)
+    group = np.arange(cluster.num_devices)
+    found = []
+    for rate in sorted(set(rates.tolist()), reverse=True):
+        for place in np.flatnonzero(rates == rate):
+            kept, merged = sorted((group[ends[place, 0]], group[ends[place, 1]]))
+            group[group == merged] = kept
+        found.append(Level(bytes_per_second=rate, groups=_members(group)))
+    return tuple(found)
+
+
+def _widest_tree(
+    bandwidth: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """A maximum spanning tree (Prim): the rate and the two ends of its edges.
+
+    Components of the pairs at or above a rate are those of the tree's edges at or above it, so
+    the distinct rates of all pairs, up to millions, need not be tried.
+    """
+    num_devices = len(bandwidth)
+    best = np.minimum(bandwidth[0], bandwidth[:, 0])
+    parent = np.zeros(num_devices, dtype=np.int64)
+    best[0] = -1.0
+    rates = np.empty(num_devices - 1)
+    ends = np.empty((num_devices - 1, 2), dtype=np.int64)
+    is_inside = np.zeros(num_devices, dtype=bool)
+    is_inside[0] = True
+    for step in range(num_devices - 1):
+        node = int(np.argmax(best))
+        rates[step], ends[step] = best[node], (parent[node], node)
+        is_inside[node] = True
+        reach = np.minimum(bandwidth[node], bandwidth[:, node])
+        is_better = (reach > best) & ~is_inside
+        best[is_better], parent[is_better] = reach[is_better], node
+        best[node] = -1.0
+    return rates, ends
+
+
+def _members(group: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+    members: dict[int, list[int]] = {}
+    for device, label in enumerate(group.tolist()):
+        members.setdefault(label, []).append(device)
+    return tuple(tuple(each) for each in members.values())

@@ -1,0 +1,114 @@
+"""What a cluster is made of: device types, devices, links, measured tables. Each checks itself.
+
+Knows nothing of how the parts are joined (see `meshwright.cluster.cluster`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from types import MappingProxyType
+
+from meshwright.errors import InputError, quoted
+
+MAX_DEVICES = 16_384
+"""More devices than this are refused: the tables of all pairs would take over 10 GB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceType:
+    """A model of accelerator, as its data sheet has it."""
+
+    name: str
+    flops_per_second: Mapping[str, float]
+    """Peak dense rate by precision: "fp64", "fp32", "tf32", "fp16", "bf16", "fp8"."""
+    memory_bytes: float
+    memory_bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "flops_per_second", MappingProxyType(dict(self.flops_per_second)))
+        what = f"device type {quoted(self.name)}"
+        rates = {f"peak {key}": rate for key, rate in self.flops_per_second.items()}
+        rates["memory_bytes"] = self.memory_bytes
+        rates["memory_bytes_per_second"] = self.memory_bytes_per_second
+        for name, value in rates.items():
+            if not 0 < value < inf:
+                raise InputError(f"{what}: {name} must be positive and finite, got {value}")
+        if "fp32" not in self.flops_per_second:
+            raise InputError(f"{what}: must have a peak rate for fp32")
+
+    def peak_flops_per_second(self, precision: str) -> float:
+        """The peak rate at a precision; one it lacks runs as fp32 does."""
+        return self.flops_per_second.get(precision, self.flops_per_second["fp32"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator."""
+
+    name: str
+    type: str
+    """Name of its DeviceType."""
+    host: str
+    """Name of the host that holds it."""
+    memory_bytes: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.memory_bytes < inf:
+            raise InputError(
+                f"device {quoted(self.name)}: memory_bytes must be positive and finite, "
+                f"got {self.memory_bytes}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction of one physical connection between two nodes."""
+
+    source: str
+    target: str
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        # Written for speed: a fully connected cluster has millions of links.
+        if not 0 < self.bytes_per_second < inf:
+            raise InputError(
+                f"{self.label}: bytes_per_second must be positive and finite, "
+                f"got {self.bytes_per_second}"
+            )
+        if not 0 <= self.latency_seconds < inf:
+            raise InputError(
+                f"{self.label}: latency_seconds must be finite and not negative, "
+                f"got {self.latency_seconds}"
+            )
+        if self.source == self.target:
+            raise InputError(f"{self.label}: must join two different nodes")
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return f"link {quoted(self.source)} -> {quoted(self.target)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTable:
+    """Measured times of one collective on a set of devices of one type on one host."""
+
+    collective: str
+    """As `meshwright.cost.collective.Collective` spells it, e.g. "all_reduce"."""
+    device_type: str
+    num_devices: int
+    sizes_bytes: tuple[float, ...]
+    """Message sizes, rising."""
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        what = f"table {quoted(self.collective)} on {self.num_devices} x {quoted(self.device_type)}"
+        if self.num_devices < 1:
+            raise InputError(f"{what}: num_devices must be positive, got {self.num_devices}")
+        if len(self.sizes_bytes) != len(self.seconds) or len(self.seconds) < 2:
+            raise InputError(f"{what}: must have two or more sizes and as many seconds")
+        if any(b <= a for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):
+            raise InputError(f"{what}: sizes_bytes must rise")
+        if not all(0 < x < inf for x in (*self.sizes_bytes, *self.seconds)):
+            raise InputError(f"{what}: sizes_bytes and seconds must be positive and finite")

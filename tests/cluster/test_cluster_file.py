@@ -1,0 +1,269 @@
+"""Cluster files: round trips, forms, one-line refusals, fuzzing."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshwright.cluster.catalogue import find_cluster, list_clusters
+from meshwright.cluster.cluster import Cluster, CollectiveTable
+from meshwright.cluster.file import decode_cluster, read_cluster, write_cluster
+from meshwright.errors import InputError
+
+EXPLICIT: dict[str, Any] = {
+    "format": "meshwright.cluster",
+    "version": 1,
+    "name": "two",
+    "types": {
+        "toy": {
+            "flops_per_second": {"fp32": "1e12"},
+            "memory_bytes": "8 GiB",
+            "memory_bytes_per_second": "100 GB/s",
+        }
+    },
+    "devices": [
+        {"name": "a", "type": "toy", "host": "h"},
+        {"name": "b", "type": "t4", "host": "h", "memory_bytes": "4 GB"},
+    ],
+    "switches": ["s"],
+    "links": [
+        {"source": "a", "target": "s", "bytes_per_second": "50 GB/s", "both_ways": True},
+        {"source": "s", "target": "b", "bytes_per_second": "100 Gbit/s", "latency_seconds": "5 us"},
+        {"source": "b", "target": "s", "bytes_per_second": 1e9},
+    ],
+}
+BUILDER: dict[str, Any] = {
+    "format": "meshwright.cluster",
+    "version": 1,
+    "build": "hierarchical",
+    "name": "ours",
+    "arguments": {
+        "devices_per_host": 2,
+        "branching": [4, 3],
+        "oversubscription": [2],
+        "host_bytes_per_second": "100 Gbit/s",
+        "device_type": "a100-80",
+    },
+}
+TABLE = CollectiveTable(
+    collective="all_reduce",
+    device_type="t4",
+    num_devices=2,
+    sizes_bytes=(1.0, 1e6 / 3),
+    seconds=(1e-5, 0.1),
+)
+
+
+def read(document: object) -> Cluster:
+    return decode_cluster(json.dumps(document).encode(), "test")
+
+
+def assert_same(one: Cluster, other: Cluster) -> None:
+    for field in dataclasses.fields(Cluster):
+        first, second = getattr(one, field.name), getattr(other, field.name)
+        assert (dict(first) if field.name == "types" else first) == (
+            dict(second) if field.name == "types" else second
+        )
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml", ".yml.gz", ".json.gz"])
+@pytest.mark.parametrize("name", [entry.example for entry in list_clusters()[3:11]])
+def test_a_saved_cluster_comes_back_exactly(tmp_path: Path, name: str, suffix: str) -> None:
+    cluster = dataclasses.replace(find_cluster(name), tables=(TABLE,))
+    path = tmp_path / f"cluster{suffix}"
+    cluster.save(path)
+    assert_same(cluster, Cluster.load(path))
+    assert_same(cluster, read_cluster(path))
+
+
+def test_write_cluster_is_save(tmp_path: Path) -> None:
+    cluster = find_cluster("h100-x2")
+    write_cluster(cluster, tmp_path / "one.json")
+    cluster.save(tmp_path / "other.json")
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "other.json").read_bytes()
+
+
+def test_human_units_are_read() -> None:
+    cluster = read(EXPLICIT)
+    assert cluster.memory_bytes.tolist() == [8 * 2**30, 4e9]
+    assert cluster.bandwidth.tolist() == [[float("inf"), 12.5e9], [1e9, float("inf")]]
+    assert cluster.latency[0, 1] == pytest.approx(5e-6)
+    assert cluster.types["toy"].flops_per_second["fp32"] == 1e12
+    assert cluster.types["t4"].flops_per_second["fp16"] == 65e12
+    assert len(cluster.links) == 4
+
+
+def test_yaml_says_the_same_as_json() -> None:
+    assert_same(read(EXPLICIT), decode_cluster(yaml.safe_dump(EXPLICIT).encode(), "test"))
+
+
+def test_a_builder_file_builds() -> None:
+    cluster = read(BUILDER)
+    assert (cluster.name, cluster.num_devices) == ("ours", 24)
+    rates = {(link.source, link.target): link.bytes_per_second for link in cluster.links}
+    assert rates["host0", "tier1-0"] == 12.5e9
+    assert rates["tier1-0", "tier2-0"] == 4 * 12.5e9 / 2
+
+
+def test_a_matrix_may_have_units() -> None:
+    document = BUILDER | {
+        "build": "from_matrix",
+        "arguments": {"bytes_per_second": [[0, "1 GB/s"], [2e9, 0]], "device_type": "t4"},
+    }
+    assert read(document).bandwidth[0, 1] == 1e9
+
+
+def change(document: dict[str, Any], **changes: object) -> dict[str, Any]:
+    return document | changes
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "test: not a cluster file (format must be 'meshwright.cluster', got none)"),
+        ([], "not a cluster file"),
+        (change(EXPLICIT, version=2), "version must be 1, got 2"),
+        (change(EXPLICIT, colour=1), "unknown field `colour`"),
+        (change(EXPLICIT, devices=[]), "at least one device"),
+        (change(EXPLICIT, devices=EXPLICIT["devices"] * 2), "'a' stands twice"),
+        (change(EXPLICIT, switches=["a"]), "'a' stands twice"),
+        (change(EXPLICIT, links=[]), "'b' cannot be reached from 'a'"),
+        (change(EXPLICIT, links=[{"source": "a", "target": "z", "bytes_per_second": 1}]),
+         "link 'a' -> 'z': no node 'z'"),
+        (change(EXPLICIT, links=[{"source": "a", "target": "b", "bytes_per_second": -1}]),
+         "bytes_per_second must be positive and finite, got -1"),
+        (change(EXPLICIT, links=[{"source": "a", "target": "b", "bytes_per_second": "9 parsecs"}]),
+         "unknown unit 'parsecs'"),
+        (change(EXPLICIT, links=[{"source": "a", "target": "b"}]), "bytes_per_second"),
+        (change(EXPLICIT, devices=[{"name": "a", "type": "x9", "host": "h"}]),
+         "unknown device type 'x9'"),
+        (change(BUILDER, build="hierarchal"), "did you mean hierarchical?"),
+        (change(BUILDER, arguments={"branching": [2]}), "argument devices_per_host is missing"),
+        (change(BUILDER, arguments={"devices_per_hosts": 2}), "did you mean devices_per_host"),
+        (change(BUILDER, arguments=BUILDER["arguments"] | {"host_bytes_per_second": []}),
+         "hierarchical: host_bytes_per_second: Expected `float | str`"),
+        (change(BUILDER, arguments={"devices_per_host": "2", "branching": [2]}), "`int`"),
+        (change(BUILDER, arguments={"devices_per_host": 10**18, "branching": [2]}),
+         "devices_per_host must be at most 16384"),
+        ({"maxFPGAs": 10**12, "maxSizePerFPGA": 1.0}, "maxFPGAs must be from 0 to 2048"),
+        ({"maxFPGAs": 1, "maxSizePerFPGA": 0.0}, "maxSizePerFPGA must be positive"),
+        ({"maxDevices": 4, "maxMemoryPerDevice": 1.0}, "bandwidth"),
+        ({"maxDevices": 0, "maxMemoryPerDevice": 1.0, "bandwidth": 1.0}, "maxDevices must be"),
+    ],
+)  # fmt: skip
+def test_bad_documents_are_refused_by_name(document: object, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(document)
+
+
+def test_load_points_builder_files_to_the_other_reader(tmp_path: Path) -> None:
+    path = tmp_path / "builder.yaml"
+    path.write_text(yaml.safe_dump(BUILDER))
+    with pytest.raises(InputError, match="names a builder"):
+        Cluster.load(path)
+    assert read_cluster(path).num_devices == 24
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cluster(tmp_path / "none.yaml")
+
+
+def test_dnn_partitioning_states_accelerators_and_hosts() -> None:
+    cluster = read({"maxFPGAs": 3, "maxSizePerFPGA": 100.0, "maxCPUs": 2, "nodes": [], "edges": []})
+    assert [device.type for device in cluster.devices] == ["accelerator"] * 3 + ["cpu-host"] * 2
+    assert cluster.memory_bytes[:3].tolist() == [100.0] * 3
+    assert cluster.bandwidth[0, 4] == 2.0**31
+    assert cluster.latency.max() == 0
+
+
+def test_piper_states_its_bandwidth() -> None:
+    cluster = read({"maxDevices": 4, "maxMemoryPerDevice": 8e9, "bandwidth": 25e9, "nodes": []})
+    assert (cluster.num_devices, cluster.bandwidth[0, 3]) == (4, 25e9)
+    assert set(cluster.memory_bytes.tolist()) == {8e9}
+
+
+def test_published_workloads_are_read(shared: Path) -> None:
+    path = shared / "dnn-partitioning" / "throughput" / "layer_bert24_inference.json"
+    assert read_cluster(path).num_devices == 7
+    assert read_cluster(shared / "piper" / "bert32a100.json").num_devices == 10
+
+
+def check_refusal(data: bytes) -> None:
+    message = ""
+    try:
+        decode_cluster(data, "fuzz")
+    except InputError as error:
+        message = str(error)
+    assert "\n" not in message
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_random_bytes_give_one_line(data: bytes) -> None:
+    check_refusal(data)
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.integers(-(10**400), 10**400), st.floats(),
+    st.text(max_size=5), st.sampled_from(["1 GB/s", "-1", "1e999", "nan", "inf", ".", "5 us"]),
+    st.just([]), st.just({}), st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), st.integers(), max_size=2),
+)  # fmt: skip
+
+
+def places(document: object) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a document."""
+    found: list[tuple[Any, Any]] = []
+    items: Any = ()
+    if isinstance(document, dict):
+        items = document.items()
+    elif isinstance(document, list):
+        items = enumerate(document)
+    for key, value in items:
+        found += [(document, key), *places(value)]
+    return found
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_mutated_documents_give_one_line(data: st.DataObject) -> None:
+    original = data.draw(
+        st.sampled_from(
+            [EXPLICIT, BUILDER, {"maxFPGAs": 2, "maxSizePerFPGA": 9.0, "maxCPUs": 1},
+             {"maxDevices": 3, "maxMemoryPerDevice": 9.0, "bandwidth": 1.0}]
+        )
+    )  # fmt: skip
+    document = json.loads(json.dumps(original))
+    for _ in range(data.draw(st.integers(1, 3))):
+        container, key = data.draw(st.sampled_from(places(document) or [({}, "x")]))
+        action = data.draw(st.sampled_from(["replace", "delete", "repeat"]))
+        if action == "replace":
+            container[key] = data.draw(VALUES)
+        elif action == "delete":
+            del container[key]
+        elif isinstance(container, list):
+            container.append(container[key])
+        else:
+            container[f"{key}2"] = container[key]
+    check_refusal(yaml.safe_dump(document).encode())
+    try:
+        text = json.dumps(document)
+    except (TypeError, ValueError):
+        return
+    check_refusal(text.encode())
+
+
+@settings(max_examples=200)
+@given(st.integers(0, 2000), st.binary(min_size=1, max_size=4))
+def test_damaged_text_gives_one_line(place: int, junk: bytes) -> None:
+    for text in (json.dumps(EXPLICIT).encode(), yaml.safe_dump(BUILDER).encode()):
+        cut = place % len(text)
+        check_refusal(text[:cut] + junk + text[cut + len(junk) :])
+        check_refusal(text[:cut])
