@@ -1,0 +1,45 @@
+"""What a search says: a plan or none, its value, a proven bound, and why it stopped."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from meshwright.plan.plan import Plan
+
+
+class Stop(StrEnum):
+    """Why a search stopped, and so what it claims."""
+
+    PROVED = "PROVED"
+    """No plan of the kind that was searched is faster."""
+    LIMIT = "LIMIT"
+    """The method or its time ended; the plan is its best, the bound holds."""
+    INFEASIBLE = "INFEASIBLE"
+    """No plan of the kind that was searched fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A search's result."""
+
+    method: str
+    plan: Plan | None
+    step_seconds: float
+    """Simulated time of one step under the plan; infinity without one."""
+    bound_seconds: float
+    """No plan at all can be faster than this."""
+    stop: Stop
+    binding: str = ""
+    """The constraint that binds and, when nothing fits, the nearest change that would."""
+    search_seconds: float = 0.0
+    peak_bytes: tuple[float, ...] = ()
+    """Predicted peak of each device."""
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    """Counts of the search: evaluations, accepted moves, ..."""
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the plan may be: step / bound - 1."""
+        if self.plan is None or self.bound_seconds <= 0:
+            return float("inf") if self.step_seconds > 0 else 0.0
+        return max(0.0, self.step_seconds / self.bound_seconds - 1)

@@ -1,0 +1,193 @@
+"""Reads and writes plan files: the fields of a Plan as JSON or YAML, gzip by suffix.
+
+Says what a file may look like; what a part may be is said by `meshwright.plan.part`. Users call
+`Plan.save` and `Plan.load`.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, TypedDict, TypeVar
+
+import msgspec
+
+from meshwright.errors import InputError, quoted
+from meshwright.files import convert, decode_document, decode_json, read_bytes, write_document
+from meshwright.plan.part import Allocation, Discipline, Part, Schedule, ScheduleKind, Sync
+
+FORMAT = "meshwright.plan"
+VERSION = 1
+
+E = TypeVar("E", bound=StrEnum)
+_Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+"""Bounded, so that every value can be shown in a message: Python prints no number of any size."""
+
+
+class PlanFields(TypedDict):
+    """The arguments of a Plan."""
+
+    parts: tuple[Part, ...]
+    schedule: Schedule | None
+    discipline: Discipline
+    allocations: tuple[Allocation, ...]
+
+
+class _Header(msgspec.Struct):
+    format: str = ""
+    version: _Int = 0
+
+
+class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    ops: tuple[str, ...]
+    devices: tuple[str, ...]
+    shares: tuple[float, ...] = ()
+    sync: str = Sync.ALL_REDUCE.value
+    zero: _Int = 0
+    recompute: bool = False
+    priorities: tuple[float, ...] = ()
+
+
+class _ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    microbatches: _Int
+
+
+class _AllocationEntry(msgspec.Struct, forbid_unknown_fields=True):
+    source: str
+    target: str
+    bytes_per_second: float
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    format: str
+    version: _Int
+    parts: tuple[_PartEntry, ...]
+    schedule: _ScheduleEntry | None = None
+    discipline: str = Discipline.PRIORITY.value
+    allocations: tuple[_AllocationEntry, ...] = ()
+
+
+def read_fields(path: str | Path) -> PlanFields:
+    """The fields of the plan in a file, each checked by itself."""
+    document = _read_document(path)
+    parts = tuple(
+        _part(entry, f"{path}: part {number}") for number, entry in enumerate(document.parts)
+    )
+    try:
+        return PlanFields(
+            parts=parts,
+            schedule=_schedule(document.schedule),
+            discipline=_choose(Discipline, document.discipline, "discipline"),
+            allocations=tuple(
+                Allocation(**msgspec.structs.asdict(each)) for each in document.allocations
+            ),
+        )
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def write_fields(
+    path: str | Path,
+    *,
+    parts: Sequence[Part],
+    schedule: Schedule | None,
+    discipline: Discipline,
+    allocations: Sequence[Allocation],
+) -> None:
+    """Write the fields of a plan; what equals its default is left out."""
+    document = _Document(
+        format=FORMAT,
+        version=VERSION,
+        parts=tuple(_part_entry(part) for part in parts),
+        schedule=_schedule_entry(schedule),
+        discipline=discipline.value,
+        allocations=tuple(
+            _AllocationEntry(
+                source=each.source,
+                target=each.target,
+                bytes_per_second=float(each.bytes_per_second),
+            )
+            for each in allocations
+        ),
+    )
+    write_document(path, msgspec.to_builtins(document))
+
+
+def _read_document(path: str | Path) -> _Document:
+    """The file as plain structures: first what kind of file it is, then all of it."""
+    data, where = read_bytes(path), str(path)
+    if data.lstrip()[:1] in (b"{", b"["):
+        _check_header(decode_json(data, _Header, where), where)
+        return decode_json(data, _Document, where)
+    plain = decode_document(data, where)
+    _check_header(convert(plain, _Header, where), where)
+    return convert(plain, _Document, where)
+
+
+def _check_header(header: _Header, where: str) -> None:
+    if header.format != FORMAT:
+        raise InputError(
+            f"{where}: not a plan file, format must be {FORMAT!r}, got {quoted(header.format)}"
+        )
+    if header.version != VERSION:
+        raise InputError(
+            f"{where}: plan files of version {VERSION} can be read, got version {header.version}"
+        )
+
+
+def _part(entry: _PartEntry, where: str) -> Part:
+    try:
+        return Part(
+            ops=entry.ops,
+            devices=entry.devices,
+            shares=entry.shares,
+            sync=_choose(Sync, entry.sync, "sync"),
+            zero=entry.zero,
+            recompute=entry.recompute,
+            priorities=entry.priorities,
+        )
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _part_entry(part: Part) -> _PartEntry:
+    for name in (*part.ops, *part.devices):
+        if not name.isascii():
+            _check_text(name)
+    return _PartEntry(
+        ops=part.ops,
+        devices=part.devices,
+        shares=tuple(map(float, part.shares)),
+        sync=part.sync.value,
+        zero=int(part.zero),
+        recompute=bool(part.recompute),
+        priorities=tuple(map(float, part.priorities)),
+    )
+
+
+def _schedule(entry: _ScheduleEntry | None) -> Schedule | None:
+    if entry is None:
+        return None
+    kind = _choose(ScheduleKind, entry.kind, "schedule kind")
+    return Schedule(kind=kind, microbatches=entry.microbatches)
+
+
+def _schedule_entry(schedule: Schedule | None) -> _ScheduleEntry | None:
+    if schedule is None:
+        return None
+    return _ScheduleEntry(kind=schedule.kind.value, microbatches=int(schedule.microbatches))
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"name {quoted(name)}: must be Unicode text to be written") from None
+
+
+def _choose(kind: type[E], value: str, what: str) -> E:
+    try:
+        return kind(value)
+    except ValueError:
+        legal = ", ".join(each.value for each in kind)
+        raise InputError(f"{what} must be one of {legal}, got {quoted(value)}") from None

@@ -1,0 +1,158 @@
+"""What a Plan is made of: parts, a schedule, allocations, and the choices each of them has.
+
+Knows the rules that hold for a part by itself; what a whole plan means for one Graph and Cluster
+is checked by `meshwright.plan.check`.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import accumulate, pairwise
+from math import fsum, isfinite
+
+from meshwright.errors import InputError, quoted
+
+SHARES_TOLERANCE = 1e-6
+"""How far from one the shares of a part may add up: files hold them rounded."""
+
+
+class Sync(StrEnum):
+    """How replicas of a part make their gradients equal."""
+
+    ALL_REDUCE = "all_reduce"
+    """By the fastest all-reduce algorithm."""
+    RING = "ring"
+    TREE = "tree"
+    PARAMETER_SERVER = "parameter_server"
+    """Every replica sends to the part's first device, which sums and broadcasts."""
+    DUPLICATE = "duplicate"
+    """Every replica gathers the inputs and computes the whole gradient itself."""
+
+
+class Discipline(StrEnum):
+    """Which op a device runs next, in a plan without a schedule."""
+
+    PRIORITY = "priority"
+    """Of the ops that are ready the one with the highest priority."""
+    FIFO = "fifo"
+    """Of the ops that are ready the one that has been so longest."""
+    ORDER = "order"
+    """Strictly from the highest priority to the lowest, waiting where need be."""
+
+
+class ScheduleKind(StrEnum):
+    """The order in which a pipeline's stages take their microbatches."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved-1f1b"
+    ZERO_BUBBLE = "zero-bubble"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A pipeline's schedule; the plan's parts are its stages, in order."""
+
+    kind: ScheduleKind
+    microbatches: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.microbatches <= 1_000_000:
+            raise InputError(
+                f"schedule {self.kind}: microbatches must be from 1 to 1000000, "
+                f"got {self.microbatches}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Some ops, the devices they run on, and how."""
+
+    ops: tuple[str, ...]
+    devices: tuple[str, ...]
+    """One a replica, in order."""
+    shares: tuple[float, ...] = ()
+    """Each replica's share of the batch, adding up to one; empty: equal."""
+    sync: Sync = Sync.ALL_REDUCE
+    zero: int = 0
+    """ZeRO stage: 1 shards the optimiser state over the replicas, 2 the gradients too, 3 the
+    parameters too."""
+    recompute: bool = False
+    """Whether backward computes the forward ops again instead of keeping what they saved."""
+    priorities: tuple[float, ...] = ()
+    """One an op, larger first; empty: the graph's order."""
+
+    def __post_init__(self) -> None:
+        if not self.ops:
+            raise self._error("must have at least one op")
+        if not self.devices:
+            raise self._error("must have at least one device")
+        if len(set(self.devices)) != len(self.devices):
+            twice = Counter(self.devices).most_common(1)[0][0]
+            raise self._error(
+                f"replicas must be on different devices, {quoted(twice)} stands twice"
+            )
+        if self.zero not in (0, 1, 2, 3):
+            raise self._error(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if self.shares:
+            self._check_shares()
+        if self.priorities:
+            self._check_priorities()
+
+    def _check_shares(self) -> None:
+        if len(self.shares) != len(self.devices):
+            raise self._error(
+                f"shares must be one a device ({len(self.devices)}), got {len(self.shares)}"
+            )
+        for share in self.shares:
+            if not 0 < share <= 1:
+                raise self._error(f"a share must be above 0 and at most 1, got {share}")
+        if abs(fsum(self.shares) - 1) > SHARES_TOLERANCE:
+            raise self._error(f"shares must add up to 1, got {fsum(self.shares)}")
+
+    def _check_priorities(self) -> None:
+        if len(self.priorities) != len(self.ops):
+            raise self._error(
+                f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities)}"
+            )
+        if not all(map(isfinite, self.priorities)):
+            op, bad = next(
+                each
+                for each in zip(self.ops, self.priorities, strict=True)
+                if not isfinite(each[1])
+            )
+            raise self._error(f"priorities must be finite, got {bad} for op {quoted(op)}")
+
+    def _error(self, rule: str) -> InputError:
+        devices = quoted(", ".join(self.devices), 60)
+        return InputError(f"part of {len(self.ops)} ops on {devices}: {rule}")
+
+    def rows(self) -> tuple[tuple[float, float], ...]:
+        """Each replica's rows of the batch, as fractions from and to.
+
+        Equal shares, written out or not, meet at exactly i / n, so that two parts of as many
+        replicas agree to the last bit about which rows are whose.
+        """
+        count = len(self.devices)
+        if all(share == self.shares[0] for share in self.shares):
+            bounds = [number / count for number in range(count + 1)]
+        else:
+            sums = tuple(accumulate(self.shares))
+            bounds = [0.0, *(each / sums[-1] for each in sums)]
+        return tuple(pairwise(bounds))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """A share of the network: what traffic from one host to another may use."""
+
+    source: str
+    target: str
+    bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_second < float("inf"):
+            raise InputError(
+                f"allocation {self.source} -> {self.target}: bytes_per_second must be positive and "
+                f"finite, got {self.bytes_per_second}"
+            )

@@ -1,0 +1,97 @@
+"""A Plan says what runs where and how. What it means for one Graph and Cluster is checked by
+`meshwright.plan.check`; what it does in time is decided by lowering and simulation.
+
+One type covers every chapter: a placement is a part a device; data parallelism is one part on many
+devices; a pipeline is its stages as parts, in order, with a schedule; combinations combine these.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.errors import InputError
+from meshwright.plan.file import read_fields, write_fields
+from meshwright.plan.part import (
+    Allocation,
+    Discipline,
+    Part,
+    Schedule,
+    ScheduleKind,
+    Sync,
+)
+
+__all__ = [
+    "Allocation",
+    "Discipline",
+    "Part",
+    "Plan",
+    "Schedule",
+    "ScheduleKind",
+    "Sync",
+    "place_ops",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Parts that together hold every op once, and how they run."""
+
+    parts: tuple[Part, ...]
+    schedule: Schedule | None = None
+    """Given: the parts are the stages of a pipeline, in order."""
+    discipline: Discipline = Discipline.PRIORITY
+    """Without a schedule: how a device picks its next op."""
+    allocations: tuple[Allocation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise InputError("plan: must have at least one part")
+        pairs = Counter((each.source, each.target) for each in self.allocations)
+        for (source, target), count in pairs.most_common(1):
+            if count > 1:
+                raise InputError(
+                    f"plan: allocations must name a pair of hosts once, {source} -> {target} "
+                    f"stands {count} times"
+                )
+
+    def save(self, path: str | Path) -> None:
+        """Write a plan file (JSON, or YAML by suffix; gzip when the name ends in .gz)."""
+        write_fields(
+            path,
+            parts=self.parts,
+            schedule=self.schedule,
+            discipline=self.discipline,
+            allocations=self.allocations,
+        )
+
+    @staticmethod
+    def load(path: str | Path) -> "Plan":
+        """Read a plan file."""
+        fields = read_fields(path)
+        try:
+            return Plan(**fields)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def place_ops(
+    ops: Sequence[str],
+    device_of_op: Sequence[int],
+    devices: Sequence[str],
+    priorities: Sequence[float] = (),
+    discipline: Discipline = Discipline.PRIORITY,
+) -> Plan:
+    """The plan that runs each op on one device, as numbers into `devices`."""
+    members: dict[int, list[int]] = {}
+    for op, device in enumerate(device_of_op):
+        members.setdefault(int(device), []).append(op)
+    parts = tuple(
+        Part(
+            ops=tuple(ops[op] for op in each),
+            devices=(devices[device],),
+            priorities=tuple(float(priorities[op]) for op in each) if len(priorities) else (),
+        )
+        for device, each in sorted(members.items())
+    )
+    return Plan(parts=parts, discipline=discipline)

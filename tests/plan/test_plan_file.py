@@ -1,0 +1,293 @@
+import gzip
+import math
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from meshwright import files
+from meshwright.errors import InputError
+from meshwright.plan.plan import (
+    Allocation,
+    Discipline,
+    Part,
+    Plan,
+    Schedule,
+    ScheduleKind,
+    Sync,
+    place_ops,
+)
+
+SUFFIXES = (".json", ".yaml", ".yml", ".json.gz", ".yaml.gz", ".plan")
+NAMES = st.text(min_size=1, max_size=12)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    ops = draw(st.lists(NAMES, min_size=1, max_size=5))
+    devices = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    weights = [draw(st.integers(1, 9)) for _ in devices]
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    return Part(
+        ops=tuple(ops),
+        devices=tuple(devices),
+        shares=draw(st.sampled_from([(), tuple(each / sum(weights) for each in weights)])),
+        sync=draw(st.sampled_from(Sync)),
+        zero=draw(st.integers(0, 3)),
+        recompute=draw(st.booleans()),
+        priorities=draw(st.sampled_from([(), tuple(draw(finite) for _ in ops)])),
+    )
+
+
+SCHEDULES = st.builds(
+    Schedule, kind=st.sampled_from(ScheduleKind), microbatches=st.integers(1, 1_000_000)
+)
+ALLOCATIONS = st.lists(
+    st.builds(
+        Allocation,
+        source=NAMES,
+        target=NAMES,
+        bytes_per_second=st.floats(min_value=1e-300, allow_infinity=False),
+    ),
+    max_size=3,
+    unique_by=lambda each: (each.source, each.target),
+)
+PLANS = st.builds(
+    Plan,
+    parts=st.lists(parts(), min_size=1, max_size=3).map(tuple),
+    schedule=st.none() | SCHEDULES,
+    discipline=st.sampled_from(Discipline),
+    allocations=ALLOCATIONS.map(tuple),
+)
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@in_one_folder
+@given(plan=PLANS, suffix=st.sampled_from(SUFFIXES))
+def test_a_plan_survives_a_round_trip(tmp_path: Path, plan: Plan, suffix: str) -> None:
+    path = tmp_path / f"plan{suffix}"
+    plan.save(path)
+    assert Plan.load(path) == plan
+
+
+def test_the_format_is_by_suffix(tmp_path: Path) -> None:
+    plan = place_ops(("a", "b"), (0, 1), ("d0", "d1"))
+    document = {
+        "format": "meshwright.plan",
+        "version": 1,
+        "parts": [{"ops": ["a"], "devices": ["d0"]}, {"ops": ["b"], "devices": ["d1"]}],
+    }
+    for suffix in SUFFIXES:
+        path = tmp_path / f"plan{suffix}"
+        plan.save(str(path))
+        data = path.read_bytes()
+        assert (data[:2] == b"\x1f\x8b") == suffix.endswith(".gz")
+        text = gzip.decompress(data) if suffix.endswith(".gz") else data
+        decode = yaml.safe_load if ".y" in suffix else msgspec.json.decode
+        assert decode(text) == document  # nothing that equals its default
+
+
+def _document(**change: Any) -> dict[str, Any]:
+    document = {
+        "format": "meshwright.plan",
+        "version": 1,
+        "parts": [{"ops": ["a"], "devices": ["d0"]}],
+    }
+    return {key: each for key, each in (document | change).items() if each is not ...}
+
+
+def _with_part(**change: Any) -> dict[str, Any]:
+    return _document(parts=[{"ops": ["a"], "devices": ["d0", "d1"]} | change])
+
+
+BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
+    (_document(format="meshwright.graph"), "not a plan file, format must be 'meshwright.plan', "
+     "got 'meshwright.graph'"),
+    (_document(format=...), "not a plan file, format must be 'meshwright.plan', got ''"),
+    (_document(version=2), "plan files of version 1 can be read, got version 2"),
+    (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
+    (_document(parts=...), "Object missing required field `parts`"),
+    (_document(parts=[]), "plan: must have at least one part"),
+    (_document(part=[]), "Object contains unknown field `part`"),
+    (_with_part(ops=["a", 7]), "Expected `str`, got `int` - at `$.parts[0].ops[1]`"),
+    (_with_part(device="d0"), "Object contains unknown field `device` - at `$.parts[0]`"),
+    (_with_part(ops=[]), "part 0: part of 0 ops on 'd0, d1': must have at least one op"),
+    (_with_part(sync="rings"), "part 0: sync must be one of all_reduce, ring, tree, "
+     "parameter_server, duplicate, got 'rings'"),
+    (_with_part(zero=4), "part 0: part of 1 ops on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),
+    (_with_part(shares=[0.5, "x"]), "Expected `float`, got `str` - at `$.parts[0].shares[1]`"),
+    (_document(discipline="lifo"), "discipline must be one of priority, fifo, order, got 'lifo'"),
+    (_document(schedule={"kind": "2f2b", "microbatches": 4}), "schedule kind must be one of "
+     "gpipe, 1f1b, interleaved-1f1b, zero-bubble, got '2f2b'"),
+    (_document(schedule={"kind": "gpipe", "microbatches": 0}), "schedule gpipe: microbatches must "
+     "be from 1 to 1000000, got 0"),
+    (_document(schedule={"kind": "gpipe", "microbatches": 1.5}), "Expected `int`, got `float` - "
+     "at `$.schedule.microbatches`"),
+    (_document(allocations=[{"source": "h0", "target": "h1", "bytes_per_second": 0}]),
+     "allocation h0 -> h1: bytes_per_second must be positive and finite, got 0.0"),
+    (_document(allocations=[{"source": "h0", "target": "h1", "bytes_per_second": 1}] * 2),
+     "plan: allocations must name a pair of hosts once, h0 -> h1 stands 2 times"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+@pytest.mark.parametrize(("document", "message"), BAD_DOCUMENTS)
+def test_a_bad_file_is_refused(
+    tmp_path: Path, document: dict[str, Any], message: str, suffix: str
+) -> None:
+    path = tmp_path / f"plan{suffix}"
+    files.write_document(path, document)
+    with pytest.raises(InputError) as caught:
+        Plan.load(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_what_only_yaml_can_say_is_refused_too(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    for document, message in (
+        (_with_part(shares=[0.5, math.nan]), "a share must be above 0 and at most 1, got nan"),
+        (_with_part(priorities=[math.inf]), "priorities must be finite, got inf for op 'a'"),
+        (_with_part(shares=[10**400, 1]), ""),
+    ):
+        path.write_text(yaml.safe_dump(document))
+        with pytest.raises(InputError) as caught:
+            Plan.load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "1" + "0" * 5000, "1e999", "NaN", "0x" + "f" * 9000]
+)
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_huge_numbers_are_refused(tmp_path: Path, number: str, suffix: str) -> None:
+    path = tmp_path / f"plan{suffix}"
+    good = _with_part(shares=["HERE", 1], zero="HERE")
+    good["schedule"] = {"kind": "gpipe", "microbatches": "HERE"}
+    for spot in ("shares", "zero", "microbatches"):
+        document = msgspec.json.decode(msgspec.json.encode(good))
+        for other in {"shares", "zero"} - {spot}:
+            del document["parts"][0][other]
+        if spot != "microbatches":
+            del document["schedule"]
+        files.write_document(path, document)
+        path.write_text(path.read_text().replace('"HERE"', number).replace("HERE", number))
+        with pytest.raises(InputError) as caught:
+            Plan.load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_every_truncation_is_refused(tmp_path: Path) -> None:
+    whole = tmp_path / "plan.json"
+    place_ops(("a", "b"), (0, 1), ("d0", "d1"), (1.5, 2)).save(whole)
+    data = whole.read_bytes().rstrip()
+    path = tmp_path / "cut.json"
+    for content in (data, gzip.compress(data)):
+        for length in range(len(content)):
+            path.write_bytes(content[:length])
+            with pytest.raises(InputError, match=r"cut\.json: "):
+                Plan.load(path)
+
+
+def test_a_file_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    place_ops(("a",) * 100, (0,) * 100, ("d0",)).save(path)
+    monkeypatch.setattr(files, "MAX_BYTES", 100)
+    with pytest.raises(InputError, match=r"plan\.json: larger than 100 bytes"):
+        Plan.load(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent\.json: cannot be read \(No such file"):
+        Plan.load(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("suffix", [".json", ".yaml"])
+def test_a_name_that_is_no_text_cannot_be_saved(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"plan{suffix}"
+    with pytest.raises(InputError, match=r"name '\\udc80': must be Unicode text to be written"):
+        place_ops(("\udc80",), (0,), ("d0",)).save(path)
+    assert not path.exists()
+
+
+def _fuzz(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    with suppress(InputError):
+        Plan.load(path)
+
+
+@in_one_folder
+@given(data=st.binary(max_size=300))
+def test_only_input_errors_escape_from_noise(tmp_path: Path, data: bytes) -> None:
+    _fuzz(tmp_path / "plan", data)
+
+
+@in_one_folder
+@given(
+    plan=PLANS,
+    is_yaml=st.booleans(),
+    cuts=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.binary(max_size=4)), max_size=4),
+)
+def test_only_input_errors_escape_from_damaged_files(
+    tmp_path: Path, plan: Plan, is_yaml: bool, cuts: list[tuple[float, int, bytes]]
+) -> None:
+    path = tmp_path / ("plan.yaml" if is_yaml else "plan.json")
+    plan.save(path)
+    data = path.read_bytes()
+    for where, length, filling in cuts:
+        start = int(where * len(data))
+        data = data[:start] + filling + data[start + length :]
+    _fuzz(path, data)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+FIELDS = ("ops", "devices", "shares", "sync", "zero", "recompute", "priorities")
+
+
+@in_one_folder
+@given(
+    part=st.dictionaries(st.sampled_from(FIELDS), JUNK),
+    rest=st.dictionaries(st.sampled_from(("schedule", "discipline", "allocations")), JUNK),
+)
+def test_only_input_errors_escape_from_wrong_fields(
+    tmp_path: Path, part: dict[str, Any], rest: dict[str, Any]
+) -> None:
+    document = _with_part(**part) | rest
+    for data in (yaml.safe_dump(document).encode(), msgspec.json.encode(document)):
+        _fuzz(tmp_path / "plan", data)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plan=PLANS, suffix=st.sampled_from(SUFFIXES))
+def test_many_plans_survive_a_round_trip(tmp_path: Path, plan: Plan, suffix: str) -> None:
+    path = tmp_path / f"plan{suffix}"
+    plan.save(path)
+    assert Plan.load(path) == plan
+
+
+def test_26000_ops_load_in_a_tenth_of_a_second(tmp_path: Path) -> None:
+    names = [f"model.layers.{i // 100}.block.attention.op_{i}" for i in range(26_000)]
+    plan = place_ops(
+        names, [i % 8 for i in range(26_000)], [f"d{i}" for i in range(8)], range(26_000)
+    )
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert len(Plan.load(path).parts) == 8
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.1  # 9 ms when measured, on a busy two-core machine
