@@ -1,0 +1,127 @@
+"""Which gradients are synchronised together, and in which order a stage's ops run.
+
+Gradients travel in buckets, filled in the order in which backward makes them, so that a bucket's
+all-reduce overlaps with the backward ops after it (Li et al., PyTorch Distributed, VLDB 2020,
+section 3.2.3).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.check import Placement
+from meshwright.plan.plan import Plan, Sync
+from meshwright.units import MIB
+
+BUCKET_BYTES = 25 * MIB
+"""PyTorch DDP's default, `bucket_cap_mb=25`."""
+MAX_BUCKETS = 8
+"""A part's gradients go in about this many buckets at the most: large models use larger buckets
+(Megatron-LM's default grows with the number of replicas), and a program stays small."""
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buckets:
+    """Gradient tensors by bucket."""
+
+    of_tensor: Ints
+    """The bucket of each tensor, -1: none. Numbers rise along the graph's order within a part."""
+    part: Ints
+    """The part of each bucket."""
+    last_op: Ints
+    """The last op that adds to each bucket."""
+
+
+def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
+    """Buckets of the partial tensors that update ops of replicated parts read."""
+    source, reader = graph.edges
+    syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
+    replicas = np.diff(placement.replica_start)
+    part_of = placement.part_of_op
+    is_gradient = (
+        graph.tensor_partial[graph.use_tensor]
+        & (graph.phase[reader] == Phase.UPDATE)
+        & (graph.phase[source] != Phase.UPDATE)
+        & (replicas[part_of[source]] > 1)
+        & syncs[part_of[source]]
+    )
+    of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
+    parts: list[int] = []
+    last_op: list[int] = []
+    gradients = np.unique(graph.use_tensor[is_gradient])
+    totals = np.zeros(len(plan.parts))
+    np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
+    limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
+    open_bucket: dict[int, tuple[int, float]] = {}
+    for tensor in gradients[np.argsort(graph.tensor_source[gradients], kind="stable")].tolist():
+        op = int(graph.tensor_source[tensor])
+        part = int(part_of[op])
+        number, size = open_bucket.get(part, (-1, 0.0))
+        if number < 0:
+            number = len(parts)
+            parts.append(part)
+            last_op.append(op)
+        of_tensor[tensor] = number
+        last_op[number] = op
+        size += float(graph.tensor_bytes[tensor])
+        open_bucket[part] = (-1, 0.0) if size >= limits[part] else (number, size)
+    return Buckets(
+        of_tensor=of_tensor,
+        part=np.array(parts, dtype=np.int32),
+        last_op=np.array(last_op, dtype=np.int32),
+    )
+
+
+def effective_splits(
+    graph: Graph, placement: Placement, plan: Plan
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Each op's split and each tensor's partiality, with duplicated gradients computed whole."""
+    split = graph.split.copy()
+    partial = graph.tensor_partial.copy()
+    duplicates = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
+    if duplicates.any():
+        is_whole = duplicates[placement.part_of_op] & (split == Split.SUM)
+        split[is_whole] = Split.NONE
+        partial[is_whole[graph.tensor_source]] = False
+    return split, partial
+
+
+def segment_ops(graph: Graph, placement: Placement, buckets: Buckets) -> Ints:
+    """For each op how many buckets of its part must be complete before it.
+
+    Backward ops: the buckets that were filled before it. Update ops: one more than the last bucket
+    that they depend on, so that updates can run in the order in which gradients arrive.
+    """
+    local = np.zeros(len(buckets.part), dtype=np.int32)
+    seen: dict[int, int] = {}
+    for number, part in enumerate(buckets.part.tolist()):
+        local[number] = seen.get(part, 0)
+        seen[part] = local[number] + 1
+    segment = np.zeros(graph.num_ops, dtype=np.int32)
+    for part in seen:
+        ends = np.sort(buckets.last_op[buckets.part == part])
+        backward = np.flatnonzero((placement.part_of_op == part) & (graph.phase == Phase.BACKWARD))
+        segment[backward] = np.searchsorted(ends, backward, side="left")
+    updates = np.flatnonzero(graph.phase == Phase.UPDATE)
+    if seen and len(updates):
+        _segment_updates(graph, buckets, local, updates, segment)
+    return segment
+
+
+def _segment_updates(
+    graph: Graph, buckets: Buckets, local: Ints, updates: npt.NDArray[np.intp], segment: Ints
+) -> None:
+    inputs = graph.inputs
+    for op in updates.tolist():
+        last = 0
+        for tensor in inputs[op].tolist():
+            source = graph.tensor_source[tensor]
+            if graph.phase[source] == Phase.UPDATE:
+                last = max(last, segment[source])
+            elif buckets.of_tensor[tensor] >= 0:
+                last = max(last, local[buckets.of_tensor[tensor]] + 1)
+        segment[op] = last

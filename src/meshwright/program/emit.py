@@ -1,0 +1,178 @@
+"""The compiled half of lowering: who needs which tensor where, and what brings it there.
+
+Walks the tensors once. For every reader on every replica it finds the rows or the whole tensor on
+the reader's device, or emits what brings it there: a transfer, pieces from several replicas that
+are concatenated or summed, or a collective when all replicas of the source need it. What a device
+has received it keeps for later readers of the same tensor.
+"""
+
+from meshwright.compiled import Bool, Int, compiled, inlined
+from meshwright.graph.graph import Split
+from meshwright.program.find import find_copy, find_rows, find_whole, valid_after
+from meshwright.program.program import Kind
+from meshwright.program.record import (
+    BUFFERS,
+    FOUND_BUFFER,
+    FOUND_WRITER,
+    STAMP,
+    Given,
+    Made,
+    add_buffer,
+    add_order,
+    add_read,
+    instance,
+    rows_bytes,
+)  # fmt: skip
+from meshwright.program.schedule import Action
+
+# Plain numbers, because compiled code compares these with int8 fields.
+_BATCH, _NONE, _UPDATE = int(Split.BATCH), int(Split.NONE), int(Action.UPDATE)
+_COMPUTE = int(Kind.COMPUTE)
+
+
+@compiled
+def emit_computes(given: Given, made: Made) -> None:
+    """Write a COMPUTE for every op, microbatch and replica."""
+    for op in range(len(given.ops)):
+        part = given.ops[op].part
+        first = given.parts[part].slot
+        replicas = given.parts[part + 1].slot - first
+        for m in range(given.ops[op].microbatches):
+            for r in range(replicas):
+                number = given.ops[op].instance + m * replicas + r
+                slot = given.slots[first + r]
+                row = made.instructions[number]
+                row.kind = _COMPUTE
+                row.device = slot.device
+                row.op = op
+                row.tensor = -1
+                row.microbatch = m
+                row.replica = r
+                row.peer = -1
+                row.group = -1
+                row.task = number
+                row.stream = slot.device
+                row.seconds = given.seconds[given.ops[op].seconds + r]
+                row.workspace_bytes = given.ops[op].workspace_bytes
+                if given.ops[op].split != _NONE:
+                    row.workspace_bytes *= slot.rows_to - slot.rows_from
+                place = given.place[first + r, given.ops[op].action, m]
+                row.priority = -(place * (len(given.ops) + 1.0) + given.ops[op].rank)
+                row.rows_from = slot.rows_from
+                row.rows_to = slot.rows_to
+
+
+@compiled
+def emit_tensors(given: Given, made: Made) -> None:
+    """Emit buffers, reads, orders and all communication."""
+    for t in range(len(given.tensors) - 1):
+        source = given.tensors[t].source
+        part = given.ops[source].part
+        replicas = given.parts[part + 1].slot - given.parts[part].slot
+        has_now, has_later = False, False
+        for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
+            if (
+                given.ops[given.readers[u]].action == _UPDATE
+                and given.ops[source].action != _UPDATE
+            ):
+                has_later = True
+            else:
+                has_now = True
+        microbatches = given.ops[source].microbatches
+        gathers = has_later and (microbatches > 1 or given.tensors[t].bucket >= 0)
+        if has_now or not gathers:
+            for m in range(microbatches):
+                base = _add_outputs(given, made, t, m, replicas)
+                made.counts[STAMP] += 1
+                for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
+                    j = given.readers[u]
+                    is_later = (
+                        given.ops[j].action == _UPDATE and given.ops[source].action != _UPDATE
+                    )
+                    if not (is_later and gathers):
+                        _serve_reader(given, made, t, m, j, base, False)
+        if gathers:
+            base = _add_outputs(given, made, t, 0, replicas)
+            _accumulate(given, made, t, base, replicas)
+            made.counts[STAMP] += 1
+            for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
+                if given.ops[given.readers[u]].action == _UPDATE:
+                    _serve_reader(given, made, t, 0, given.readers[u], base, True)
+
+
+@inlined
+def _add_outputs(given: Given, made: Made, t: Int, m: Int, replicas: Int) -> Int:
+    """One buffer a replica of the source for what it makes; returns the first."""
+    source = given.tensors[t].source
+    base = made.counts[BUFFERS]
+    for r in range(replicas):
+        slot = given.parts[given.ops[source].part].slot + r
+        rows = 1.0
+        if given.ops[source].split == _BATCH and not given.tensors[t].is_partial:
+            rows = given.slots[slot].rows_to - given.slots[slot].rows_from
+        writer = instance(given, source, m, r)
+        size = rows_bytes(given, t, rows)
+        add_buffer(made, given.slots[slot].device, writer, t, size)
+    return base
+
+
+@inlined
+def _accumulate(given: Given, made: Made, t: Int, base: Int, replicas: Int) -> None:
+    """Every microbatch adds to the buffers of the first; a bucket then synchronises them."""
+    source = given.tensors[t].source
+    last = given.ops[source].microbatches - 1
+    bucket = given.tensors[t].bucket
+    for r in range(replicas):
+        for m in range(1, last + 1):
+            add_read(made, instance(given, source, m, r), base + r)
+        if bucket >= 0:
+            first = given.buckets[bucket].instruction
+            before = instance(given, source, last, r)
+            add_read(made, first + r, base + r)
+            add_order(made, before, first + r)
+            if given.buckets[bucket].is_server:
+                # its send, or on the server the sum, comes before the broadcast
+                early = first + replicas + (r - 1 if r > 0 else 2 * (replicas - 1))
+                add_read(made, early, base + r)
+                add_order(made, before, early)
+
+
+@inlined
+def _serve_reader(
+    given: Given, made: Made, t: Int, m: Int, j: Int, base: Int, is_gathered: Bool
+) -> None:
+    """Let every replica of reader `j` read tensor `t` of microbatch `m`."""
+    source = given.tensors[t].source
+    part, target = given.ops[source].part, given.ops[j].part
+    replicas = given.parts[part + 1].slot - given.parts[part].slot
+    is_synchronised = is_gathered and given.tensors[t].bucket >= 0
+    is_rows = given.ops[source].split == _BATCH and not given.tensors[t].is_partial
+    is_partial = given.tensors[t].is_partial and not is_synchronised
+    wants_whole = given.ops[j].split == _NONE
+    gathers = wants_whole and replicas > 1 and (is_rows or is_partial)
+    for q in range(given.parts[target + 1].slot - given.parts[target].slot):
+        slot = given.parts[target].slot + q
+        reader = instance(given, j, m, q)
+        first_unit = -1
+        if given.is_scheduled and given.parts[target].first_unit[given.ops[j].action] >= 0:
+            first_unit = instance(given, given.parts[target].first_unit[given.ops[j].action], m, q)
+        before = first_unit if first_unit >= 0 else reader
+        if target == part and not gathers:
+            made.counts[FOUND_BUFFER] = base + q
+            made.counts[FOUND_WRITER] = instance(given, source, m, q)
+            if is_gathered:
+                after = valid_after(given, t, q, is_gathered)
+                add_order(made, after, reader)
+        elif is_rows and not wants_whole:
+            find_rows(given, made, t, m, base, slot, q, before, is_gathered)
+        elif gathers:
+            find_whole(given, made, t, m, base, slot, target, before, is_gathered, is_partial)
+        else:
+            find_copy(given, made, t, m, base, slot, q, is_gathered, reader)
+        add_read(made, reader, made.counts[FOUND_BUFFER])
+        if (
+            first_unit >= 0
+            and made.counts[FOUND_WRITER] >= given.num_computes
+            and first_unit != reader
+        ):
+            add_order(made, made.counts[FOUND_WRITER], first_unit)

@@ -1,0 +1,209 @@
+"""Lowers a Plan: from what runs where to every device's instructions.
+
+Without a schedule ops run as soon as they can, each device picking by the plan's discipline. With
+one, a stage's ops run in a fixed order as one action a microbatch: an action starts when all it
+receives has arrived and sends when all of it is done, which is what makes granularity `op` and
+`part` (one instruction an action) agree.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import copy_seconds
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph, Split
+from meshwright.plan.plan import Discipline, Plan, Sync
+from meshwright.program.emit import emit_computes, emit_tensors
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
+from meshwright.program.record import (
+    BUFFERS,
+    HELD,
+    INSTRUCTIONS,
+    OP,
+    ORDERS,
+    PART,
+    READS,
+    SLOT,
+    TASKS,
+    TENSOR,
+    Given,
+    Made,
+)  # fmt: skip
+from meshwright.program.rows import bucket_rows, order_ops, saved_extras, server_extras
+from meshwright.program.schedule import Action
+from meshwright.program.unit import merge_units
+from meshwright.program.work import Work, prepare_work
+
+Records = npt.NDArray[np.void]
+
+GRANULARITIES = ("op", "part")
+
+
+def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -> Program:
+    """The program of a plan that is legal for a graph and cluster.
+
+    Granularity `op` has an instruction an op, `part` one an action of a stage; `part` needs a
+    schedule.
+    """
+    if granularity not in GRANULARITIES:
+        raise InputError(
+            f"granularity: must be one of {', '.join(GRANULARITIES)}, got {granularity}"
+        )
+    if granularity == "part" and plan.schedule is None:
+        raise InputError("granularity part: the plan must have a schedule; use granularity op")
+    work = prepare_work(graph, cluster, plan)
+    return emit_program(merge_units(work) if granularity == "part" else work, cluster)
+
+
+def emit_program(work: Work, cluster: Cluster) -> Program:
+    """Every instruction of prepared work."""
+    ops, instance = _number_ops(work)
+    num_computes = int(instance[-1])
+    rank, place = order_ops(work, cluster.num_devices)
+    buckets, own, num_tasks = bucket_rows(work, cluster, rank, place, num_computes)
+    rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
+    ops["rank"] = rank
+    given = Given(
+        ops=ops,
+        tensors=_number_tensors(work),
+        readers=work.graph.readers.index,
+        slots=_number_slots(work),
+        parts=_number_parts(work),
+        buckets=buckets,
+        copy_seconds=np.array(rates)[cluster.type_of],
+        seconds=work.seconds,
+        place=place,
+        is_scheduled=work.plan.schedule is not None,
+        num_computes=num_computes,
+    )
+    sizes = np.zeros(8, np.int64)
+    for writes in (False, True):
+        made = Made(
+            instructions=np.zeros(sizes[INSTRUCTIONS], INSTRUCTION),
+            buffers=np.zeros(sizes[BUFFERS], BUFFER),
+            reads=np.zeros(sizes[READS], PAIR),
+            orders=np.zeros(sizes[ORDERS], PAIR),
+            held=np.zeros(cluster.num_devices, HELD),
+            counts=np.zeros(8, np.int64),
+            writes=writes,
+        )
+        made.counts[INSTRUCTIONS] = num_computes + len(own)
+        made.counts[TASKS] = num_tasks
+        if writes:
+            emit_computes(given, made)
+            made.instructions[num_computes : num_computes + len(own)] = own
+        emit_tensors(given, made)
+        sizes = made.counts
+    return _assemble(work, cluster, made, buckets, instance)
+
+
+def _number_ops(work: Work) -> tuple[Records, npt.NDArray[np.int64]]:
+    """The ops, and each one's first instruction (one entry more: how many there are)."""
+    placement = work.placement
+    ops = np.zeros(work.graph.num_ops, OP)
+    ops["part"] = placement.part_of_op
+    ops["split"] = work.split
+    ops["action"] = work.action
+    ops["microbatches"] = np.where(work.action == Action.UPDATE, 1, work.microbatches)
+    replicas = np.diff(placement.replica_start)[placement.part_of_op]
+    instances = ops["microbatches"].astype(np.int64) * replicas
+    if instances.sum() > 2**27:
+        raise InputError(
+            f"plan: has {instances.sum()} op instances, at most {2**27} can be lowered; "
+            f"use granularity part"
+        )
+    instance = np.concatenate(([0], np.cumsum(instances)))
+    ops["instance"] = instance[:-1]
+    share = np.where(work.split == Split.NONE, 1.0, 1 / work.microbatches)
+    ops["workspace_bytes"] = work.graph.workspace_bytes * share
+    ops["seconds"] = work.seconds_start[:-1]
+    return ops, instance
+
+
+def _number_tensors(work: Work) -> Records:
+    graph = work.graph
+    tensors = np.zeros(graph.num_tensors + 1, TENSOR)
+    tensors["source"][:-1] = graph.tensor_source
+    tensors["first_use"] = graph.readers.start
+    tensors["bucket"][:-1] = work.buckets.of_tensor
+    tensors["is_partial"][:-1] = work.tensor_partial
+    tensors["bytes"][:-1] = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
+    tensors["fixed_bytes"][:-1] = graph.fixed_tensor_bytes
+    return tensors
+
+
+def _number_slots(work: Work) -> Records:
+    slots = np.zeros(len(work.placement.replica_device), SLOT)
+    slots["device"] = work.placement.replica_device
+    slots["rows_from"] = work.placement.replica_from
+    slots["rows_to"] = work.placement.replica_to
+    return slots
+
+
+def _number_parts(work: Work) -> Records:
+    """The parts with the first and last op of each action, in the order they run in."""
+    placement = work.placement
+    parts = np.zeros(placement.num_parts + 1, PART)
+    parts["slot"] = placement.replica_start
+    parts["first_unit"] = parts["last_unit"] = -1
+    order = np.lexsort((np.arange(len(work.segment)), work.segment))
+    where = (placement.part_of_op[order], work.action[order])
+    parts["last_unit"][where] = order
+    reverse = order[::-1]
+    parts["first_unit"][placement.part_of_op[reverse], work.action[reverse]] = reverse
+    return parts
+
+
+def _assemble(
+    work: Work,
+    cluster: Cluster,
+    made: Made,
+    buckets: Records,
+    instance: npt.NDArray[np.int64],
+) -> Program:
+    buffers, reads, orders = made.buffers, made.reads, made.orders
+    if buckets["is_server"].any():
+        more = server_extras(work, buckets, len(buffers))
+        buffers, reads, orders = (
+            np.concatenate(each) for each in zip((buffers, reads, orders), more, strict=True)
+        )
+    if work.graph.saved_bytes.any():
+        extra_buffers, extra_reads = saved_extras(work, instance, len(buffers))
+        buffers = np.concatenate((buffers, extra_buffers))
+        reads = np.concatenate((reads, extra_reads))
+    plan, placement = work.plan, work.placement
+    rules = np.full(2 * cluster.num_devices, StreamRule.ORDER, dtype=np.int8)
+    if plan.schedule is None:
+        rules[: cluster.num_devices] = StreamRule[Discipline(plan.discipline).name]
+    algorithms = {Sync.RING: "ring", Sync.TREE: "tree"}
+    return Program(
+        graph=work.graph,
+        device_names=tuple(device.name for device in cluster.devices),
+        instructions=made.instructions,
+        buffers=buffers,
+        reads=reads,
+        orders=orders,
+        stream_rule=rules,
+        groups=tuple(
+            tuple(placement.replica_device[placement.replicas(part)].tolist())
+            for part in range(placement.num_parts)
+        ),
+        group_algorithm=tuple(algorithms.get(part.sync, "") for part in plan.parts),
+        state_bytes=_state_bytes(work, cluster.num_devices),
+        allocations=plan.allocations,
+        microbatches=work.microbatches,
+    )
+
+
+def _state_bytes(work: Work, num_devices: int) -> npt.NDArray[np.float64]:
+    """Weights and optimiser state on each device: a part's whole state on each of its replicas."""
+    placement = work.placement
+    by_part = np.bincount(
+        placement.part_of_op, weights=work.graph.state_bytes, minlength=placement.num_parts
+    )
+    return np.bincount(
+        placement.replica_device,
+        weights=np.repeat(by_part, np.diff(placement.replica_start)),
+        minlength=num_devices,
+    ).astype(np.float64, copy=False)

@@ -1,0 +1,161 @@
+"""A Program: for every device its instructions, what they read and write, and what comes first.
+
+The simulator runs it with costs, the executor with tensors. Instructions are records in one array;
+a transfer is a SEND on one device and a RECEIVE on the other, a collective one instruction for each
+member, and the instructions of one such operation share a `task`. A buffer is allocated when its
+writer starts and freed when the last instruction that reads it has finished: there is no FREE
+instruction, because in a stream that picks by priority the last reader is known only afterwards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Allocation
+
+Records = npt.NDArray[np.void]
+Floats = npt.NDArray[np.float64]
+
+
+class Kind(IntEnum):
+    """What an instruction does."""
+
+    COMPUTE = 0
+    """Run an op (or a unit of ops) for one microbatch."""
+    CONCATENATE = 1
+    """Join rows that came from several replicas."""
+    SUM = 2
+    """Add up partial sums that came from several replicas."""
+    SEND = 3
+    RECEIVE = 4
+    ALL_REDUCE = 5
+    ALL_GATHER = 6
+    BROADCAST = 7
+
+
+class StreamRule(IntEnum):
+    """How a stream picks its next instruction."""
+
+    PRIORITY = 0
+    """Of those that are ready the one with the highest priority."""
+    FIFO = 1
+    """Of those that are ready the one that has been so longest."""
+    ORDER = 2
+    """From the highest priority to the lowest, waiting where need be."""
+
+
+INSTRUCTION = np.dtype(
+    [
+        ("kind", np.int8),
+        ("device", np.int32),
+        ("op", np.int32),  # COMPUTE: the op (a number in Program.graph); else -1
+        (
+            "tensor",
+            np.int32,
+        ),  # what is moved, joined or summed; -1: an op, or a bucket of gradients
+        ("microbatch", np.int32),
+        ("replica", np.int32),  # of its part
+        ("peer", np.int32),  # SEND: to which device; RECEIVE: from which; else -1
+        ("group", np.int32),  # a collective's devices: number in Program.groups; else -1
+        ("task", np.int32),  # instructions with one number run together
+        ("stream", np.int32),  # -1: starts when it can (transfers: receives are posted in advance)
+        ("seconds", np.float64),  # alone on its device; 0 for communication
+        ("bytes", np.float64),  # communicated
+        ("workspace_bytes", np.float64),  # held only while it runs
+        ("priority", np.float64),
+        ("rows_from", np.float64),  # which rows of the microbatch, as fractions
+        ("rows_to", np.float64),
+    ],
+    align=True,
+)
+
+BUFFER = np.dtype(
+    [("device", np.int32), ("writer", np.int32), ("tensor", np.int32), ("bytes", np.float64)],
+    align=True,
+)
+"""Memory on one device that one instruction writes; tensor -1: what a forward op saves besides."""
+
+PAIR = np.dtype([("first", np.int32), ("second", np.int32)], align=True)
+"""Of reads: the instruction and the buffer. Of orders: what runs before what."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Program:
+    """What every device does in one step."""
+
+    graph: Graph
+    """What `op` and `tensor` number: the graph, or at granularity part the graph of units."""
+    device_names: tuple[str, ...]
+    instructions: Records
+    buffers: Records
+    reads: Records
+    """PAIRs of instruction and buffer; also says that the buffer's writer runs first."""
+    orders: Records
+    """PAIRs of instructions of which the first finishes before the second starts."""
+    stream_rule: npt.NDArray[np.int8]
+    """Streams 0 to D - 1 compute on devices 0 to D - 1, D to 2D - 1 are their collectives."""
+    groups: tuple[tuple[int, ...], ...]
+    """Device numbers of collectives."""
+    group_algorithm: tuple[str, ...]
+    """Algorithm that the plan asks of each group; "" for the fastest."""
+    state_bytes: Floats
+    """Held on each device for the whole step."""
+    allocations: tuple[Allocation, ...] = ()
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        for array in (self.instructions, self.buffers, self.reads, self.orders, self.state_bytes):
+            array.setflags(write=False)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices."""
+        return len(self.device_names)
+
+    @property
+    def num_instructions(self) -> int:
+        """How many instructions."""
+        return len(self.instructions)
+
+    def describe(self, number: int) -> str:
+        """An instruction for people, e.g. "matmul3 [mb 2]" or "send relu1 to h0.d1"."""
+        row = self.instructions[number]
+        suffix = f" [mb {row['microbatch']}]" if self.microbatches > 1 else ""
+        if row["kind"] == Kind.COMPUTE:
+            return f"{self.graph.op_names[row['op']]}{suffix}"
+        what = "gradients"
+        if row["tensor"] >= 0:
+            what = self.graph.op_names[self.graph.tensor_source[row["tensor"]]]
+        name = Kind(int(row["kind"])).name.lower()
+        if row["peer"] >= 0:
+            way = "to" if row["kind"] == Kind.SEND else "from"
+            return f"{name} {what} {way} {self.device_names[row['peer']]}{suffix}"
+        return f"{name} {what}{suffix}"
+
+
+def freeze_order(program: Program, start: Sequence[float] | Floats) -> Program:
+    """The program with every stream in the fixed order of these start times.
+
+    What the executor runs after a simulation has decided the order; ties keep the old priority.
+    """
+    instructions = program.instructions.copy()
+    order = np.lexsort((-instructions["priority"], np.asarray(start)))
+    instructions["priority"][order] = -np.arange(len(order), dtype=np.float64)
+    return Program(
+        graph=program.graph,
+        device_names=program.device_names,
+        instructions=instructions,
+        buffers=program.buffers,
+        reads=program.reads,
+        orders=program.orders,
+        stream_rule=np.full_like(program.stream_rule, StreamRule.ORDER),
+        groups=program.groups,
+        group_algorithm=program.group_algorithm,
+        state_bytes=program.state_bytes,
+        allocations=program.allocations,
+        microbatches=program.microbatches,
+    )

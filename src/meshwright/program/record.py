@@ -1,0 +1,159 @@
+"""The arrays that the compiled half of lowering works on, and its smallest steps.
+
+Kernels make no arrays: lowering runs them twice, first to count what they would write (`writes`
+False), then to write it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright.compiled import Array, Bool, Float, Int, inlined
+
+OP = np.dtype(
+    [
+        ("part", np.int32),
+        ("split", np.int8),  # a Split; NONE where replicas duplicate the op
+        ("action", np.int8),
+        ("microbatches", np.int32),  # 1 for updates
+        ("instance", np.int32),  # its instructions: instance + microbatch * replicas + replica
+        ("seconds", np.int32),  # where its times begin, one a replica
+        ("rank", np.float64),  # its place among ops of equal standing
+        ("workspace_bytes", np.float64),  # for one microbatch, all rows
+    ],
+    align=True,
+)
+TENSOR = np.dtype(
+    [
+        ("source", np.int32),
+        ("first_use", np.int32),  # its readers: from here to the next tensor's
+        ("bucket", np.int32),  # gradients that are synchronised together; -1: none
+        ("is_partial", np.bool_),
+        ("bytes", np.float64),  # of a whole microbatch
+        ("fixed_bytes", np.float64),  # the part of these that does not shrink with the rows
+    ],
+    align=True,
+)
+"""One tensor; arrays of it have one entry more than tensors."""
+SLOT = np.dtype(
+    [("device", np.int32), ("rows_from", np.float64), ("rows_to", np.float64)], align=True
+)
+"""One replica of one part."""
+PART = np.dtype(
+    [
+        ("slot", np.int32),
+        ("first_unit", np.int32, (4,)),  # by action: its first op; -1: none
+        ("last_unit", np.int32, (4,)),
+    ],
+    align=True,
+)
+"""One part; arrays of it have one entry more than parts."""
+BUCKET = np.dtype(
+    [
+        ("part", np.int32),
+        ("instruction", np.int32),  # the first of its own
+        ("task", np.int32),
+        ("is_server", np.bool_),  # through a parameter server
+        ("bytes", np.float64),
+    ],
+    align=True,
+)
+"""Gradients that are synchronised together. Its instructions: one collective a replica, and with a
+server also one send and one receive a replica but the first, and a sum."""
+HELD = np.dtype(
+    [
+        ("rows_stamp", np.int64),
+        ("rows_from", np.float64),
+        ("rows_to", np.float64),
+        ("rows_buffer", np.int32),
+        ("rows_writer", np.int32),
+        ("whole_stamp", np.int64),
+        ("whole_buffer", np.int32),
+        ("whole_writer", np.int32),
+    ],
+    align=True,
+)
+"""What a device holds of the tensor and microbatch whose stamp it carries."""
+
+INSTRUCTIONS, BUFFERS, READS, ORDERS, TASKS, STAMP, FOUND_BUFFER, FOUND_WRITER = range(8)
+"""Places in the array of counts; the last two are what a look-up found."""
+
+
+class Given(NamedTuple):
+    """What the kernels read."""
+
+    ops: Array
+    tensors: Array
+    readers: Array
+    """The ops that read each tensor, tensor after tensor."""
+    slots: Array
+    parts: Array
+    buckets: Array
+    copy_seconds: Array
+    """By device: for each byte that a concatenation or sum reads or writes."""
+    seconds: Array
+    """By op and replica."""
+    place: Array
+    """By slot, action and microbatch: its place in the device's order; zero without a schedule."""
+    is_scheduled: Bool
+    num_computes: Int
+
+
+class Made(NamedTuple):
+    """What the kernels write, if `writes`; they always count."""
+
+    instructions: Array
+    buffers: Array
+    reads: Array
+    orders: Array
+    held: Array
+    counts: Array
+    writes: Bool
+
+
+@inlined
+def add_read(made: Made, instruction: Int, buffer: Int) -> None:
+    """Let an instruction read a buffer."""
+    if made.writes:
+        made.reads[made.counts[READS]].first = instruction
+        made.reads[made.counts[READS]].second = buffer
+    made.counts[READS] += 1
+
+
+@inlined
+def add_order(made: Made, first: Int, second: Int) -> None:
+    """Let an instruction finish before another starts."""
+    if made.writes:
+        made.orders[made.counts[ORDERS]].first = first
+        made.orders[made.counts[ORDERS]].second = second
+    made.counts[ORDERS] += 1
+
+
+@inlined
+def add_buffer(made: Made, device: Int, writer: Int, tensor: Int, size: Float) -> Int:
+    """Add a buffer that an instruction writes; returns its number."""
+    number = made.counts[BUFFERS]
+    if made.writes:
+        made.buffers[number].device = device
+        made.buffers[number].writer = writer
+        made.buffers[number].tensor = tensor
+        made.buffers[number].bytes = size
+    made.counts[BUFFERS] += 1
+    return number
+
+
+@inlined
+def rows_bytes(given: Given, t: Int, rows: Float) -> Float:
+    """The size of a fraction of the rows of a tensor."""
+    fixed = given.tensors[t].fixed_bytes
+    return fixed + (given.tensors[t].bytes - fixed) * rows
+
+
+@inlined
+def instance(given: Given, op: Int, m: Int, replica: Int) -> Int:
+    """The instruction that runs an op for a microbatch on a replica."""
+    part = given.ops[op].part
+    replicas = given.parts[part + 1].slot - given.parts[part].slot
+    if given.ops[op].microbatches == 1:
+        m = 0
+    return given.ops[op].instance + m * replicas + replica

@@ -1,0 +1,185 @@
+"""What lowering knows without looking at tensors: the order of ops, and gradient buckets."""
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import copy_seconds
+from meshwright.graph.graph import Phase
+from meshwright.plan.plan import Schedule, Sync
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.record import BUCKET
+from meshwright.program.schedule import Action, StageSeconds, order_steps
+from meshwright.program.work import Work
+
+Records = npt.NDArray[np.void]
+Floats = npt.NDArray[np.float64]
+
+
+def order_ops(work: Work, num_devices: int) -> tuple[Floats, npt.NDArray[np.float64]]:
+    """What decides priorities: each op's rank, and with a schedule each action's place.
+
+    An instruction's priority is minus its action's place times one more than the number of ops,
+    minus its op's rank. Places are by replica, action and microbatch; all zero without a schedule.
+    """
+    placement = work.placement
+    rank = np.empty(work.graph.num_ops)
+    if work.plan.schedule is None:
+        order = np.argsort(-placement.priority, kind="stable")
+        place = np.zeros((len(placement.replica_device), 4, 1))
+    else:
+        order = np.lexsort((np.arange(len(rank)), work.segment))
+        place = _place_actions(work, work.plan.schedule, num_devices)
+    rank[order] = np.arange(len(rank))
+    return rank, place
+
+
+def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
+    """Where each action stands in its device's order; updates come last, stage by stage."""
+    placement = work.placement
+    slots_on: list[list[int]] = [[] for _ in range(num_devices)]
+    stage_of = np.repeat(np.arange(placement.num_parts), np.diff(placement.replica_start))
+    for slot, device in enumerate(placement.replica_device.tolist()):
+        slots_on[device].append(slot)
+    stages_of = [tuple(int(stage_of[slot]) for slot in slots) for slots in slots_on]
+    orders = order_steps(schedule, stages_of, _stage_seconds(work))
+    place = np.zeros((len(stage_of), 4, work.microbatches))
+    for slots, steps in zip(slots_on, orders, strict=True):
+        slot_of = {int(stage_of[slot]): slot for slot in slots}
+        for number, step in enumerate(steps):
+            place[slot_of[step.stage], step.action, step.microbatch] = number
+        for slot in slots:
+            place[slot, Action.UPDATE, 0] = len(steps) + int(stage_of[slot])
+    return place
+
+
+def _stage_seconds(work: Work) -> list[StageSeconds]:
+    """Each stage's time of one microbatch by action, on its slowest replica."""
+    placement = work.placement
+    replicas = np.diff(placement.replica_start)
+    times = np.zeros((len(placement.replica_device), 4))
+    op = np.repeat(np.arange(work.graph.num_ops), replicas[placement.part_of_op])
+    replica = np.arange(len(op)) - work.seconds_start[op]
+    slot = placement.replica_start[placement.part_of_op[op]] + replica
+    np.add.at(times, (slot, work.action[op]), work.seconds)
+    slowest = np.maximum.reduceat(times, placement.replica_start[:-1], axis=0)
+    return [(float(f), float(b), float(w)) for f, b, w, _ in slowest]
+
+
+def bucket_rows(
+    work: Work, cluster: Cluster, rank: Floats, place: Floats, num_computes: int
+) -> tuple[Records, Records, int]:
+    """The buckets, their own instructions (numbered after the computes), and the tasks so far."""
+    placement, plan = work.placement, work.plan
+    buckets = np.zeros(len(work.buckets.part), BUCKET)
+    buckets["part"] = work.buckets.part
+    member = work.buckets.of_tensor >= 0
+    np.add.at(buckets["bytes"], work.buckets.of_tensor[member], work.graph.tensor_bytes[member])
+    own: list[Records] = []
+    number, task = num_computes, num_computes
+    for bucket, last_op in zip(buckets, work.buckets.last_op.tolist(), strict=True):
+        part = int(bucket["part"])
+        is_server = plan.parts[part].sync is Sync.PARAMETER_SERVER
+        devices = placement.replica_device[placement.replicas(part)]
+        rows = _sync_rows(devices, bucket, part, is_server, task, cluster)
+        # One key for all members: its first replica's last op, so that all devices agree.
+        when = place[placement.replica_start[part], work.action[last_op], -1]
+        rows["priority"] = -(when * (len(rank) + 1) + rank[last_op])
+        bucket["instruction"], bucket["task"], bucket["is_server"] = number, task, is_server
+        number += len(rows)
+        task = int(rows["task"].max()) + 1
+        own.append(rows)
+    joined = np.concatenate(own) if own else np.zeros(0, INSTRUCTION)
+    return buckets, joined, task
+
+
+def _sync_rows(
+    devices: npt.NDArray[np.int32],
+    bucket: np.void,
+    part: int,
+    is_server: bool,
+    task: int,
+    cluster: Cluster,
+) -> Records:
+    """All-reduce, or sends to the first replica, a sum there and a broadcast."""
+    replicas, others = len(devices), len(devices) - 1
+    rows = np.zeros(replicas + (2 * others + 1 if is_server else 0), INSTRUCTION)
+    rows["op"] = rows["tensor"] = rows["peer"] = rows["group"] = -1
+    rows["rows_to"] = 1.0
+    rows["bytes"] = bucket["bytes"]
+    collective = rows[:replicas]
+    collective["kind"] = Kind.BROADCAST if is_server else Kind.ALL_REDUCE
+    collective["device"] = devices
+    collective["replica"] = np.arange(replicas)
+    collective["group"] = part
+    collective["task"] = task
+    collective["stream"] = cluster.num_devices + devices
+    if is_server:
+        sends, receives = rows[replicas : replicas + others], rows[replicas + others : -1]
+        sends["kind"], receives["kind"] = Kind.SEND, Kind.RECEIVE
+        sends["device"], sends["peer"] = devices[1:], devices[0]
+        receives["device"], receives["peer"] = devices[0], devices[1:]
+        sends["replica"] = receives["replica"] = np.arange(1, replicas)
+        sends["task"] = receives["task"] = task + 1 + np.arange(others)
+        sends["stream"] = receives["stream"] = -1
+        total = rows[-1:]
+        total["kind"] = Kind.SUM
+        total["device"] = total["stream"] = devices[0]
+        total["task"] = task + 1 + others
+        kind = cluster.types[cluster.devices[int(devices[0])].type]
+        total["seconds"] = copy_seconds(1.0, kind) / 2 * float(bucket["bytes"]) * (replicas + 1)
+    return rows
+
+
+def server_extras(
+    work: Work, buckets: Records, num_buffers: int
+) -> tuple[Records, Records, Records]:
+    """Buffers, reads and orders of parameter servers: what they receive, sum and broadcast."""
+    buffers: list[tuple[int, int, int, float]] = []
+    reads: list[tuple[int, int]] = []
+    orders: list[tuple[int, int]] = []
+    for bucket in buckets[buckets["is_server"]]:
+        devices = work.placement.replica_device[work.placement.replicas(int(bucket["part"]))]
+        others, first = len(devices) - 1, int(bucket["instruction"])
+        total = first + len(devices) + 2 * others
+        for k in range(others):
+            receive = first + len(devices) + others + k
+            reads.append((total, num_buffers + len(buffers)))
+            buffers.append((int(devices[0]), receive, -1, float(bucket["bytes"])))
+        orders.append((total, first))
+    return np.array(buffers, BUFFER), np.array(reads, PAIR), np.array(orders, PAIR)
+
+
+def saved_extras(
+    work: Work, instance: npt.NDArray[np.int64], num_buffers: int
+) -> tuple[Records, Records]:
+    """Buffers and reads for what forward ops save besides their tensors."""
+    graph, placement = work.graph, work.placement
+    backward: dict[int, list[int]] = {}
+    for op in np.flatnonzero((graph.partner >= 0) & (graph.phase == Phase.BACKWARD)).tolist():
+        backward.setdefault(int(graph.partner[op]), []).append(op)
+    buffers: list[Records] = []
+    reads: list[Records] = []
+    for op in np.flatnonzero(graph.saved_bytes > 0).tolist():
+        slots = placement.replicas(int(placement.part_of_op[op]))
+        share = placement.replica_to[slots] - placement.replica_from[slots]
+        replicas = len(share)
+        each = np.zeros(replicas * work.microbatches, BUFFER)
+        each["device"] = np.tile(placement.replica_device[slots], work.microbatches)
+        each["writer"] = instance[op] + np.arange(len(each))
+        each["tensor"] = -1
+        each["bytes"] = np.tile(
+            graph.saved_bytes[op] * share / work.microbatches, work.microbatches
+        )
+        for reader in backward.get(op, []):
+            if placement.part_of_op[reader] == placement.part_of_op[op]:
+                pairs = np.zeros(len(each), PAIR)
+                pairs["first"] = instance[reader] + np.arange(len(each))
+                pairs["second"] = num_buffers + np.arange(len(each))
+                reads.append(pairs)
+        num_buffers += len(each)
+        buffers.append(each)
+    return (
+        np.concatenate(buffers) if buffers else np.zeros(0, BUFFER),
+        np.concatenate(reads) if reads else np.zeros(0, PAIR),
+    )

@@ -1,0 +1,220 @@
+"""Merges the ops of each action of a stage into one unit: granularity `part`.
+
+A unit is an op of a coarse graph: its time is the sum of its ops' times on each replica, its
+tensors are those that leave it, joined where the same units read them. Backward is cut where a
+gradient bucket is full, so that gradients travel while the rest of backward runs, as op by op.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph, Split
+from meshwright.plan.check import Placement
+from meshwright.program.bucket import Buckets
+from meshwright.program.schedule import Action
+from meshwright.program.work import Work
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+
+def merge_units(work: Work) -> Work:
+    """The same work, one op an action and gradient bucket."""
+    _check_mergeable(work)
+    graph = work.graph
+    unit_of, first_op = _number_units(work)
+    num_units = len(first_op)
+    tensors = _merge_tensors(work, unit_of)
+    bucket_of_tensor = tensors.pop("buckets")
+    sums: dict[str, Any] = {
+        name: np.bincount(unit_of, weights=getattr(graph, name), minlength=num_units)
+        for name in _SUMMED
+    }
+    coarse = Graph(
+        name=graph.name,
+        batch=graph.batch,
+        op_names=tuple(_unit_name(work, op) for op in first_op.tolist()),
+        kind=("unit",) * num_units,
+        module=("",) * num_units,
+        precision=tuple(graph.precision[op] for op in first_op.tolist()),
+        phase=graph.phase[first_op],
+        split=_unit_splits(work, unit_of, num_units),
+        group=np.full(num_units, -1, dtype=np.int32),
+        partner=_unit_partners(work, first_op),
+        workspace_bytes=_unit_workspace(work, unit_of, num_units),
+        **sums,
+        **tensors,
+    )
+    placement = replace(
+        work.placement,
+        part_of_op=work.placement.part_of_op[first_op],
+        priority=work.placement.priority[first_op],
+    )
+    seconds, start = _unit_seconds(work, unit_of, placement, num_units)
+    return replace(
+        work,
+        graph=coarse,
+        placement=placement,
+        split=coarse.split,
+        tensor_partial=coarse.tensor_partial,
+        action=work.action[first_op],
+        segment=work.segment[first_op],
+        buckets=Buckets(
+            of_tensor=bucket_of_tensor,
+            part=work.buckets.part,
+            last_op=unit_of[work.buckets.last_op],
+        ),
+        seconds=seconds,
+        seconds_start=start,
+    )
+
+
+_SUMMED = (
+    "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
+    "fixed_bytes_written", "parameter_bytes", "state_bytes", "saved_bytes",
+)  # fmt: skip
+
+
+def _number_units(work: Work) -> tuple[Ints, Ints]:
+    """Each op's unit, in an order in which units run, and the first op of each unit."""
+    part, action = work.placement.part_of_op, work.action
+    level = _update_levels(work)
+    # Forward along the pipeline, backward against it, weight gradients after their stage's
+    # backward, updates last: every tensor goes from an earlier unit to a later one.
+    stage = np.where(action == Action.FORWARD, part, -part)
+    when = np.where(action == Action.UPDATE, 2, np.where(action == Action.FORWARD, 0, 1))
+    stage = np.where(action == Action.UPDATE, 0, stage)
+    keys = np.stack((when, stage, action, level, work.segment, part), axis=1)
+    unique, first, unit_of = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    assert len(unique) == len(first)
+    return unit_of.ravel().astype(np.int32), first.astype(np.int32)
+
+
+def _update_levels(work: Work) -> Ints:
+    """How often the way to an update op goes from part to part: those before and after a sum over
+    all parts (a gradient norm) are different units."""
+    level = np.zeros(work.graph.num_ops, dtype=np.int32)
+    part = work.placement.part_of_op
+    source, reader = work.graph.edges
+    both = (work.action[source] == Action.UPDATE) & (work.action[reader] == Action.UPDATE)
+    order = np.argsort(reader[both], kind="stable")
+    for first, second in zip(
+        source[both][order].tolist(), reader[both][order].tolist(), strict=True
+    ):
+        level[second] = max(level[second], level[first] + (part[first] != part[second]))
+    return level
+
+
+def _unit_name(work: Work, op: int) -> str:
+    stage = work.placement.part_of_op[op]
+    name = f"stage {stage} {Action(int(work.action[op])).name.lower()}"
+    segment = work.segment[op]
+    return f"{name} {segment} ({work.graph.op_names[op]})"
+
+
+def _unit_splits(work: Work, unit_of: Ints, num_units: int) -> npt.NDArray[np.int8]:
+    """A unit is split with the batch when any of its ops is."""
+    is_split = np.bincount(unit_of, weights=work.split != Split.NONE, minlength=num_units) > 0
+    return np.where(is_split, Split.BATCH, Split.NONE).astype(np.int8)
+
+
+def _unit_partners(work: Work, first_op: Ints) -> Ints:
+    """The forward unit of each backward unit of the same stage."""
+    part, action = work.placement.part_of_op[first_op], work.action[first_op]
+    forward = {int(part[u]): u for u in range(len(first_op)) if action[u] == Action.FORWARD}
+    is_backward = (action == Action.BACKWARD) | (action == Action.WEIGHT)
+    return np.array(
+        [forward.get(int(part[u]), -1) if is_backward[u] else -1 for u in range(len(first_op))],
+        dtype=np.int32,
+    )
+
+
+def _check_mergeable(work: Work) -> None:
+    """No op within an action may need the rows of other replicas: a unit cannot stop for them."""
+    graph = work.graph
+    source, reader = graph.edges
+    replicas = np.diff(work.placement.replica_start)[work.placement.part_of_op]
+    is_partial = work.tensor_partial[graph.use_tensor]
+    stops = (
+        (work.split[reader] == Split.NONE)
+        & (work.action[reader] != Action.UPDATE)
+        & ((work.split[source] == Split.BATCH) | is_partial)
+        & (replicas[source] > 1)
+    )
+    if stops.any():
+        name = graph.op_names[reader[np.flatnonzero(stops)[0]]]
+        raise InputError(
+            f"granularity part: op {quoted(name)} needs the whole batch in the middle of a "
+            f"replicated stage; use granularity op"
+        )
+
+
+def _merge_tensors(work: Work, unit_of: Ints) -> dict[str, Any]:
+    """Tensors that leave their unit, joined where the same units read them; sizes add."""
+    graph = work.graph
+    readers: list[set[int]] = [set() for _ in range(graph.num_tensors)]
+    for tensor, unit in zip(graph.use_tensor.tolist(), unit_of[graph.use_op].tolist(), strict=True):
+        readers[tensor].add(unit)
+    merged: dict[tuple[int, bool, int, tuple[int, ...]], list[int]] = {}
+    source = unit_of[graph.tensor_source].tolist()
+    for tensor, units in enumerate(readers):
+        units.discard(source[tensor])
+        if units:
+            bucket, partial = int(work.buckets.of_tensor[tensor]), bool(work.tensor_partial[tensor])
+            key = (source[tensor], partial, bucket, tuple(sorted(units)))
+            merged.setdefault(key, []).append(tensor)
+    keys = sorted(merged)
+    lengths = [len(key[3]) for key in keys]
+    sums = {
+        name: np.array([getattr(graph, name)[merged[key]].sum() for key in keys], dtype=np.float64)
+        for name in ("tensor_bytes", "fixed_tensor_bytes")
+    }
+    return {
+        "tensor_source": np.array([key[0] for key in keys], dtype=np.int32),
+        "tensor_partial": np.array([key[1] for key in keys], dtype=np.bool_),
+        "use_tensor": np.repeat(np.arange(len(keys), dtype=np.int32), lengths),
+        "use_op": np.array([unit for key in keys for unit in key[3]], dtype=np.int32),
+        "buckets": np.array([key[2] for key in keys], dtype=np.int32),
+        **sums,
+    }
+
+
+def _unit_workspace(work: Work, unit_of: Ints, num_units: int) -> Floats:
+    """The most that each unit holds at once of what is made and used up within it."""
+    graph = work.graph
+    reader_unit = unit_of[graph.use_op]
+    leaves = np.zeros(graph.num_tensors, dtype=np.bool_)
+    leaves[graph.use_tensor[reader_unit != unit_of[graph.tensor_source[graph.use_tensor]]]] = True
+    last_reader = graph.tensor_source.copy()
+    np.maximum.at(last_reader, graph.use_tensor, graph.use_op)
+    dies: dict[int, float] = {}
+    made = np.zeros(graph.num_ops)
+    for tensor in np.flatnonzero(~leaves).tolist():
+        size = float(graph.tensor_bytes[tensor])
+        made[graph.tensor_source[tensor]] += size
+        dies[int(last_reader[tensor])] = dies.get(int(last_reader[tensor]), 0.0) + size
+    live, peak = np.zeros(num_units), np.zeros(num_units)
+    for op, unit in enumerate(unit_of.tolist()):
+        live[unit] += made[op]
+        peak[unit] = max(peak[unit], live[unit] + graph.workspace_bytes[op])
+        live[unit] -= dies.get(op, 0.0)
+    return peak
+
+
+def _unit_seconds(
+    work: Work, unit_of: Ints, placement: Placement, num_units: int
+) -> tuple[Floats, Ints]:
+    """Sums of the ops' times by unit and replica."""
+    replicas = np.diff(placement.replica_start)[placement.part_of_op]
+    start = np.zeros(num_units + 1, dtype=np.int32)
+    np.cumsum(replicas, out=start[1:])
+    counts = np.diff(work.seconds_start)
+    op = np.repeat(np.arange(len(counts)), counts)
+    replica = np.arange(len(op)) - work.seconds_start[op]
+    place = start[unit_of[op]] + replica
+    sums = np.bincount(place, weights=work.seconds, minlength=int(start[-1]))
+    return sums.astype(np.float64, copy=False), start

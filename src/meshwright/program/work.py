@@ -1,0 +1,129 @@
+"""What is to be lowered: a checked plan with every op's time, action and gradient bucket."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import op_seconds
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.check import Placement, resolve
+from meshwright.plan.plan import Plan, Schedule, ScheduleKind
+from meshwright.program.bucket import Buckets, effective_splits, fill_buckets, segment_ops
+from meshwright.program.schedule import Action
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A graph on its replicas with all that decides times: what is lowered."""
+
+    graph: Graph
+    placement: Placement
+    plan: Plan
+    split: npt.NDArray[np.int8]
+    tensor_partial: npt.NDArray[np.bool_]
+    action: npt.NDArray[np.int8]
+    """An `Action` for each op."""
+    segment: Ints
+    """Place of each op among the buckets of its part."""
+    buckets: Buckets
+    seconds: Floats
+    """By op and replica of its part, op after op."""
+    seconds_start: Ints
+    """Where each op's entries in `seconds` begin."""
+
+    @property
+    def microbatches(self) -> int:
+        """How many; one without a schedule."""
+        return self.plan.schedule.microbatches if self.plan.schedule else 1
+
+
+def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
+    """Check the plan and work out times, gradient buckets and the order within actions."""
+    placement = resolve(graph, cluster, plan)
+    _refuse_unlowered(plan)
+    split, partial = effective_splits(graph, placement, plan)
+    microbatches = plan.schedule.microbatches if plan.schedule else 1
+    seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
+    buckets = fill_buckets(graph, placement, plan)
+    is_replicated = placement.num_parts < len(placement.replica_device)
+    return Work(
+        graph=graph,
+        placement=placement,
+        plan=plan,
+        split=split,
+        tensor_partial=partial,
+        action=_find_actions(graph, placement, plan.schedule),
+        segment=segment_ops(graph, placement, buckets)
+        if is_replicated
+        else np.zeros(graph.num_ops, dtype=np.int32),
+        buckets=buckets,
+        seconds=seconds,
+        seconds_start=start,
+    )
+
+
+def _refuse_unlowered(plan: Plan) -> None:
+    """A plan may say more than can be lowered so far; a wrong time would be worse than none."""
+    for number, part in enumerate(plan.parts):
+        for name, value in (("zero", part.zero), ("recompute", part.recompute)):
+            if value:
+                raise InputError(f"part {number}: {name} {value} cannot be lowered yet, only 0")
+
+
+def _replica_seconds(
+    graph: Graph,
+    cluster: Cluster,
+    placement: Placement,
+    split: npt.NDArray[np.int8],
+    microbatches: int,
+) -> tuple[Floats, Ints]:
+    """Time of every op on every replica of its part, each on its rows of a microbatch."""
+    samples = graph.batch / microbatches
+    columns: dict[tuple[int, float], int] = {}
+    column_of = np.empty(len(placement.replica_device), dtype=np.int32)
+    whole_of = np.empty_like(column_of)
+    for slot, device in enumerate(placement.replica_device.tolist()):
+        share = float(placement.replica_to[slot] - placement.replica_from[slot])
+        kind = int(cluster.type_of[device])
+        column_of[slot] = columns.setdefault((kind, share), len(columns))
+        whole_of[slot] = columns.setdefault((kind, 1.0), len(columns))
+    times = np.stack(
+        [
+            op_seconds(graph, cluster.types[cluster.type_names[kind]], samples * share)
+            for kind, share in columns
+        ]
+    )
+    replicas = np.diff(placement.replica_start)[placement.part_of_op]
+    start = np.zeros(graph.num_ops + 1, dtype=np.int32)
+    np.cumsum(replicas, out=start[1:])
+    op = np.repeat(np.arange(graph.num_ops), replicas)
+    slots = placement.replica_start[placement.part_of_op][op] + (np.arange(len(op)) - start[op])
+    column = np.where(split[op] == Split.NONE, whole_of[slots], column_of[slots])
+    return times[column, op], start
+
+
+def _find_actions(
+    graph: Graph, placement: Placement, schedule: Schedule | None
+) -> npt.NDArray[np.int8]:
+    """Each op's action. Zero-bubble: backward ops that no other stage waits for are WEIGHT."""
+    action = graph.phase.copy()
+    action[graph.phase == Phase.UPDATE] = Action.UPDATE
+    if schedule is None or schedule.kind is not ScheduleKind.ZERO_BUBBLE:
+        return action
+    source, reader = (array.tolist() for array in graph.edges)
+    part = placement.part_of_op.tolist()
+    is_backward = (graph.phase == Phase.BACKWARD).tolist()
+    is_awaited = [False] * graph.num_ops
+    by_reader = np.argsort(-graph.edges[1], kind="stable").tolist()
+    for use in by_reader:
+        first, second = source[use], reader[use]
+        if is_backward[first] and is_backward[second]:
+            is_awaited[first] |= is_awaited[second] or part[first] != part[second]
+    action[np.array(is_backward) & ~np.array(is_awaited)] = Action.WEIGHT
+    return action

@@ -1,0 +1,248 @@
+"""Pipelines: known bubbles, legal orders, and agreement of the two granularities."""
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.program.schedule import Action, Step, order_steps
+from meshwright.simulate.simulate import simulate
+from small import connected, layers, stages, star
+
+FREE = 1e30
+"""Bytes a second that cost nothing."""
+
+
+@pytest.mark.parametrize("granularity", ["op", "part"])
+@pytest.mark.parametrize("kind", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("num_stages", "microbatches"), [(1, 1), (2, 4), (4, 8), (4, 4), (3, 7)])
+def test_bubble_fraction_of_balanced_stages(
+    num_stages: int, microbatches: int, kind: str, granularity: str
+) -> None:
+    graph = layers(num_stages, activation=1)
+    plan = stages(graph, [[f"d{i}"] for i in range(num_stages)], kind, microbatches)
+    cluster = connected(num_stages, bandwidth=FREE)
+    timeline = simulate(graph, cluster, plan, granularity=granularity)
+    bubble = 1 - timeline.device_utilisation
+    expected = (num_stages - 1) / (microbatches + num_stages - 1)
+    np.testing.assert_allclose(bubble, expected, atol=1e-12)
+
+
+def test_interleaving_divides_the_bubble() -> None:
+    # Megatron-LM: with v stages a device the bubble is (D - 1) (tf + tb) / v. 4 devices, v = 2,
+    # 8 microbatches of 8 layers: work 2 x 3 a microbatch, so 8 x 6 + 3 x 3 = 57, in eighths.
+    graph = layers(8)
+    devices = [[f"d{i % 4}"] for i in range(8)]
+    plan = stages(graph, devices, "interleaved-1f1b", 8)
+    timeline = simulate(graph, connected(4, bandwidth=FREE), plan)
+    assert timeline.step_seconds == pytest.approx(57 / 8)
+
+
+@pytest.mark.parametrize(("num_stages", "microbatches"), [(2, 4), (3, 3), (4, 8), (4, 12)])
+def test_zero_bubble_leaves_a_third_of_the_bubble(num_stages: int, microbatches: int) -> None:
+    # ZB-H1 with tf = tb = tw: bubble (S - 1)(tf + tb - tw), where 1F1B has (S - 1)(tf + tb + tw).
+    graph = layers(num_stages, forward=1, backward=1, weight=1)
+    devices = [[f"d{i}"] for i in range(num_stages)]
+    cluster = connected(num_stages, bandwidth=FREE)
+    for kind, bubble in (("1f1b", 3 * (num_stages - 1)), ("zero-bubble", num_stages - 1)):
+        timeline = simulate(graph, cluster, stages(graph, devices, kind, microbatches))
+        assert timeline.step_seconds * microbatches == pytest.approx(3 * microbatches + bubble)
+
+
+def test_one_f_one_b_holds_fewer_microbatches_than_gpipe() -> None:
+    # 4 stages, 8 microbatches of one byte each way: the first stage holds 8 activations under
+    # GPipe and 4 under 1F1B.
+    graph = layers(4, activation=8)
+    devices = [[f"d{i}"] for i in range(4)]
+    cluster = connected(4, bandwidth=FREE)
+    peaks = [
+        simulate(graph, cluster, stages(graph, devices, kind, 8)).peak_bytes[0]
+        for kind in ("gpipe", "1f1b")
+    ]
+    assert peaks == [8 + 2, 4 + 2]  # and, in backward, the gradient that came and the one it makes
+
+
+@given(
+    kind=st.sampled_from(list(ScheduleKind)),
+    width=st.integers(1, 5),
+    per_device=st.integers(1, 3),
+    microbatches=st.integers(1, 12),
+)
+def test_schedules_take_every_step_once_and_never_wait_in_a_circle(
+    kind: ScheduleKind, width: int, per_device: int, microbatches: int
+) -> None:
+    if kind in (ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE):
+        per_device = 1
+    num_stages = width * per_device
+    stages_of = [tuple(range(d, num_stages, width)) for d in range(width)]
+    schedule = Schedule(kind=kind, microbatches=microbatches)
+    times = [(1.0, 1.0, 1.0)] * num_stages
+    if kind is ScheduleKind.INTERLEAVED and microbatches % max(1, microbatches // width):
+        with pytest.raises(InputError, match="must be a multiple of"):
+            order_steps(schedule, stages_of, times)
+        return
+    orders = order_steps(schedule, stages_of, times)
+    counts = Counter(step for steps in orders for step in steps)
+    actions = [Action.FORWARD, Action.BACKWARD]
+    if kind is ScheduleKind.ZERO_BUBBLE:
+        actions.append(Action.WEIGHT)
+    assert set(counts) == {
+        Step(action, stage, m)
+        for action in actions
+        for stage in range(num_stages)
+        for m in range(microbatches)
+    }
+    assert set(counts.values()) == {1}
+    _run_through(orders, num_stages)
+
+
+def _run_through(orders: list[list[Step]], num_stages: int) -> None:
+    """Take steps in order on every device until all are done."""
+    done: set[Step] = set()
+    heads = [0] * len(orders)
+    while any(head < len(steps) for head, steps in zip(heads, orders, strict=True)):
+        before = len(done)
+        for device, steps in enumerate(orders):
+            while heads[device] < len(steps) and _needs(steps[heads[device]], num_stages) <= done:
+                done.add(steps[heads[device]])
+                heads[device] += 1
+        assert len(done) > before, "the schedule waits in a circle"
+
+
+def _needs(step: Step, num_stages: int) -> set[Step]:
+    action, stage, m = step
+    if action is Action.FORWARD:
+        return {Step(action, stage - 1, m)} if stage else set()
+    if action is Action.WEIGHT:
+        return {Step(Action.BACKWARD, stage, m)}
+    if stage + 1 < num_stages:
+        return {Step(action, stage + 1, m), Step(Action.FORWARD, stage, m)}
+    return {Step(Action.FORWARD, stage, m)}
+
+
+@st.composite
+def deep_graphs(draw: st.DrawFn, num_stages: int) -> Graph:
+    """Layers of a few ops a stage, with skips between stages, weight gradients and updates."""
+    builder = GraphBuilder("deep", batch=64)
+    times = st.integers(1, 20).map(lambda n: n * 1e-3)
+    backward = []
+    count = num_stages * draw(st.integers(1, 3))
+    forward = [builder.add_op(f"f{i}", seconds={"any": draw(times)}) for i in range(count)]
+    for i in reversed(range(count)):
+        partner = forward[i]
+        backward.append(
+            builder.add_op(
+                f"b{i}", phase=Phase.BACKWARD, seconds={"any": draw(times)}, partner=partner
+            )
+        )
+        weight = builder.add_op(
+            f"w{i}",
+            phase=Phase.BACKWARD,
+            split=Split.SUM,
+            seconds={"any": draw(times)},
+            partner=partner,
+        )
+        update = builder.add_op(
+            f"u{i}", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 1e-4}, state_bytes=1e6
+        )
+        size = draw(st.sampled_from([1e6, 4e7]))
+        builder.add_tensor(weight, size, [update], fixed_bytes=size)
+        builder.add_tensor(backward[-1], 1e5, [weight])
+    backward.reverse()
+    layer = st.integers(0, count - 1)
+    skips = draw(st.lists(st.tuples(layer, layer), max_size=3))
+    for i in range(count):
+        later = {j for a, j in skips if a == i and j > i + 1}
+        following = [forward[j] for j in sorted(later | ({i + 1} & set(range(count))))]
+        activation = draw(st.sampled_from([1e5, 1e6]))
+        builder.add_tensor(forward[i], activation, [*following, backward[i], backward[i] + 1])
+        for j in sorted(later | ({i + 1} & set(range(count)))):
+            builder.add_tensor(backward[j], activation, [backward[i]])
+    return builder.finish()
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_op_and_part_granularity_agree(data: st.DataObject) -> None:
+    num_stages = data.draw(st.integers(1, 4))
+    replicas = data.draw(st.integers(1, 3))
+    graph = data.draw(deep_graphs(num_stages))
+    num_layers = 1 + max(int(re.sub(r"\D", "", name)) for name in graph.op_names)
+    members: list[list[str]] = [[] for _ in range(num_stages)]
+    for name in graph.op_names:
+        members[int(name[1:]) * num_stages // num_layers].append(name)
+    sync = data.draw(st.sampled_from([Sync.ALL_REDUCE, Sync.RING, Sync.PARAMETER_SERVER]))
+    parts = tuple(
+        Part(
+            ops=tuple(ops),
+            devices=tuple(f"d{stage * replicas + r}" for r in range(replicas)),
+            sync=sync,
+        )
+        for stage, ops in enumerate(members)
+    )
+    kinds = [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
+    schedule = Schedule(
+        kind=data.draw(st.sampled_from(kinds)), microbatches=data.draw(st.sampled_from([1, 2, 4]))
+    )
+    plan = Plan(parts=parts, schedule=schedule)
+    num_devices = num_stages * replicas
+    cluster = data.draw(
+        st.sampled_from([connected(num_devices, 1e9, 1e-6), star([1e9] * num_devices, 1e-5)])
+    )
+    for sharing in ("none", "fair"):
+        by_op = simulate(graph, cluster, plan, sharing=sharing)
+        by_part = simulate(graph, cluster, plan, sharing=sharing, granularity="part")
+        assert by_part.step_seconds == pytest.approx(by_op.step_seconds, rel=1e-2)
+        # Units hold all they make from their start on, so their memory is an upper bound.
+        assert all(
+            part >= op * (1 - 1e-9)
+            for part, op in zip(by_part.peak_bytes, by_op.peak_bytes, strict=True)
+        )
+
+
+def test_part_granularity_needs_a_schedule() -> None:
+    graph = layers(1)
+    plan = Plan(parts=(Part(ops=graph.op_names, devices=("d0",)),))
+    with pytest.raises(InputError, match="must have a schedule"):
+        simulate(graph, connected(1), plan, granularity="part")
+
+
+def test_unknown_granularity_and_sharing_are_refused() -> None:
+    graph = layers(1)
+    plan = stages(graph, [["d0"]])
+    with pytest.raises(InputError, match="granularity: must be one of op, part, got layer"):
+        simulate(graph, connected(1), plan, granularity="layer")
+    with pytest.raises(InputError, match="sharing: must be one of none, fair, got some"):
+        simulate(graph, connected(1), plan, sharing="some")
+
+
+def test_what_cannot_be_lowered_is_refused() -> None:
+    graph = layers(1)
+    plans = (
+        ("zero", 2, stages(graph, [["d0", "d1"]], zero=2)),
+        ("recompute", True, stages(graph, [["d0", "d1"]], recompute=True)),
+    )
+    for name, value, plan in plans:
+        with pytest.raises(InputError, match=f"part 0: {name} {value} cannot be lowered yet"):
+            simulate(graph, connected(2), plan)
+
+
+def test_two_stages_on_one_device_need_an_interleaved_schedule() -> None:
+    graph = layers(2)
+    plan = stages(graph, [["d0"], ["d0"]], "1f1b", 2)
+    with pytest.raises(InputError, match="must have one stage a device"):
+        simulate(graph, connected(1), plan)
+
+
+def test_gradients_are_synchronised_once_after_all_microbatches() -> None:
+    # Two replicas, four microbatches: compute 3 / 2, then one ring of 6 bytes.
+    graph = layers(1, gradient=6)
+    plan = stages(graph, [["d0", "d1"]], "gpipe", 4, sync=Sync.RING)
+    assert simulate(graph, connected(2), plan).step_seconds == pytest.approx(1.5 + 6)
