@@ -1,0 +1,1 @@
+"""Runs a Program with costs and gives a Timeline."""

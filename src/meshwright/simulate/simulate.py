@@ -1,0 +1,74 @@
+"""Runs a Program on a Cluster with costs: the predicted Timeline."""
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.compiled import announced_compilation
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan
+from meshwright.program.lower import lower
+from meshwright.program.program import Program
+from meshwright.simulate.engine import run_tasks
+from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine
+from meshwright.simulate.timeline import Timeline
+
+
+def simulate(
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    *,
+    sharing: str = "fair",
+    granularity: str = "op",
+    with_links: bool = False,
+) -> Timeline:
+    """Predict one step of a plan.
+
+    `sharing`: "none" runs each transfer as if alone, "fair" shares every link max-min fairly.
+    `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage.
+    `with_links`: also record the use of every link over time (under "fair").
+    """
+    with announced_compilation():
+        program = lower(graph, cluster, plan, granularity)
+        return run_program(program, cluster, sharing=sharing, with_links=with_links)
+
+
+def run_program(
+    program: Program, cluster: Cluster, *, sharing: str = "fair", with_links: bool = False
+) -> Timeline:
+    """Predict one step of a program."""
+    engine = prepare_engine(program, cluster, sharing)
+    tasks = engine.tasks
+    num_done, log = run_tasks(
+        tasks,
+        engine.following,
+        engine.streams,
+        network_arrays(engine.network, tasks),
+        with_log=with_links,
+    )
+    if num_done < len(tasks) - 1:
+        _explain_deadlock(program, engine)
+    number = program.instructions["task"]
+    return Timeline(
+        program=program,
+        sharing=sharing,
+        start=tasks["start"][number],
+        finish=tasks["finish"][number],
+        cause=tasks["cause"][:-1].copy(),
+        flow_class=tasks["flow_class"][:-1].copy(),
+        flow_bytes=tasks["flow_bytes"][:-1].copy(),
+        network=engine.network,
+        log=log if with_links and sharing == "fair" else None,
+    )
+
+
+def _explain_deadlock(program: Program, engine: Engine) -> None:
+    """Name an op that waits for itself, by way of the order the plan fixes."""
+    waits = engine.tasks["waits_for"][program.instructions["task"]] > 0
+    stuck = [number for number in range(program.num_instructions) if waits[number]]
+    assert stuck, "a task that waits for nothing has run"
+    first = stuck[0]
+    device = program.device_names[program.instructions["device"][first]]
+    raise InputError(
+        f"plan: its order must follow the graph, but {quoted(program.describe(first))} on {device} "
+        f"and {len(stuck) - 1} other instructions wait for each other"
+    )

@@ -1,0 +1,193 @@
+"""When everything ran: the result of a simulation, and what can be read off it.
+
+Times are per instruction; everything else (memory, use of links, critical path) is worked out on
+demand, because searches ask for the step time alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.errors import InputError
+from meshwright.program.program import Kind, Program
+from meshwright.simulate.tasks import Network
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Records = npt.NDArray[np.void]
+
+_COMPUTING = (Kind.COMPUTE, Kind.CONCATENATE, Kind.SUM)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timeline:
+    """Start and finish of every instruction of a program."""
+
+    program: Program
+    sharing: str
+    start: Floats
+    """Seconds, one an instruction. Of a transfer: when its data is ready to go."""
+    finish: Floats
+    cause: Ints
+    """By task: the task that it waited for last, -1 for none."""
+    flow_class: Ints
+    """By task: its class in `network`, -1 for none."""
+    flow_bytes: Floats
+    """By task: what it puts through its busiest link."""
+    network: Network
+    log: Records | None
+    """If it was recorded: at which moment which class changed to which rate in all."""
+
+    def __post_init__(self) -> None:
+        for array in (self.start, self.finish, self.cause, self.flow_class, self.flow_bytes):
+            array.setflags(write=False)
+
+    @cached_property
+    def step_seconds(self) -> float:
+        """From the start of the step to the last finish."""
+        return float(self.finish.max()) if len(self.finish) else 0.0
+
+    @cached_property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """The most memory that each device holds at once."""
+        return tuple(
+            float(size.max()) for _, size in map(self.memory, range(self.program.num_devices))
+        )
+
+    def memory(self, device: int) -> tuple[Floats, Floats]:
+        """A device's memory over time: from each moment on so many bytes are held.
+
+        Starts with what is held for the whole step. A buffer that is freed at the moment at which
+        another is allocated makes room for it.
+        """
+        when, size = self._memory_events[device]
+        held = self.program.state_bytes[device] + np.cumsum(size)
+        return np.concatenate(([0.0], when)), np.concatenate(
+            ([self.program.state_bytes[device]], held)
+        )
+
+    @cached_property
+    def _memory_events(self) -> list[tuple[Floats, Floats]]:
+        """By device the moments and signed sizes of allocations and frees, in order."""
+        program = self.program
+        buffers, rows = program.buffers, program.instructions
+        freed = self.finish[buffers["writer"]].copy()
+        reads = program.reads
+        np.maximum.at(freed, reads["second"], self.finish[reads["first"]])
+        works = np.flatnonzero(rows["workspace_bytes"] > 0)
+        begin = np.concatenate((self.start[buffers["writer"]], self.start[works]))
+        end = np.concatenate((freed, self.finish[works]))
+        size = np.concatenate((buffers["bytes"], rows["workspace_bytes"][works]))
+        device = np.concatenate((buffers["device"], rows["device"][works]))
+
+        when = np.concatenate((begin, end))
+        change = np.concatenate((size, -size))
+        where = np.concatenate((device, device))
+        # At one moment: frees of what is older, then allocations, then frees of what lived for that
+        # moment only.
+        rank = np.concatenate((np.ones(len(begin)), np.where(end > begin, 0, 2)))
+        order = np.lexsort((rank, when, where))
+        bounds = np.searchsorted(where[order], np.arange(program.num_devices + 1))
+        when, change = when[order], change[order]
+        pairs = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        return [(when[low:high], change[low:high]) for low, high in pairs]
+
+    @cached_property
+    def busy_seconds(self) -> Floats:
+        """For how long each device computes."""
+        rows = self.program.instructions
+        computes = np.isin(rows["kind"], _COMPUTING)
+        return np.bincount(
+            rows["device"][computes],
+            weights=(self.finish - self.start)[computes],
+            minlength=self.program.num_devices,
+        ).astype(np.float64, copy=False)
+
+    @property
+    def device_utilisation(self) -> Floats:
+        """The part of the step for which each device computes."""
+        return self.busy_seconds / self.step_seconds if self.step_seconds else self.busy_seconds
+
+    @cached_property
+    def critical_path(self) -> tuple[int, ...]:
+        """Instructions that each waited for the one before, up to the last finish.
+
+        A task of several instructions (a transfer, a collective) stands once, as its first.
+        """
+        if not len(self.finish):
+            return ()
+        rows = self.program.instructions
+        first = np.full(len(self.cause), -1, dtype=np.int64)
+        first[rows["task"][::-1]] = np.arange(len(rows))[::-1]
+        task = int(rows["task"][int(np.argmax(self.finish))])
+        path = []
+        while task >= 0:
+            path.append(int(first[task]))
+            task = int(self.cause[task])
+        return tuple(reversed(path))
+
+    @cached_property
+    def attribution(self) -> Mapping[str, float]:
+        """What the critical path's time went to: compute, transfer, collective, wait."""
+        totals = {"compute": 0.0, "transfer": 0.0, "collective": 0.0, "wait": 0.0}
+        now = 0.0
+        for number in self.critical_path:
+            kind = self.program.instructions["kind"][number]
+            name = "compute" if kind in _COMPUTING else "collective"
+            name = "transfer" if kind in (Kind.SEND, Kind.RECEIVE) else name
+            begin = max(now, float(self.start[number]))
+            totals["wait"] += begin - now
+            totals[name] += float(self.finish[number]) - begin
+            now = float(self.finish[number])
+        return MappingProxyType(totals)
+
+    def link_use(self, link: int) -> tuple[Floats, Floats]:
+        """Bytes a second on a link over time: from each moment on so many.
+
+        Must have been recorded: simulate with sharing "fair" and `with_links`.
+        """
+        if self.log is None:
+            raise InputError(
+                f"link use: must be recorded, but this timeline was simulated with sharing "
+                f"{self.sharing} and without links"
+            )
+        weights = {
+            number: float(each.weights[each.links == link].sum())
+            for number, each in enumerate(self.network.classes)
+            if link in each.links
+        }
+        if not weights:
+            return np.zeros(1), np.zeros(1)
+        picked = np.isin(self.log["flow_class"], list(weights))
+        log = self.log[picked]
+        rate = dict.fromkeys(weights, 0.0)
+        when, used = [0.0], [0.0]
+        for entry in log:
+            rate[int(entry["flow_class"])] = weights[int(entry["flow_class"])] * entry["rate"]
+            if entry["seconds"] > when[-1]:
+                when.append(float(entry["seconds"]))
+                used.append(0.0)
+            used[-1] = sum(rate.values())
+        return np.array(when), np.array(used)
+
+    def link_utilisation(self) -> Floats:
+        """The part of each link's capacity that the step uses; under sharing "fair" only.
+
+        The cluster's links first, then the plan's allocations.
+        """
+        moved = np.zeros(len(self.network.link_bytes_per_second))
+        is_flow = self.flow_class >= 0
+        totals = np.bincount(
+            self.flow_class[is_flow],
+            weights=self.flow_bytes[is_flow],
+            minlength=len(self.network.classes),
+        )
+        for total, each in zip(totals.tolist(), self.network.classes, strict=True):
+            np.add.at(moved, each.links, each.weights * total)
+        if not self.step_seconds:
+            return moved
+        return moved / (self.network.link_bytes_per_second * self.step_seconds)

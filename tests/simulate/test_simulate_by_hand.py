@@ -1,0 +1,289 @@
+"""Step times worked out by hand. Bandwidth is one byte a second unless said: bytes are seconds."""
+
+import pytest
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.plan import Allocation, Discipline, Part, Plan, Sync, place_ops
+from meshwright.program.program import Kind
+from meshwright.simulate.simulate import simulate
+from meshwright.simulate.timeline import Timeline
+from small import connected, dag, layers, stages, star
+
+US = 1e-6
+
+
+def placed(graph: Graph, devices: list[int], priorities: tuple[float, ...] = ()) -> Plan:
+    names = [f"d{i}" for i in range(max(devices) + 1)]
+    return place_ops(graph.op_names, devices, names, priorities)
+
+
+def seconds(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "none") -> float:
+    return simulate(graph, cluster, plan, sharing=sharing).step_seconds
+
+
+def fork() -> Graph:
+    """QuickP's example: an op of 5 us feeds ops of 10 and 5 us, 5 us of transfer to each."""
+    return dag([5 * US, 10 * US, 5 * US], {(0, 1): 5 * US, (0, 2): 5 * US})
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([0, 0, 0], 20 * US),  # 5 + 10 + 5, one after the other
+        ([0, 0, 1], 15 * US),  # the short one leaves: max(5 + 10, 5 + 5 + 5)
+        ([0, 1, 0], 20 * US),  # the long one leaves: 5 + 5 + 10
+        ([0, 1, 1], 25 * US),  # both leave: 5 + 5 + 10 + 5
+    ],
+)
+@pytest.mark.parametrize("sharing", ["none", "fair"])
+def test_fork_takes_15_us_at_best_on_two_devices_and_20_on_one(
+    devices: list[int], expected: float, sharing: str
+) -> None:
+    # Two tensors to d1 at once share its link under "fair": each arrives after 10 us, not 5.
+    if devices == [0, 1, 1] and sharing == "fair":
+        expected = 30 * US
+    assert seconds(fork(), connected(2), placed(fork(), devices), sharing) == pytest.approx(
+        expected
+    )
+
+
+def test_chain_over_two_devices_pays_for_its_transfer() -> None:
+    graph = dag([3, 4, 5], {(0, 1): 2, (1, 2): 7})
+    assert seconds(graph, connected(2), placed(graph, [0, 1, 1])) == 3 + 2 + 4 + 5
+
+
+def test_join_waits_for_the_slower_way() -> None:
+    graph = dag([3, 4, 1], {(0, 2): 9, (1, 2): 1})
+    # d0: 3, sent until 12; d1: 4, its tensor is already there: max(12, 4) + 1
+    assert seconds(graph, connected(2), placed(graph, [0, 1, 1])) == 13
+
+
+def test_latency_counts_once_a_transfer() -> None:
+    graph = dag([1, 1], {(0, 1): 2})
+    assert seconds(graph, connected(2, latency=0.5), placed(graph, [0, 1])) == 1 + 0.5 + 2 + 1
+
+
+def test_transfers_overlap_with_compute() -> None:
+    # d0 sends for 10 s while it computes o1 for 6 s; d1 needs both.
+    graph = dag([1, 6, 1], {(0, 2): 10, (1, 2): 1})
+    # o0 done 1, its tensor at 11; o1 done 7, its tensor at 8 (or shared 9): o2 11..12
+    assert seconds(graph, connected(2), placed(graph, [0, 0, 1])) == 12
+
+
+def test_a_tensor_with_two_readers_on_a_device_is_sent_once() -> None:
+    builder = GraphBuilder("two readers")
+    ops = [builder.add_op(f"o{i}", seconds={"any": 1.0}) for i in range(3)]
+    builder.add_tensor(ops[0], 4.0, ops[1:])
+    graph = builder.finish()
+    timeline = simulate(graph, connected(2), placed(graph, [0, 1, 1]), sharing="fair")
+    assert (timeline.program.instructions["kind"] == Kind.SEND).sum() == 1
+    assert timeline.step_seconds == 1 + 4 + 1 + 1
+
+
+def test_two_tensors_on_one_link_take_twice_as_long_when_it_is_shared() -> None:
+    graph = dag([0, 1, 1], {(0, 1): 4, (0, 2): 4})
+    plan = placed(graph, [0, 1, 1])
+    assert seconds(graph, connected(2), plan, "none") == 4 + 1 + 1
+    assert seconds(graph, connected(2), plan, "fair") == 8 + 1 + 1
+
+
+def test_the_smaller_of_two_flows_leaves_first_and_the_larger_speeds_up() -> None:
+    # Half the link each: 1 byte is through at 2, then 2 of 3 bytes are left: 2 + 2 = 4.
+    graph = dag([0, 1, 1], {(0, 1): 1, (0, 2): 3})
+    timeline = simulate(graph, connected(2), placed(graph, [0, 1, 1]), sharing="fair")
+    receives = timeline.program.instructions["kind"] == Kind.RECEIVE
+    assert sorted(timeline.finish[receives]) == [2, 4]
+
+
+def test_a_late_flow_takes_its_share_from_then_on() -> None:
+    # 4 bytes from 0 on, 1 byte from 1 on: 1 of 4 is through at 1, then half each: the small one is
+    # through at 3, the large one has 2 left and the link alone: 5.
+    graph = dag([0, 1, 0, 0], {(0, 2): 4, (1, 3): 1})
+    timeline = simulate(graph, connected(2), placed(graph, [0, 0, 1, 1]), sharing="fair")
+    receives = timeline.program.instructions["kind"] == Kind.RECEIVE
+    assert sorted(timeline.finish[receives]) == [3, 5]
+
+
+def test_max_min_gives_the_unbottlenecked_flow_the_rest() -> None:
+    # d0 (4 B/s up) sends 3 bytes to d1 (1 B/s down) and 9 to d2 (4 B/s down): 1 and 3 B/s.
+    graph = dag([0, 0, 0], {(0, 1): 3, (0, 2): 9})
+    timeline = simulate(graph, star([4, 1, 4]), placed(graph, [0, 1, 2]), sharing="fair")
+    assert timeline.step_seconds == pytest.approx(3)
+
+
+def test_priority_runs_the_more_urgent_of_two_ready_ops() -> None:
+    # o1 feeds a long op on d1, o2 does not: with o1 first 1 + 2 + 1 + 9, with o2 first 2 more.
+    graph = dag([1, 2, 2, 9], {(0, 1): 0, (0, 2): 0, (1, 3): 1})
+    cluster = connected(2)
+    assert seconds(graph, cluster, placed(graph, [0, 0, 0, 1], (4, 3, 2, 1))) == 13
+    assert seconds(graph, cluster, placed(graph, [0, 0, 0, 1], (4, 2, 3, 1))) == 15
+
+
+def test_fifo_runs_what_was_ready_first_whatever_its_priority() -> None:
+    # While o0 (4 s) runs on d0, o2 becomes ready at 2 and o4 at 3: FIFO takes o2 before o4.
+    graph = dag([4, 2, 5, 1, 1], {(1, 2): 0, (1, 3): 0, (3, 4): 0})
+    devices = [0, 1, 0, 1, 0]
+    priorities = (9, 9, 1, 9, 2)
+    plan = place_ops(graph.op_names, devices, ["d0", "d1"], priorities, Discipline.FIFO)
+    timeline = simulate(graph, connected(2, bandwidth=1e30), plan, sharing="none")
+    start = dict(zip(graph.op_names, timeline.start[: graph.num_ops], strict=True))
+    assert (start["o2"], start["o4"]) == (4, 9)
+    plan = place_ops(graph.op_names, devices, ["d0", "d1"], priorities, Discipline.PRIORITY)
+    timeline = simulate(graph, connected(2, bandwidth=1e30), plan, sharing="none")
+    start = dict(zip(graph.op_names, timeline.start[: graph.num_ops], strict=True))
+    assert (start["o2"], start["o4"]) == (5, 4)
+
+
+def test_order_waits_for_its_turn_and_can_so_be_faster() -> None:
+    # On d1: o1 (10 s) is ready at 0, o3 (1 s) at 1 and feeds 10 s on d0. Waiting 1 s for o3 gives
+    # 1 + 1 + 10 = 12 on both; starting o1 at once delays o3 to 10: 10 + 1 + 10 = 21.
+    graph = dag([1, 10, 1, 10], {(0, 2): 0, (2, 3): 0})
+    devices = [0, 1, 1, 0]
+    cluster = connected(2, bandwidth=1e30)
+    for discipline, expected in ((Discipline.ORDER, 12), (Discipline.PRIORITY, 21)):
+        plan = place_ops(graph.op_names, devices, ["d0", "d1"], (4, 1, 3, 2), discipline)
+        assert seconds(graph, cluster, plan) == expected
+
+
+def test_an_order_against_the_graph_is_refused_by_name() -> None:
+    graph = dag([1, 1], {(0, 1): 0})
+    plan = place_ops(graph.op_names, [0, 0], ["d0"], (1, 2), Discipline.ORDER)
+    with pytest.raises(InputError, match="'o0' on d0 and 1 other instructions wait for each other"):
+        simulate(graph, connected(1), plan)
+
+
+def test_gpipe_over_two_stages_with_transfers() -> None:
+    # Microbatches take 1 forward, 2 backward on a stage and 1 between stages (2 in all each).
+    # d0: F 0-1 1-2; d1: F 2-3 3-4, B 4-6 6-8; arrive 7, 9: d0: B 7-9, 9-11.
+    graph = layers(2, forward=2, backward=4, activation=2)
+    plan = stages(graph, [["d0"], ["d1"]], "gpipe", 2)
+    for sharing in ("none", "fair"):
+        for granularity in ("op", "part"):
+            timeline = simulate(graph, connected(2), plan, sharing=sharing, granularity=granularity)
+            assert timeline.step_seconds == 11
+
+
+def test_one_f_one_b_over_two_stages_with_transfers() -> None:
+    # d0: F 0-1 1-2; d1: F 2-3 B 3-5 F 5-6 B 6-8 (its second input came at 3); gradients at 6 and 9:
+    # d0: B 6-8 9-11.
+    graph = layers(2, forward=2, backward=4, activation=2)
+    plan = stages(graph, [["d0"], ["d1"]], "1f1b", 2)
+    assert seconds(graph, connected(2), plan) == 11
+
+
+def test_data_parallel_halves_compute_and_adds_a_ring() -> None:
+    # Two replicas: forward and backward (1 + 2) / 2, then 2 (p - 1) / p x 6 bytes = 6 s.
+    graph = layers(1, gradient=6)
+    plan = stages(graph, [["d0", "d1"]], sync=Sync.RING)
+    for granularity in ("op", "part"):
+        timeline = simulate(graph, connected(2), plan, granularity=granularity)
+        assert timeline.step_seconds == pytest.approx(1.5 + 6)
+
+
+def test_unequal_shares_finish_together_on_unequal_devices() -> None:
+    # d1 is twice as slow; with 2/3 and 1/3 of the batch both compute for 2 s, then the ring.
+    builder = GraphBuilder("shares")
+    op = builder.add_op("f0", phase=Phase.BACKWARD, seconds={"fast": 3.0, "slow": 6.0})
+    update = builder.add_op("u0", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0})
+    builder.add_tensor(op, 6.0, [update], partial=True, fixed_bytes=6.0)
+    graph = builder.finish()
+    cluster = connected(2, types=["fast", "slow"])
+    plan = stages(graph, [["d0", "d1"]], shares=(2 / 3, 1 / 3))
+    assert seconds(graph, cluster, plan) == pytest.approx(2 + 6)
+
+
+def test_parameter_server_receives_sums_and_broadcasts() -> None:
+    # Three replicas compute 1 s each; two send 6 bytes to the first on their own links (6 s), the
+    # sum is free; the broadcast to two others on links of their own costs at least 6 s more.
+    graph = layers(1, gradient=6)
+    plan = stages(graph, [["d0", "d1", "d2"]], sync=Sync.PARAMETER_SERVER)
+    timeline = simulate(graph, connected(3), plan, sharing="fair")
+    rows = timeline.program.instructions
+    assert timeline.finish[rows["kind"] == Kind.SUM] == pytest.approx(1 + 6)
+    assert timeline.step_seconds >= 1 + 6 + 6
+
+
+def test_duplicate_gathers_inputs_and_computes_the_whole_gradient() -> None:
+    # Forward 1 / 2 s on each of two replicas, then each gathers the other's half of a 4-byte
+    # activation (2 s) and computes the whole gradient, 3 s; nothing of the 100-byte gradient moves.
+    builder = GraphBuilder("duplicate")
+    f = builder.add_op("f0", seconds={"any": 1.0})
+    w = builder.add_op("w0", phase=Phase.BACKWARD, split=Split.SUM, seconds={"any": 3.0})
+    u = builder.add_op("u0", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0})
+    builder.add_tensor(f, 4.0, [w])
+    builder.add_tensor(w, 100.0, [u], fixed_bytes=100.0)
+    graph = builder.finish()
+    plan = stages(graph, [["d0", "d1"]], sync=Sync.DUPLICATE)
+    assert seconds(graph, connected(2), plan) == pytest.approx(0.5 + 2 + 3)
+
+
+def rows_between(sources: list[str], targets: list[str]) -> Timeline:
+    """Two ops of 1 s with 6 bytes between them, each on replicas."""
+    graph = dag([1, 1], {(0, 1): 6})
+    parts = (Part(ops=("o0",), devices=tuple(sources)), Part(ops=("o1",), devices=tuple(targets)))
+    return simulate(graph, connected(5), Plan(parts=parts), sharing="none")
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "sends", "joins", "expected"),
+    [
+        (["d0"], ["d1", "d2"], [3, 3], 0, 1 + 3 + 0.5),  # halves go out
+        (["d0", "d1"], ["d2"], [3, 3], 1, 0.5 + 3 + 1),  # halves are joined
+        (["d0", "d1"], ["d2", "d3"], [3, 3], 0, 0.5 + 3 + 0.5),  # rows fit one to one
+        (["d0", "d1"], ["d1", "d0"], [3, 3], 0, 0.5 + 3 + 0.5),  # crossed over
+        (["d0", "d1"], ["d0", "d1"], [], 0, 0.5 + 0.5),  # where they are
+        # Thirds of halves: the middle one gets 1/6 from each, the outer ones 1/3 from one.
+        (["d0", "d1"], ["d2", "d3", "d4"], [1, 1, 2, 2], 1, 0.5 + 2 + 1 / 3),
+    ],
+)
+def test_replicas_exchange_exactly_the_rows_they_need(
+    sources: list[str], targets: list[str], sends: list[float], joins: int, expected: float
+) -> None:
+    timeline = rows_between(sources, targets)
+    rows = timeline.program.instructions
+    assert sorted(rows["bytes"][rows["kind"] == Kind.SEND]) == pytest.approx(sends)
+    assert (rows["kind"] == Kind.CONCATENATE).sum() == joins
+    assert timeline.step_seconds == pytest.approx(expected)
+
+
+def test_an_allocation_narrows_transfers_between_its_hosts() -> None:
+    graph = dag([1, 1], {(0, 1): 4})
+    allocations = (Allocation(source="h0", target="h1", bytes_per_second=0.5),)
+    plan = Plan(parts=placed(graph, [0, 1]).parts, allocations=allocations)
+    for sharing in ("none", "fair"):
+        assert seconds(graph, connected(2), plan, sharing) == 1 + 8 + 1
+
+
+def test_memory_is_freed_after_the_last_reader() -> None:
+    # o0 makes 5 bytes for o1 and o2, o1 makes 2 for o2, o2 makes 1: 5, then 7, then 8 in o2.
+    builder = GraphBuilder("memory")
+    sizes = (5.0, 2.0, 1.0)
+    ops = [builder.add_op(f"o{i}", seconds={"any": 1.0}, state_bytes=10.0) for i in range(3)]
+    builder.add_tensor(ops[0], sizes[0], ops[1:])
+    builder.add_tensor(ops[1], sizes[1], ops[2:])
+    builder.add_tensor(ops[2], sizes[2])
+    graph = builder.finish()
+    timeline = simulate(graph, connected(1), placed(graph, [0, 0, 0]))
+    assert timeline.peak_bytes == (30 + 8,)
+    when, held = timeline.memory(0)
+    assert list(zip(when, held, strict=True)) == [
+        (0, 30), (0, 35), (1, 37), (2, 38), (3, 33), (3, 31), (3, 30),
+    ]  # fmt: skip
+
+
+def test_critical_path_names_what_the_step_waited_for() -> None:
+    graph = dag([3, 4, 1], {(0, 2): 9, (1, 2): 1})
+    timeline = simulate(graph, connected(2), placed(graph, [0, 1, 1]), sharing="none")
+    names = [timeline.program.describe(number) for number in timeline.critical_path]
+    assert names == ["o0", "send o0 to d1", "o2"]
+    assert dict(timeline.attribution) == {"compute": 4, "transfer": 9, "collective": 0, "wait": 0}
+
+
+def test_utilisation_is_busy_time_over_step_time() -> None:
+    graph = dag([3, 1], {(0, 1): 4})
+    timeline = simulate(graph, connected(2), placed(graph, [0, 1]), sharing="fair")
+    assert list(timeline.device_utilisation) == [3 / 8, 1 / 8]
+    assert sorted(timeline.link_utilisation()) == [0, 4 / 8]
