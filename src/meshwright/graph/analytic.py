@@ -35,12 +35,16 @@ class Value:
 
 @dataclass(slots=True)
 class Weight:
-    """Parameters that one layer, or several when tied, read; one group, one update op."""
+    """Parameters that one layer reads; one group, one update op."""
 
     name: str
     elements: float
     group: int
+    original: "Weight | None" = None
+    """Of a copy: the weights that it repeats."""
+    copies: "list[Weight]" = field(default_factory=list)
     gradients: list[int] = field(default_factory=list)
+    """Tensors, of copies too."""
     uses: int = 0
 
 
@@ -94,6 +98,17 @@ class StepBuilder:
         self._num_weights += 1
         return Weight(name, elements, self._num_weights - 1)
 
+    def tie(self, name: str, weight: Weight) -> Weight:
+        """A copy of weights that may live on another device.
+
+        As in pipelines that tie the head to the embedding (Megatron-LM): its gradient travels to
+        the update of the original, and the new weights travel back.
+        """
+        copy = self.weight(name, weight.elements)
+        copy.original = weight
+        weight.copies.append(copy)
+        return copy
+
     def apply(
         self,
         name: str,
@@ -128,7 +143,7 @@ class StepBuilder:
             bytes_read=read + fixed_read * size,
             fixed_bytes_read=fixed_read * size,
             bytes_written=elements * size,
-            parameter_bytes=weight_bytes,
+            parameter_bytes=0.0 if weight and weight.original else weight_bytes,
             state_bytes=weight_bytes,
         )
         if weight:
@@ -193,7 +208,7 @@ class StepBuilder:
             for tensor in (arriving, *(value.tensor for value in _saved(record, each))):
                 self._builder.add_use(tensor, op)
         if record.weight:
-            self._update_when_complete(record.weight)
+            self._update_when_complete(record.weight.original or record.weight)
 
     def _input_gradient(
         self, name: str, record: _Record, gradient: Gradient, wanted: list[int]
@@ -224,7 +239,7 @@ class StepBuilder:
             bytes_written=size,
             fixed_bytes_written=size,
         )
-        weight.gradients.append(self._builder.add_tensor(op, size))
+        (weight.original or weight).gradients.append(self._builder.add_tensor(op, size))
         return op
 
     def _add_backward(
@@ -253,7 +268,7 @@ class StepBuilder:
 
     def _update_when_complete(self, weight: Weight) -> None:
         """Adam reads weights, gradients and moments and writes weights and moments."""
-        if len(weight.gradients) < weight.uses:
+        if len(weight.gradients) < weight.uses + sum(copy.uses for copy in weight.copies):
             return
         size = weight.elements * self._element_bytes
         has_master = self._element_bytes < MASTER_BYTES
@@ -277,6 +292,25 @@ class StepBuilder:
         )
         for tensor in weight.gradients:
             self._builder.add_use(tensor, op)
+        if weight.copies:
+            updated = self._builder.add_tensor(op, size)
+            for copy in weight.copies:
+                self._builder.add_use(updated, self._refresh(copy, size))
+
+    def _refresh(self, copy: Weight, size: float) -> int:
+        return self._builder.add_op(
+            f"{copy.name}.refresh",
+            kind="copy",
+            phase=Phase.UPDATE,
+            split=Split.NONE,
+            group=copy.group,
+            module=copy.name,
+            precision=self._precision,
+            bytes_read=size,
+            fixed_bytes_read=size,
+            bytes_written=size,
+            fixed_bytes_written=size,
+        )
 
 
 def _saved(record: _Record, gradient: Gradient) -> tuple[Value, ...]:

@@ -33,7 +33,7 @@ def linear(
     has_bias: bool = True,
     weight: Weight | None = None,
 ) -> Value:
-    """x W + b on `rows` rows; `weight` ties it to another layer's."""
+    """x W + b on `rows` rows; `weight` is given where it is tied to another layer's."""
     if weight is None:
         weight = step.weight(name, outputs * (features + has_bias))
     flops = 2.0 * rows * features * outputs

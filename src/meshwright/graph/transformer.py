@@ -1,7 +1,8 @@
 """Transformers at op level as training steps: the BERT and GPT-2 families, and any size for tests.
 
 Attention is the plain one (scores, softmax, context as separate ops), without dropout; a causal
-mask saves nothing there. Weights of the head are tied to the word embeddings.
+mask saves nothing there. The head is tied to the word embeddings by a copy of their weights, so
+that the two may be on different devices.
 """
 
 from dataclasses import dataclass
@@ -81,7 +82,8 @@ def _build_decoder(model: _Model) -> Graph:
         y = _feed_forward(model, f"{name}.mlp", _norm(model, f"{name}.ln_2", x))
         x = add(step, f"{name}.add_2", [x, y], model.elements)
     x = _norm(model, "ln_f", x)
-    logits = linear(step, "lm_head", x, model.tokens, shape.hidden, shape.vocabulary, weight=words)
+    head = step.tie("lm_head", words)
+    logits = linear(step, "lm_head", x, model.tokens, shape.hidden, shape.vocabulary, weight=head)
     return step.finish(cross_entropy(step, "loss", logits, model.tokens, shape.vocabulary))
 
 
@@ -106,8 +108,9 @@ def _build_encoder(model: _Model) -> Graph:
     y = linear(step, "cls.transform", x, model.tokens, shape.hidden, shape.hidden)
     y = elementwise(step, "cls.gelu", "gelu", y, model.elements, saves_output=False)
     y = _norm(model, "cls.norm", y)
+    head = step.tie("cls.decoder", words)
     logits = linear(
-        step, "cls.decoder", y, model.tokens, shape.hidden, shape.vocabulary, weight=words
+        step, "cls.decoder", y, model.tokens, shape.hidden, shape.vocabulary, weight=head
     )
     loss = cross_entropy(step, "cls.loss", logits, model.tokens, shape.vocabulary)
     return step.finish(add(step, "loss", [loss, _next_sentence_loss(model, x)], model.tokens))

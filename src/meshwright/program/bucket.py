@@ -36,6 +36,13 @@ class Buckets:
     """The last op that adds to each bucket."""
 
 
+def no_buckets(graph: Graph) -> Buckets:
+    """For plans in which no part has several replicas."""
+    nothing = np.zeros(0, dtype=np.int32)
+    of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
+    return Buckets(of_tensor=of_tensor, part=nothing, last_op=nothing)
+
+
 def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     """Buckets of the partial tensors that update ops of replicated parts read."""
     source, reader = graph.edges

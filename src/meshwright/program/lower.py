@@ -142,11 +142,13 @@ def _number_slots(work: Work) -> Records:
 
 
 def _number_parts(work: Work) -> Records:
-    """The parts with the first and last op of each action, in the order they run in."""
+    """The parts, with a schedule also the first and last op of each of their actions."""
     placement = work.placement
     parts = np.zeros(placement.num_parts + 1, PART)
     parts["slot"] = placement.replica_start
     parts["first_unit"] = parts["last_unit"] = -1
+    if work.plan.schedule is None:
+        return parts
     order = np.lexsort((np.arange(len(work.segment)), work.segment))
     where = (placement.part_of_op[order], work.action[order])
     parts["last_unit"][where] = order

@@ -11,7 +11,13 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement, resolve
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
-from meshwright.program.bucket import Buckets, effective_splits, fill_buckets, segment_ops
+from meshwright.program.bucket import (
+    Buckets,
+    effective_splits,
+    fill_buckets,
+    no_buckets,
+    segment_ops,
+)
 from meshwright.program.schedule import Action
 
 Floats = npt.NDArray[np.float64]
@@ -50,8 +56,8 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     split, partial = effective_splits(graph, placement, plan)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
-    buckets = fill_buckets(graph, placement, plan)
     is_replicated = placement.num_parts < len(placement.replica_device)
+    buckets = fill_buckets(graph, placement, plan) if is_replicated else no_buckets(graph)
     return Work(
         graph=graph,
         placement=placement,

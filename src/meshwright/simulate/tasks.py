@@ -133,7 +133,7 @@ def _order_rows(program: Program) -> Ints:
     is_ordered = (stream >= 0) & (program.stream_rule[stream] == StreamRule.ORDER)
     rows = np.flatnonzero(is_ordered)
     priority = program.instructions["priority"][rows]
-    return rows[np.lexsort((rows, -priority, stream[rows]))].astype(np.int32)
+    return rows[np.lexsort((-priority, stream[rows]))].astype(np.int32)
 
 
 def _make_streams(program: Program, tasks: Records) -> Records:

@@ -1,0 +1,139 @@
+"""How fast lowering and simulation are, on one core, after compilation.
+
+    python benchmarks/simulator.py [--json] [--repeats N]
+
+Transformers of 2,600 to 260,000 ops on 16 devices, placed in consecutive blocks and at random (the
+hardest case: nearly every tensor crosses). Times are the best of N, in milliseconds: `lower` from a
+plan to a program, `run` from a program to the step time, `simulate` both. Rates count instructions
+over `run`.
+"""
+
+import argparse
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from meshwright.cluster.build import fully_connected
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph, Phase
+from meshwright.graph.transformer import synthetic_transformer
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
+from meshwright.program.lower import lower
+from meshwright.simulate.simulate import run_program, simulate
+
+NUM_DEVICES = 16
+SIZES = (2_600, 26_000, 260_000)
+
+
+def best_milliseconds(function: Callable[[], object], repeats: int) -> float:
+    """The fastest of several runs: the machine's noise only ever adds."""
+    best = float("inf")
+    function()
+    gc.disable()
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        best = min(best, time.perf_counter() - begin)
+    gc.enable()
+    return best * 1e3
+
+
+def place(graph: Graph, cluster: Cluster, layout: str) -> Plan:
+    """Ops in consecutive blocks or at random; co-located groups follow their first op."""
+    if layout == "blocks":
+        device = np.arange(graph.num_ops) * NUM_DEVICES // graph.num_ops
+    else:
+        device = np.random.default_rng(0).integers(0, NUM_DEVICES, graph.num_ops)
+    first: dict[int, int] = {}
+    for op in np.flatnonzero(graph.group >= 0).tolist():
+        device[op] = first.setdefault(int(graph.group[op]), int(device[op]))
+    return place_ops(graph.op_names, device.tolist(), [each.name for each in cluster.devices])
+
+
+def measure_placements(repeats: int) -> Iterator[dict[str, object]]:
+    """One row for each size, layout and way of sharing."""
+    cluster = fully_connected(num_devices=NUM_DEVICES, device_type="v100-32", bytes_per_second=50e9)
+    for size in SIZES:
+        graph = synthetic_transformer(size)
+        for layout in ("blocks", "random"):
+            plan = place(graph, cluster, layout)
+            program = lower(graph, cluster, plan)
+            for sharing in ("none", "fair"):
+                run = partial(run_program, program, cluster, sharing=sharing)
+                both = partial(simulate, graph, cluster, plan, sharing=sharing)
+                run_ms = best_milliseconds(run, repeats)
+                yield {
+                    "case": f"placement {layout}",
+                    "sharing": sharing,
+                    "ops": graph.num_ops,
+                    "instructions": program.num_instructions,
+                    "run_ms": run_ms,
+                    "simulate_ms": best_milliseconds(both, repeats),
+                    "instructions_per_second": program.num_instructions / run_ms * 1e3,
+                }
+
+
+def measure_pipeline(repeats: int) -> Iterator[dict[str, object]]:
+    """A pipeline of 16 stages and 8 microbatches, by op and by part."""
+    cluster = fully_connected(num_devices=NUM_DEVICES, device_type="v100-32", bytes_per_second=50e9)
+    graph = synthetic_transformer(2_600)
+    plan = cut_stages(graph, cluster)
+    for granularity in ("op", "part"):
+        program = lower(graph, cluster, plan, granularity)
+        timeline = run_program(program, cluster, sharing="none")
+        run_ms = best_milliseconds(partial(run_program, program, cluster, sharing="none"), repeats)
+        yield {
+            "case": f"pipeline by {granularity}",
+            "sharing": "none",
+            "ops": graph.num_ops,
+            "instructions": program.num_instructions,
+            "run_ms": run_ms,
+            "instructions_per_second": program.num_instructions / run_ms * 1e3,
+            "step_seconds": timeline.step_seconds,
+        }
+
+
+def cut_stages(graph: Graph, cluster: Cluster) -> Plan:
+    """Stages of equally many forward ops; everything else follows its group or partner."""
+    forward = graph.phase == Phase.FORWARD
+    stage = np.where(forward, np.cumsum(forward) * NUM_DEVICES // (forward.sum() + 1), -1)
+    of_group: dict[int, int] = {}
+    for op in range(graph.num_ops):
+        group, partner = int(graph.group[op]), int(graph.partner[op])
+        if stage[op] < 0:
+            stage[op] = stage[partner] if partner >= 0 else of_group[group]
+        if group >= 0:
+            stage[op] = of_group.setdefault(group, int(stage[op]))
+    parts = tuple(
+        Part(
+            ops=tuple(graph.op_names[op] for op in np.flatnonzero(stage == number)),
+            devices=(cluster.devices[number].name,),
+        )
+        for number in range(NUM_DEVICES)
+    )
+    return Plan(parts=parts, schedule=Schedule(kind=ScheduleKind.ONE_F_ONE_B, microbatches=8))
+
+
+def main() -> None:
+    """Print a row a case."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--repeats", type=int, default=20, help="runs of which the best counts")
+    arguments = parser.parse_args()
+    for row in [*measure_placements(arguments.repeats), *measure_pipeline(arguments.repeats)]:
+        if arguments.json:
+            print(json.dumps(row))
+        else:
+            print("  ".join(f"{key} {_short(value)}" for key, value in row.items()))
+
+
+def _short(value: object) -> str:
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value}"
+
+
+if __name__ == "__main__":
+    main()
