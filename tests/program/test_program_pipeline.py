@@ -246,3 +246,35 @@ def test_gradients_are_synchronised_once_after_all_microbatches() -> None:
     graph = layers(1, gradient=6)
     plan = stages(graph, [["d0", "d1"]], "gpipe", 4, sync=Sync.RING)
     assert simulate(graph, connected(2), plan).step_seconds == pytest.approx(1.5 + 6)
+
+
+def test_collectives_follow_the_graph_whatever_the_priorities() -> None:
+    # Two ops that need the whole batch, one after the other, with priorities against the graph:
+    # each is gathered in its turn, and nobody waits in a circle.
+    builder = GraphBuilder("gathers")
+    ops = []
+    for name, split in (
+        ("a", Split.BATCH),
+        ("b", Split.NONE),
+        ("c", Split.BATCH),
+        ("d", Split.NONE),
+    ):
+        ops.append(builder.add_op(name, split=split, seconds={"any": 1.0}))
+        if len(ops) > 1:
+            builder.add_tensor(ops[-2], 2.0, [ops[-1]])
+    graph = builder.finish()
+    part = Part(ops=graph.op_names, devices=("d0", "d1"), priorities=(1, 2, 3, 4))
+    timeline = simulate(graph, connected(2), Plan(parts=(part,)), sharing="none")
+    # a 1/2, gather of the other's byte 1, b whole 1, c 1/2, gather 1, d whole 1
+    assert timeline.step_seconds == pytest.approx(0.5 + 1 + 1 + 0.5 + 1 + 1)
+
+
+def test_a_parameter_server_goes_on_with_backward_while_gradients_travel() -> None:
+    # Two layers, 40 MB of gradient each (a bucket each). Backward of layer 1 ends at 1 s, of layer
+    # 0 at 2 s; the first bucket's gradients arrive at 1 + 4 s and must not hold up layer 0.
+    graph = layers(2, forward=0.0, backward=2.0, gradient=4e7)
+    plan = stages(graph, [["d0", "d1"]], sync=Sync.PARAMETER_SERVER)
+    timeline = simulate(graph, connected(2, bandwidth=1e7), plan, sharing="none")
+    finish = dict(zip(graph.op_names, timeline.finish[::2], strict=False))
+    assert finish["b1"] == 1
+    assert finish["b0"] == 2

@@ -291,7 +291,8 @@ def _collect_all(
             row.stream = len(made.held) + device
             row.bytes = given.tensors[t].bytes
             # One key for all members, so that all devices take collectives in one order.
-            row.priority = made.instructions[instance(given, source, m, 0)].priority
+            place = given.place[first, given.ops[source].action, m]
+            row.priority = -(place * (len(given.ops) + 1.0) + given.ops[source].turn)
             row.rows_to = 1.0
         add_read(made, start + r, base + r)
         after = valid_after(given, t, r, is_gathered)

@@ -60,10 +60,10 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
     """Every instruction of prepared work."""
     ops, instance = _number_ops(work)
     num_computes = int(instance[-1])
-    rank, place = order_ops(work, cluster.num_devices)
-    buckets, own, num_tasks = bucket_rows(work, cluster, rank, place, num_computes)
+    rank, turn, place = order_ops(work, cluster.num_devices)
+    buckets, own, num_tasks = bucket_rows(work, cluster, turn, place, num_computes)
     rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
-    ops["rank"] = rank
+    ops["rank"], ops["turn"] = rank, turn
     given = Given(
         ops=ops,
         tensors=_number_tensors(work),

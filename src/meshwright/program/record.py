@@ -18,7 +18,8 @@ OP = np.dtype(
         ("microbatches", np.int32),  # 1 for updates
         ("instance", np.int32),  # its instructions: instance + microbatch * replicas + replica
         ("seconds", np.int32),  # where its times begin, one a replica
-        ("rank", np.float64),  # its place among ops of equal standing
+        ("rank", np.float64),  # its place among the ops of an action, or by the plan's priority
+        ("turn", np.float64),  # the same for collectives, which run in an order the graph allows
         ("workspace_bytes", np.float64),  # for one microbatch, all rows
     ],
     align=True,

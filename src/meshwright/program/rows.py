@@ -16,11 +16,13 @@ Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
 
 
-def order_ops(work: Work, num_devices: int) -> tuple[Floats, npt.NDArray[np.float64]]:
-    """What decides priorities: each op's rank, and with a schedule each action's place.
+def order_ops(work: Work, num_devices: int) -> tuple[Floats, Floats, Floats]:
+    """What decides priorities: each op's rank and turn, and with a schedule each action's place.
 
     An instruction's priority is minus its action's place times one more than the number of ops,
     minus its op's rank. Places are by replica, action and microbatch; all zero without a schedule.
+    Collectives run in one order on all devices, so theirs must be one that the graph allows even
+    where the plan's priorities are not: it uses the op's turn.
     """
     placement = work.placement
     rank = np.empty(work.graph.num_ops)
@@ -31,7 +33,8 @@ def order_ops(work: Work, num_devices: int) -> tuple[Floats, npt.NDArray[np.floa
         order = np.lexsort((np.arange(len(rank)), work.segment))
         place = _place_actions(work, work.plan.schedule, num_devices)
     rank[order] = np.arange(len(rank))
-    return rank, place
+    turn = np.arange(len(rank), dtype=np.float64) if work.plan.schedule is None else rank
+    return rank, turn, place
 
 
 def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
@@ -67,7 +70,7 @@ def _stage_seconds(work: Work) -> list[StageSeconds]:
 
 
 def bucket_rows(
-    work: Work, cluster: Cluster, rank: Floats, place: Floats, num_computes: int
+    work: Work, cluster: Cluster, turn: Floats, place: Floats, num_computes: int
 ) -> tuple[Records, Records, int]:
     """The buckets, their own instructions (numbered after the computes), and the tasks so far."""
     placement, plan = work.placement, work.plan
@@ -84,7 +87,8 @@ def bucket_rows(
         rows = _sync_rows(devices, bucket, part, is_server, task, cluster)
         # One key for all members: its first replica's last op, so that all devices agree.
         when = place[placement.replica_start[part], work.action[last_op], -1]
-        rows["priority"] = -(when * (len(rank) + 1) + rank[last_op])
+        rows["priority"] = -(when * (len(turn) + 1) + turn[last_op])
+        rows["priority"][rows["kind"] == Kind.SUM] += 0.5  # before the broadcast
         bucket["instruction"], bucket["task"], bucket["is_server"] = number, task, is_server
         number += len(rows)
         task = int(rows["task"].max()) + 1
@@ -124,7 +128,8 @@ def _sync_rows(
         sends["stream"] = receives["stream"] = -1
         total = rows[-1:]
         total["kind"] = Kind.SUM
-        total["device"] = total["stream"] = devices[0]
+        # On the stream of collectives: it must not hold up the server's own backward.
+        total["device"], total["stream"] = devices[0], cluster.num_devices + devices[0]
         total["task"] = task + 1 + others
         kind = cluster.types[cluster.devices[int(devices[0])].type]
         total["seconds"] = copy_seconds(1.0, kind) / 2 * float(bucket["bytes"]) * (replicas + 1)
