@@ -77,7 +77,9 @@ def _nearest(name: str) -> str:
     types = [f"{kind}-x{count}" for kind in DEVICE_TYPES for count in (1, 2, 4, 8)]
     known = dict.fromkeys([*types, *(family.entry.example for family in _FAMILIES)])
     near = difflib.get_close_matches(name[:80].lower(), known, n=3, cutoff=0.6)
-    return f"did you mean {', '.join(near)}?" if near else "list_clusters() lists its names"
+    return (
+        f"did you mean {', '.join(near)}?" if near else "'meshwright cluster list' lists its names"
+    )
 
 
 def _number(text: str, default: int = 1) -> int:

@@ -27,7 +27,7 @@ class Answer:
     step_seconds: float
     """Simulated time of one step under the plan; infinity without one."""
     bound_seconds: float
-    """No plan at all can be faster than this."""
+    """No plan of the kind that was searched can be faster; of `auto`: no plan at all."""
     stop: Stop
     binding: str = ""
     """The constraint that binds and, when nothing fits, the nearest change that would."""

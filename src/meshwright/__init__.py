@@ -1,0 +1,82 @@
+"""Meshwright plans distributed training: the fastest way to train a model on a cluster, and how
+close to the best possible that is.
+
+    import meshwright as mw
+    cluster = mw.cluster("dgx1-x4")
+    answer = mw.plan("bert-large", cluster, budget_seconds=10)
+    timeline = mw.simulate("bert-large", cluster, answer.plan)
+
+Names load what they need on first use: `import meshwright` alone imports neither NumPy nor Numba.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "Cluster",
+    "Graph",
+    "InputError",
+    "MeshwrightError",
+    "Plan",
+    "Timeline",
+    "__version__",
+    "cluster",
+    "plan",
+    "simulate",
+]
+
+_HOME = {
+    "Answer": "meshwright.plan.answer",
+    "Cluster": "meshwright.cluster.cluster",
+    "Graph": "meshwright.graph.graph",
+    "InputError": "meshwright.errors",
+    "MeshwrightError": "meshwright.errors",
+    "Plan": "meshwright.plan.plan",
+    "Timeline": "meshwright.simulate.timeline",
+}
+"""Where each public type is defined."""
+
+if TYPE_CHECKING:
+    from meshwright.api import cluster, plan, simulate
+    from meshwright.cluster.cluster import Cluster
+    from meshwright.errors import InputError, MeshwrightError
+    from meshwright.graph.graph import Graph
+    from meshwright.plan.answer import Answer
+    from meshwright.plan.plan import Plan
+    from meshwright.simulate.timeline import Timeline
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _CallablePackage(ModuleType):
+    """A subpackage that is also the public function of its name in `meshwright.api`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Any:  # where `inspect.signature` looks
+        return getattr(import_module("meshwright.api"), self.__name__.rpartition(".")[2])
+
+
+# `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
+# `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
+# any module below it, and the three subpackages' own files hold no more than a docstring. A
+# function in the module's place would break `import meshwright.cluster.cluster as c`.
+for _name in ("cluster", "plan", "simulate"):
+    import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
+del _name

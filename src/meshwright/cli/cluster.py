@@ -1,0 +1,126 @@
+"""`meshwright cluster`: what the catalogue has, what a cluster is made of, a file to edit."""
+
+from argparse import Namespace
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from meshwright.cli.console import finite, print_json, print_table
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.message import say
+from meshwright.cluster.catalogue import list_clusters, load_cluster
+from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.level import levels
+from meshwright.units import format_bytes, format_rate, format_seconds
+
+MAX_PAIRWISE_DEVICES = 4096
+"""Bandwidths of all pairs of more devices would take over 100 MB and minutes."""
+
+
+def run_cluster(arguments: Namespace) -> int:
+    """Run `cluster list`, `cluster show` or `cluster save`."""
+    if arguments.action == "list":
+        _list(is_json=arguments.json)
+    elif arguments.action == "show":
+        document = cluster_document(load_cluster(arguments.source))
+        if arguments.json:
+            print_json(document)
+        else:
+            _show(document)
+    else:
+        load_cluster(arguments.source).save(arguments.file)
+        say(f"wrote {arguments.file}")
+    return ExitCode.DONE
+
+
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """What a cluster is made of, in numbers."""
+    counts = Counter(device.type for device in cluster.devices)
+    document: dict[str, Any] = {
+        "name": cluster.name,
+        "devices": cluster.num_devices,
+        "hosts": len(cluster.hosts),
+        "switches": len(cluster.switches),
+        "links": len(cluster.links),
+        "types": [_type_document(cluster, name, counts[name]) for name in cluster.type_names],
+    }
+    if 1 < cluster.num_devices <= MAX_PAIRWISE_DEVICES:
+        others = ~np.eye(cluster.num_devices, dtype=bool)
+        rates, delays = cluster.bandwidth[others], cluster.latency[others]
+        document |= {
+            "bytes_per_second": [finite(rates.min()), finite(rates.max())],
+            "latency_seconds": [finite(delays.min()), finite(delays.max())],
+            "levels": [
+                {
+                    "bytes_per_second": level.bytes_per_second,
+                    "groups": len(level.groups),
+                    "largest_group": max(map(len, level.groups)),
+                }
+                for level in levels(cluster)
+            ],
+        }
+    return document
+
+
+def _type_document(cluster: Cluster, name: str, count: int) -> dict[str, Any]:
+    kind = cluster.types[name]
+    return {
+        "name": name,
+        "devices": count,
+        "memory_bytes": kind.memory_bytes,
+        "memory_bytes_per_second": kind.memory_bytes_per_second,
+        "flops_per_second": dict(kind.flops_per_second),
+    }
+
+
+def _list(*, is_json: bool) -> None:
+    entries = list_clusters()
+    if is_json:
+        rows = [
+            {"pattern": each.pattern, "example": each.example, "description": each.description}
+            for each in entries
+        ]
+        print_json({"clusters": rows})
+        return
+    print_table(
+        ("for example", "what it is, and how such names are made"),
+        [(each.example, f"{each.description}\n{each.pattern}") for each in entries],
+    )
+
+
+def _show(document: dict[str, Any]) -> None:
+    names = ("devices", "hosts", "switches", "links")
+    print(f"{document['name']}: {', '.join(f'{name} {document[name]}' for name in names)}\n")
+    print_table(
+        ("type", "devices", "memory", "memory bandwidth", "peak fp32"),
+        [
+            (
+                each["name"],
+                str(each["devices"]),
+                format_bytes(each["memory_bytes"]),
+                format_rate(each["memory_bytes_per_second"]),
+                f"{each['flops_per_second']['fp32'] / 1e12:.4g} TFLOP/s",
+            )
+            for each in document["types"]
+        ],
+    )
+    if "levels" not in document:
+        return
+    print()
+    print_table(
+        ("level", "joined at", "groups", "largest group"),
+        [
+            (
+                str(number),
+                format_rate(each["bytes_per_second"]),
+                str(each["groups"]),
+                str(each["largest_group"]),
+            )
+            for number, each in enumerate(document["levels"])
+        ],
+    )
+    low, high = document["bytes_per_second"]
+    print(f"\nbandwidth of a pair: {format_rate(low)} to {format_rate(high)}")
+    low, high = document["latency_seconds"]
+    print(f"latency of a pair: {format_seconds(low)} to {format_seconds(high)}")

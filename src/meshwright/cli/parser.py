@@ -1,0 +1,172 @@
+"""What the command line accepts. Knows nothing of what the commands do.
+
+argparse, because it is in the standard library: no dependency, and `--help` answers at once.
+"""
+
+import math
+from argparse import ArgumentParser, ArgumentTypeError
+from pathlib import Path
+from typing import Any, NoReturn
+
+from meshwright import __version__
+from meshwright.errors import InputError, quoted
+
+SHARINGS = ("none", "fair")
+GRANULARITIES = ("op", "part")
+
+_GRAPH = "a model of the zoo (`meshwright zoo`) or a graph file of any known format"
+_CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
+
+
+class _Parser(ArgumentParser):
+    """Raises errors instead of printing usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see `{self.prog} --help`)")
+
+
+def make_parser() -> ArgumentParser:
+    """The parser of every command; `command` (and `action`) in its result say which one it was."""
+    parser = _Parser(
+        prog="meshwright",
+        description="Plans distributed training: the fastest way to train a model on a cluster.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 no plan fits, 130 interrupted.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_plan(commands)
+    _add_simulate(commands)
+    _add_cluster(commands)
+    _add_zoo(commands)
+    return parser
+
+
+def _add_plan(commands: Any) -> None:
+    parser = _add_command(commands, "plan", "search for the fastest plan of a model on a cluster")
+    parser.add_argument("graph", metavar="MODEL|GRAPH", help=_GRAPH)
+    parser.add_argument("--cluster", required=True, metavar="C", help=_CLUSTER)
+    parser.add_argument(
+        "--method",
+        default="auto",
+        metavar="M",
+        help="how to search (default: auto, the best of all)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=_positive,
+        default=30.0,
+        metavar="S",
+        help="seconds to search for (default: 30)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="the same seed gives the same plan (default: 0)",
+    )
+    _add_batch(parser)
+    _add_sharing(parser)
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="DIR",
+        help="write the plan, the answer, the trace and copies of graph and cluster there",
+    )
+    _add_json(parser)
+
+
+def _add_simulate(commands: Any) -> None:
+    parser = _add_command(commands, "simulate", "predict one step of a plan")
+    parser.add_argument("graph", metavar="MODEL|GRAPH", help=_GRAPH)
+    parser.add_argument("--cluster", required=True, metavar="C", help=_CLUSTER)
+    parser.add_argument("--plan", required=True, metavar="FILE", help="a plan file")
+    _add_batch(parser)
+    _add_sharing(parser)
+    parser.add_argument(
+        "--granularity",
+        choices=GRANULARITIES,
+        default="op",
+        help="an instruction an op, or one a stage's action (default: op)",
+    )
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"
+    )
+    _add_json(parser)
+
+
+def _add_cluster(commands: Any) -> None:
+    parser = _add_command(commands, "cluster", "list, show or save clusters")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_json(_add_command(actions, "list", "the names that the catalogue knows"))
+    show = _add_command(actions, "show", "what a cluster is made of")
+    show.add_argument("source", metavar="NAME|FILE", help=_CLUSTER)
+    _add_json(show)
+    save = _add_command(actions, "save", "write a cluster to a file, e.g. to edit it")
+    save.add_argument("source", metavar="NAME|FILE", help=_CLUSTER)
+    save.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON, by its suffix")
+
+
+def _add_zoo(commands: Any) -> None:
+    parser = _add_command(commands, "zoo", "list the models that need no file, or save one")
+    _add_json(parser)
+    actions = parser.add_subparsers(dest="action", metavar="[save]")
+    save = _add_command(actions, "save", "write a model's graph to a file")
+    save.add_argument("name", metavar="NAME", help="a model of the zoo")
+    save.add_argument("file", type=Path, metavar="FILE", help="JSON, gzip when it ends in .gz")
+    _add_batch(save)
+
+
+def _add_command(commands: Any, name: str, text: str) -> ArgumentParser:
+    parser: ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--traceback", action="store_true", help="show where an internal error arose"
+    )
+    return parser
+
+
+def _add_json(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of text for people"
+    )
+
+
+def _add_batch(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--batch", type=_count, metavar="B", help="samples a step (default: the graph's own)"
+    )
+
+
+def _add_sharing(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--sharing",
+        choices=SHARINGS,
+        default="fair",
+        help="whether transfers share links or each runs as if alone (default: fair)",
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"must be a positive number, got {quoted(text)}")
+    return value
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:20]) < 2**63):
+        raise ArgumentTypeError(f"must be a whole number from 0, got {quoted(text)}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 2**53):
+        raise ArgumentTypeError(f"must be a whole number from 1, got {quoted(text)}")
+    return int(text)

@@ -1,0 +1,117 @@
+"""`meshwright plan`: search, show, write."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from meshwright.api import load_graph, plan, simulate
+from meshwright.cli.console import make_console, print_json
+from meshwright.cli.document import answer_document
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.folder import check_folder, write_folder
+from meshwright.cli.interrupt import noticed_interrupt
+from meshwright.cli.message import say
+from meshwright.cli.progress import shown_progress
+from meshwright.cli.summary import show_answer
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.cluster import Cluster
+from meshwright.export.perfetto import write_trace
+from meshwright.files import write_document
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.plan.plan import Plan
+from meshwright.simulate.timeline import Timeline
+
+MAX_OP_INSTANCES = 2_000_000
+"""Op by op, a plan of more is slow to simulate and too much to look at."""
+
+
+def run_plan(arguments: Namespace) -> int:
+    """Search for a plan, write it when asked to, and show it."""
+    if arguments.output is not None:
+        check_folder(arguments.output)
+    graph = load_graph(arguments.graph, arguments.batch)
+    cluster = load_cluster(arguments.cluster)
+    answer, was_interrupted = _search(arguments, graph, cluster)
+    if answer.plan is None:
+        if arguments.json:
+            print_json(answer_document(answer, graph, cluster, None))
+        say(f"no plan fits: {answer.binding or 'the search names no constraint'}")
+    else:
+        _present(arguments, graph, cluster, answer, answer.plan)
+    if was_interrupted:
+        where = f"; the best plan so far is in {arguments.output}" if arguments.output else ""
+        say(f"interrupted{where if answer.plan is not None else ''}")
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE if answer.plan is not None else ExitCode.NO_PLAN
+
+
+def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answer, bool]:
+    """The answer, and whether Ctrl-C cut the search short."""
+    title = f"planning {graph.name} on {cluster.name}"
+    with (
+        noticed_interrupt() as notice,
+        shown_progress(title, is_quiet=arguments.json) as progress,
+    ):
+        answer = plan(
+            graph,
+            cluster,
+            method=arguments.method,
+            seed=arguments.seed,
+            budget_seconds=arguments.budget,
+            sharing=arguments.sharing,
+            progress=progress,
+        )
+    return answer, notice.was_pressed
+
+
+def _present(
+    arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
+) -> None:
+    folder: Path | None = arguments.output
+    timeline = None
+    if folder is not None or not arguments.json:
+        timeline = simulate(
+            graph,
+            cluster,
+            found,
+            sharing=arguments.sharing,
+            granularity=_granularity(graph, found),
+            with_links=folder is not None,
+        )
+    if folder is not None and timeline is not None:
+        _write(folder, graph, cluster, answer, found, timeline)
+    if arguments.json:
+        path = None if folder is None else str(folder / "plan.json")
+        print_json(answer_document(answer, graph, cluster, path))
+    elif timeline is not None:
+        show_answer(make_console(), graph, cluster, answer, timeline)
+        if folder is not None:
+            say(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
+
+
+def _granularity(graph: Graph, found: Plan) -> str:
+    if found.schedule is None:
+        return "op"
+    replicas = max(len(part.devices) for part in found.parts)
+    instances = graph.num_ops * replicas * found.schedule.microbatches
+    return "op" if instances <= MAX_OP_INSTANCES else "part"
+
+
+def _write(
+    folder: Path, graph: Graph, cluster: Cluster, answer: Answer, found: Plan, timeline: Timeline
+) -> None:
+    document = {
+        "format": "meshwright.answer",
+        "version": 1,
+        **answer_document(answer, graph, cluster, "plan.json"),
+    }
+    write_folder(
+        folder,
+        {
+            "plan.json": found.save,
+            "answer.json": lambda path: write_document(path, document),
+            "trace.json": lambda path: write_trace(timeline, cluster, path),
+            "cluster.yaml": cluster.save,
+            "graph.json.gz": graph.save,
+        },
+    )

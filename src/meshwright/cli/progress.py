@@ -1,0 +1,40 @@
+"""Shows that long work goes on: a spinner on a terminal, now and then a line elsewhere."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SECONDS_BETWEEN_LINES = 5.0
+
+
+@contextmanager
+def shown_progress(title: str, *, is_quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Within this, lines given to the yielded function appear on standard error.
+
+    `is_quiet`: only on a terminal, where it does not end up in anybody's log.
+    """
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.markup import escape
+
+        console = Console(stderr=True)
+        with console.status(f"[bold]{escape(title)}") as status:
+            yield lambda line: status.update(f"[bold]{escape(title)}[/]  {escape(line)}")
+    elif is_quiet:
+        yield lambda _: None
+    else:
+        yield _Lines(title)
+
+
+class _Lines:
+    """Prints a line unless it printed one just before."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.next_at = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def __call__(self, line: str) -> None:
+        if time.monotonic() >= self.next_at:
+            self.next_at = time.monotonic() + SECONDS_BETWEEN_LINES
+            print(f"meshwright: {self.title}: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,207 @@
+"""Answers and timelines for people, as text that also reads well without colour."""
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.plan import Plan
+from meshwright.simulate.timeline import Timeline
+from meshwright.units import GIB, format_bytes, format_seconds
+
+MAX_DEVICES = 32
+"""Devices of a larger cluster that get lines of their own."""
+_BAR = 8
+
+_STYLES = ("green", "dodger_blue2", "magenta", "yellow", "bright_black")
+"""One an activity."""
+_STOPS = {
+    Stop.PROVED: "the plan is as fast as the bound",
+    Stop.LIMIT: "the search ended, the plan is its best",
+    Stop.INFEASIBLE: "no plan of the kind that was searched fits",
+}
+_FACT_STYLES = {"step": "bold green"}
+_COSTS = {"compute": "green", "transfer": "yellow", "collective": "orange3", "wait": "bright_black"}
+
+
+def show_answer(
+    console: Console, graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline
+) -> None:
+    """The answer, then what its plan does."""
+    assert answer.plan is not None
+    rate = graph.batch / answer.step_seconds if answer.step_seconds else math.inf
+    rows = {
+        "step": f"{format_seconds(answer.step_seconds)}   {rate:.4g} samples/s",
+        "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan of this kind is faster",
+        "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
+        "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
+        "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
+    }
+    if answer.binding:
+        rows["binding"] = answer.binding
+    if compared := _compare_methods(answer):
+        rows["methods"] = compared
+    console.print(_panel(_facts(rows), _title(graph, cluster)))
+    show_timeline(console, cluster, answer.plan, timeline)
+
+
+def show_simulation(
+    console: Console, graph: Graph, cluster: Cluster, plan: Plan, timeline: Timeline
+) -> None:
+    """The prediction, then what the plan does."""
+    rate = graph.batch / timeline.step_seconds if timeline.step_seconds else math.inf
+    rows = {
+        "step": f"{format_seconds(timeline.step_seconds)}   {rate:.4g} samples/s",
+        "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
+        "sharing": timeline.sharing,
+    }
+    console.print(_panel(_facts(rows), _title(graph, cluster)))
+    show_timeline(console, cluster, plan, timeline)
+
+
+def show_timeline(console: Console, cluster: Cluster, plan: Plan, timeline: Timeline) -> None:
+    """Devices, what the critical path's time went to, and a chart of the step."""
+    console.print(_device_table(cluster, plan, timeline))
+    console.print()
+    console.print(_attribution(timeline))
+    console.print()
+    console.print(Group(*_chart(cluster, timeline, console.width)))
+
+
+def _compare_methods(answer: Answer) -> str:
+    """The step time of each method that `auto` has tried, the best first; empty for one alone."""
+    suffix = "_seconds"
+    times = {
+        name.removesuffix(suffix): seconds
+        for name, seconds in answer.statistics.items()
+        if name.endswith(suffix)
+    }
+    if not answer.method.startswith("auto"):
+        return ""
+    return ", ".join(
+        f"{name} {format_seconds(seconds) if math.isfinite(seconds) else 'does not fit'}"
+        for name, seconds in sorted(times.items(), key=lambda each: each[1])
+    )
+
+
+def _title(graph: Graph, cluster: Cluster) -> str:
+    hosts = _count(len(cluster.hosts), "host")
+    return (
+        f"{graph.name} (batch {graph.batch:g}, {_count(graph.num_ops, 'op')}) on {cluster.name} "
+        f"({_count(cluster.num_devices, 'device')}, {hosts})"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _panel(content: RenderableType, title: str) -> Panel:
+    return Panel(content, title=Text(title, style="bold"), title_align="left", border_style="cyan")
+
+
+def _facts(rows: dict[str, str]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        table.add_row(Text(name, style="cyan"), Text(text, style=_FACT_STYLES.get(name, "")))
+    return table
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %" if math.isfinite(share) else "unknown"
+
+
+def _device_table(cluster: Cluster, plan: Plan, timeline: Timeline) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in ("device", "type", "work", "busy", "peak memory"):
+        table.add_column(name, no_wrap=name != "work", overflow="ellipsis")
+    work = _work_of_devices(plan)
+    for number, device in enumerate(cluster.devices[:MAX_DEVICES]):
+        busy = float(timeline.device_utilisation[number])
+        peak = timeline.peak_bytes[number]
+        full = peak / device.memory_bytes
+        style = "red" if full > 1 else "yellow" if full > 0.9 else "green"
+        sizes = f"{peak / GIB:5.2f} of {device.memory_bytes / GIB:.3g} GiB"
+        table.add_row(
+            Text(device.name),  # as Text: brackets in names are no markup
+            Text(device.type),
+            work.get(device.name, "-"),
+            Text.assemble((_bar(busy), "green"), f" {100 * busy:3.0f} %"),
+            Text.assemble((_bar(full), style), f" {sizes}", *([" OVER"] if full > 1 else [])),
+        )
+    if cluster.num_devices > MAX_DEVICES:
+        table.add_row(f"... {cluster.num_devices - MAX_DEVICES} more")
+    return table
+
+
+def _bar(share: float) -> str:
+    filled = min(_BAR, round(share * _BAR))
+    return "█" * filled + "░" * (_BAR - filled)
+
+
+def _work_of_devices(plan: Plan) -> dict[str, str]:
+    """By device how many ops it runs, in which stages, and for which share of the batch."""
+    num_ops: dict[str, int] = {}
+    stages: dict[str, list[str]] = {}
+    shares: dict[str, set[float]] = {}
+    for number, part in enumerate(plan.parts):
+        for device, (low, high) in zip(part.devices, part.rows(), strict=True):
+            num_ops[device] = num_ops.get(device, 0) + len(part.ops)
+            stages.setdefault(device, []).append(str(number))
+            shares.setdefault(device, set()).add(round(high - low, 9))
+    return {
+        device: " · ".join(_describe_work(plan, count, stages[device], shares[device]))
+        for device, count in num_ops.items()
+    }
+
+
+def _describe_work(
+    plan: Plan, num_ops: int, stages: list[str], shares: set[float]
+) -> Iterator[str]:
+    if plan.schedule is not None and len(plan.parts) > 1:
+        yield f"stage {', '.join(stages)}"
+    yield _count(num_ops, "op")
+    if min(shares) < 1:
+        low, high = (f"{100 * share:.3g}" for share in (min(shares), max(shares)))
+        yield f"{low} % of batch" if low == high else f"{low} to {high} % of batch"
+
+
+def _attribution(timeline: Timeline) -> Text:
+    """What the step waits for, from its start to its end."""
+    text = Text("critical path  ", style="bold")
+    total = sum(timeline.attribution.values()) or 1.0
+    shown = {name: value for name, value in timeline.attribution.items() if value > 0}
+    for place, (name, value) in enumerate(shown.items()):
+        text.append(", " if place else "", style="default")
+        text.append(f"{name} {100 * value / total:.1f} %", style=f"not bold {_COSTS[name]}")
+        text.append(f" ({format_seconds(value)})", style="not bold default")
+    return text
+
+
+def _chart(cluster: Cluster, timeline: Timeline, console_width: int) -> Iterator[Text]:
+    shown = list(range(min(cluster.num_devices, MAX_DEVICES)))
+    names = [cluster.devices[number].name for number in shown]
+    margin = min(max(map(len, names)), 24) + 2
+    width = max(20, min(80, console_width - margin - 1))
+    lines = draw_activities(timeline, shown, width) if timeline.step_seconds else []
+    for name, line in zip(names, lines, strict=False):
+        text = Text(f"{name[: margin - 2]:<{margin}}")
+        for glyph, run in groupby(line):
+            text.append("".join(run), style=_STYLES[GLYPHS.index(glyph)])
+        yield text
+    end = format_seconds(timeline.step_seconds)
+    yield Text(" " * margin + "0" + end.rjust(width - 1), style="bright_black")
+    legend = Text(" " * margin)
+    for activity in Activity:
+        legend.append(GLYPHS[activity], style=_STYLES[activity])
+        legend.append(f" {activity.name.lower()}{'' if activity is Activity.IDLE else '   '}")
+    yield legend

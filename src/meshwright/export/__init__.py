@@ -1,0 +1,1 @@
+"""Plans and timelines in the formats of other tools."""

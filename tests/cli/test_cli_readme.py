@@ -1,0 +1,78 @@
+"""What the README shows is what runs."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The lines of shell blocks that start with a program, without comments."""
+    lines = (line for block in blocks("sh") for line in block.splitlines())
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def demo_command() -> list[str]:
+    """The command that scripts/demo ends with, without its folder of programs."""
+    last = (ROOT / "scripts" / "demo").read_text().strip().splitlines()[-1]
+    return shlex.split(last.removeprefix(".venv/bin/"))
+
+
+def run_in(folder: Path, words: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *words], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_command_is_known() -> None:
+    assert {words[0] for words in commands()} <= {"scripts/demo", "scripts/test", "meshwright"}
+    assert ["scripts/demo"] in commands()
+    assert ["scripts/test"] in commands()
+
+
+@pytest.mark.slow
+def test_commands_run_in_order(tmp_path: Path) -> None:
+    ours = [words for words in commands() if words[0] == "meshwright"]
+    assert ours
+    for words in ours:
+        assert run_in(tmp_path, words) or "save" in words
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    (shown,) = blocks("text")
+    out = run_in(tmp_path, demo_command())
+    # Times of the search depend on the machine, and with them the plan that it ends with.
+    first = shown.splitlines()[0]
+    assert out.splitlines()[0] == first
+    heads = [line for line in shown.splitlines() if line.startswith("device ")]
+    assert all(line in out for line in heads)
+
+
+@pytest.mark.slow
+def test_python_example_runs(tmp_path: Path) -> None:
+    (example,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", example], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_every_folder_of_the_source_is_mapped() -> None:
+    package = ROOT / "src" / "meshwright"
+    for path in sorted(package.iterdir()):
+        if path.is_dir() and any(path.glob("*.py")):
+            assert f"`{path.name}/`" in README, f"README.md does not map {path.name}/"
