@@ -24,6 +24,7 @@ __all__ = [
     "Plan",
     "Timeline",
     "__version__",
+    "capture",
     "cluster",
     "plan",
     "simulate",
@@ -41,7 +42,7 @@ _HOME = {
 """Where each public type is defined."""
 
 if TYPE_CHECKING:
-    from meshwright.api import cluster, plan, simulate
+    from meshwright.api import capture, cluster, plan, simulate
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError
     from meshwright.graph.graph import Graph
@@ -75,8 +76,8 @@ class _CallablePackage(ModuleType):
 
 # `mw.cluster` has to be a function, and importing `meshwright.cluster.cluster` from anywhere binds
 # `mw.cluster` to the subpackage. So it is both, and always the same object: this file runs before
-# any module below it, and the three subpackages' own files hold no more than a docstring. A
+# any module below it, and the four subpackages' own files hold no more than a docstring. A
 # function in the module's place would break `import meshwright.cluster.cluster as c`.
-for _name in ("cluster", "plan", "simulate"):
+for _name in ("capture", "cluster", "plan", "simulate"):
     import_module(f"{__name__}.{_name}").__class__ = _CallablePackage
 del _name

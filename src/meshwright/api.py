@@ -3,8 +3,10 @@ program and hand these on; decide nothing else."""
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -26,6 +28,31 @@ def cluster(source: str | Path | Cluster) -> Cluster:
     return load_cluster(source)
 
 
+def capture(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: str = "adamw",
+    *,
+    batch: int | None = None,
+    autocast: Any = None,
+) -> Graph:
+    """One training step of a PyTorch module as a Graph; nothing is allocated or computed.
+
+    `model`, `args` and `kwargs` may be real or on the meta device. `loss`: from the model's output
+    to a scalar; None takes the output itself if it is one, else its `loss`. `optimizer`: sgd,
+    momentum, adam or adamw. `batch`: the samples in the inputs; None takes the first dimension of
+    the first tensor. `autocast`: a torch dtype such as torch.bfloat16.
+    """
+    _need_torch()
+    from meshwright.capture.capture import capture as capture_step
+
+    return capture_step(
+        model, args, kwargs, loss=loss, optimizer=optimizer, batch=batch, autocast=autocast
+    )
+
+
 def plan(
     graph: str | Path | Graph,
     cluster: str | Path | Cluster,
@@ -38,8 +65,9 @@ def plan(
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
 
-    `graph` is a Graph, the path of a graph file or the name of a model of the zoo; `progress`
-    receives a line of text now and then. That no plan fits is an answer too: `plan` is None.
+    `graph` is a Graph, the path of a graph file, the name of a model of the zoo or a
+    "package.module:factory" (see `load_graph`); `progress` receives a line of text now and then.
+    That no plan fits is an answer too: `plan` is None.
     """
     return find_plan(
         load_graph(graph),
@@ -81,7 +109,8 @@ def simulate(
 def load_graph(source: str | Path | Graph, batch: float | None = None) -> Graph:
     """A graph itself, else the file at that path, else the zoo's model of that name.
 
-    `batch` is the number of samples a step; None leaves the graph's own.
+    A "package.module:factory" is imported and called, and what it returns is captured; no other
+    code is ever run. `batch` is the number of samples a step; None leaves the graph's own.
     """
     if isinstance(source, Graph):
         return source if batch is None else source.at_batch(batch)
@@ -96,7 +125,23 @@ def load_graph(source: str | Path | Graph, batch: float | None = None) -> Graph:
         return graph if batch is None else graph.at_batch(batch)
     if name in names:
         return build_model(name, batch)
+    if _FACTORY.fullmatch(name):
+        graph = capture_factory(name)
+        return graph if batch is None else graph.at_batch(batch)
     raise InputError(_missing(name, names))
+
+
+def capture_factory(name: str, optimizer: str = "adamw", autocast: str | None = None) -> Graph:
+    """Capture what "package.module:factory" returns; `autocast` is "bf16" or "fp16"."""
+    _need_torch()
+    from meshwright.capture.factory import capture_workload, run_factory
+
+    return capture_workload(run_factory(name), optimizer, autocast)
+
+
+def _need_torch() -> None:
+    if find_spec("torch") is None:
+        raise InputError("capture: needs PyTorch; install meshwright[torch]")
 
 
 def _exists(name: str) -> bool:
@@ -108,11 +153,6 @@ def _exists(name: str) -> bool:
 
 def _missing(name: str, names: list[str]) -> str:
     """What to say of a graph that is neither a file nor a model."""
-    if _FACTORY.fullmatch(name):
-        return (
-            f"{quoted(name)}: models cannot be captured from Python code yet; "
-            f"give a zoo name or a graph file"
-        )
     near = difflib.get_close_matches(name[:80].lower(), names, n=3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"the zoo has {', '.join(names)}"
     return f"no file {quoted(name)}, and no model of that name in the zoo; {hint}"

@@ -46,8 +46,24 @@ def test_every_command_is_known() -> None:
 def test_commands_run_in_order(tmp_path: Path) -> None:
     ours = [words for words in commands() if words[0] == "meshwright"]
     assert ours
+    _write_example(tmp_path)
     for words in ours:
-        assert run_in(tmp_path, words) or "save" in words
+        assert run_in(tmp_path, words) or "save" in words or "capture" in words
+
+
+def _write_example(folder: Path) -> None:
+    """The package that the README's example of `capture` names."""
+    pytest.importorskip("torch", reason="capture needs the torch extra")
+    (folder / "mypackage").mkdir()
+    (folder / "mypackage" / "__init__.py").touch()
+    (folder / "mypackage" / "mymodule.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def make():\n"
+        "    with torch.device('meta'):\n"
+        "        loss = lambda y: y.square().mean()\n"
+        "        return {'model': nn.Linear(8, 4), 'args': (torch.empty(4, 8),), 'loss': loss}\n"
+    )
 
 
 @pytest.mark.slow

@@ -51,6 +51,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.simulate import run_simulate
 
         return run_simulate(arguments)
+    if arguments.command == "capture":
+        from meshwright.cli.capture import run_capture
+
+        return run_capture(arguments)
     if arguments.command == "cluster":
         from meshwright.cli.cluster import run_cluster
 

@@ -14,7 +14,10 @@ from meshwright.errors import InputError, quoted
 SHARINGS = ("none", "fair")
 GRANULARITIES = ("op", "part")
 
-_GRAPH = "a model of the zoo (`meshwright zoo`) or a graph file of any known format"
+_GRAPH = (
+    "a model of the zoo (`meshwright zoo`), a graph file of any known format, or "
+    "package.module:factory, which is imported, called and captured"
+)
 _CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 
 
@@ -37,6 +40,7 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_plan(commands)
     _add_simulate(commands)
+    _add_capture(commands)
     _add_cluster(commands)
     _add_zoo(commands)
     return parser
@@ -94,6 +98,24 @@ def _add_simulate(commands: Any) -> None:
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"
     )
+    _add_json(parser)
+
+
+def _add_capture(commands: Any) -> None:
+    parser = _add_command(commands, "capture", "write a PyTorch training step as a graph file")
+    parser.add_argument(
+        "factory",
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="a function that returns (model, args); it is imported and called",
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="FILE",
+        help="JSON, gzip when it ends in .gz",
+    )  # fmt: skip
+    parser.add_argument(
+        "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
+    )
+    parser.add_argument("--autocast", metavar="P", help="bf16 or fp16 (default: none)")
     _add_json(parser)
 
 

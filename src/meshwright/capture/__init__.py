@@ -1,0 +1,1 @@
+"""From a PyTorch training step to a Graph. Needs torch, the `torch` extra."""

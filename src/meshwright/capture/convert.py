@@ -1,0 +1,272 @@
+"""Turns two traces of a step, at two batch sizes, into a Graph.
+
+The two give every quantity as a line in the batch: what does not grow is its fixed part. From the
+same lines follows how an op splits: its outputs grow with the batch (rows), or only what it reads
+does (a sum over the batch, such as a weight gradient), or nothing does.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx import Node
+
+from meshwright.capture.ledger import Kernel, Ledger, read_nodes
+from meshwright.capture.trace import Trace
+from meshwright.errors import InputError
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph, Phase, Split
+
+_PRECISIONS = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8",
+    torch.float8_e5m2: "fp8",
+}
+
+
+def convert_traces(name: str, small: Trace, large: Trace, batch: int, growth: float) -> Graph:
+    """The graph of `small`, at `batch` samples; `large` is the step on `growth` times as many."""
+    nodes = [list(trace.module.graph.nodes) for trace in (small, large)]
+    _check_alike(name, *nodes)
+    return _Converter(
+        name, small, read_nodes(nodes[0]), read_nodes(nodes[1]), batch, growth
+    ).graph()
+
+
+def _check_alike(name: str, first: Sequence[Node], second: Sequence[Node]) -> None:
+    for one, other in zip(first, second, strict=False):
+        if one.target != other.target:
+            raise InputError(
+                f"model {name}: its ops must not depend on the batch size, but {one.name} is "
+                f"{one.target} at one size and {other.target} at another"
+            )
+    if len(first) != len(second):
+        raise InputError(
+            f"model {name}: must have as many ops at every batch size, got {len(first)} and "
+            f"{len(second)}"
+        )
+
+
+class _Converter:
+    """One conversion; the methods follow the order in which a graph is put together."""
+
+    def __init__(
+        self, name: str, trace: Trace, small: Ledger, large: Ledger, batch: int, growth: float
+    ) -> None:
+        assert len(small.kernels) == len(large.kernels)
+        self.trace, self.small, self.large = trace, small, large
+        self.growth = growth
+        self.builder = GraphBuilder(name, batch=batch)
+        self.place = {node: i for i, node in enumerate(trace.module.graph.nodes)}
+        self.phase = [self._find_phase(kernel) for kernel in small.kernels]
+        self.reads: list[list[int]] = [[] for _ in small.kernels]
+        for version, each in enumerate(small.versions):
+            for reader in each.readers:
+                self.reads[reader].append(version)
+        self.split, self.partial = self._find_splits()
+
+    def graph(self) -> Graph:
+        """Ops first, then the tensors between them."""
+        parameter_bytes, state_bytes = self._count_state()
+        partner = self._find_partners()
+        group = self._find_groups()
+        for number, (kernel, grown) in enumerate(
+            zip(self.small.kernels, self.large.kernels, strict=True)
+        ):
+            module = self._module(number, partner[number])
+            self.builder.add_op(
+                f"{module}/{kernel.node.name}" if module else kernel.node.name,
+                kind=_kind(kernel.node),
+                phase=self.phase[number],
+                split=self.split[number],
+                group=group[number],
+                partner=partner[number],
+                module=module,
+                precision=_precision(kernel.node),
+                flops=kernel.flops,
+                fixed_flops=self._fixed(kernel.flops, grown.flops),
+                bytes_read=kernel.bytes_read,
+                fixed_bytes_read=self._fixed(kernel.bytes_read, grown.bytes_read),
+                bytes_written=kernel.bytes_written,
+                fixed_bytes_written=self._fixed(kernel.bytes_written, grown.bytes_written),
+                parameter_bytes=parameter_bytes[number],
+                state_bytes=state_bytes[number],
+            )
+        self._add_tensors()
+        return self.builder.finish()
+
+    def _fixed(self, quantity: float, grown: float) -> float:
+        """Where the line through both sizes starts, between nothing and the quantity itself."""
+        slope = (grown - quantity) / (self.growth - 1)
+        return min(max(0.0, quantity - slope), quantity)
+
+    def _find_phase(self, kernel: Kernel) -> Phase:
+        place = self.place[kernel.node]
+        if place < self.trace.num_forward:
+            return Phase.FORWARD
+        return Phase.BACKWARD if place < self.trace.num_backward else Phase.UPDATE
+
+    def _find_splits(self) -> tuple[list[Split], list[bool]]:
+        """How each kernel splits, and which versions are partial sums when it does.
+
+        What does not grow although its kernel does is summed over the batch. Backward is linear in
+        the gradients it is given, so what it makes of partial sums alone is a partial sum, too.
+        """
+        partial = [False] * len(self.small.versions)
+        splits = []
+        for number, (kernel, grown) in enumerate(
+            zip(self.small.kernels, self.large.kernels, strict=True)
+        ):
+            grows = grown.bytes_read > kernel.bytes_read or grown.flops > kernel.flops
+            is_backward = self.phase[number] is Phase.BACKWARD
+            split = Split.NONE
+            if grown.bytes_written > kernel.bytes_written:
+                split = Split.BATCH
+            elif grows or (is_backward and any(partial[v] for v in self.reads[number])):
+                split = Split.SUM
+            splits.append(split)
+            for version in kernel.made:
+                is_larger = self.large.versions[version].bytes > self.small.versions[version].bytes
+                partial[version] = split is not Split.NONE and not is_larger
+        return splits, partial
+
+    def _find_partners(self) -> list[int]:
+        """The forward kernel of each backward one: by autograd's number, else by its inputs."""
+        by_sequence: dict[int, int] = {}
+        for node in self.place:
+            sequence = node.meta.get("seq_nr", -1)
+            if self.place[node] < self.trace.num_forward and sequence >= 0:
+                owner = self.small.kernel_of.get(node.name, -1)
+                if owner >= 0:
+                    by_sequence[sequence] = owner
+        partner = [-1] * len(self.small.kernels)
+        for number, kernel in enumerate(self.small.kernels):
+            if self.phase[number] is Phase.BACKWARD:
+                sequence = kernel.node.meta.get("seq_nr", -1)
+                if kernel.node.meta.get("is_gradient_acc"):
+                    sequence = -1  # autograd adds between ops, under the number of the last one
+                partner[number] = by_sequence.get(sequence, -1)
+                if partner[number] < 0:
+                    partner[number] = self._earliest_partner(number, partner)
+        return partner
+
+    def _earliest_partner(self, number: int, partner: list[int]) -> int:
+        """Of a kernel between autograd's ops: the earliest partner of what it reads.
+
+        A sum of gradients belongs to the value that all of them are for, so to the part of forward
+        that comes first.
+        """
+        found = []
+        for version in self.reads[number]:
+            source = self.small.versions[version].source
+            if source >= 0:
+                found.append(source if self.phase[source] is Phase.FORWARD else partner[source])
+        return min((each for each in found if each >= 0), default=-1)
+
+    def _module(self, number: int, partner: int) -> str:
+        node = self.small.kernels[number].node
+        if partner >= 0:
+            node = self.small.kernels[partner].node
+        if self.phase[number] is Phase.UPDATE:
+            return self._updated_module(self.small.kernels[number].node)
+        return str((node.meta.get("custom") or {}).get("module", ""))
+
+    def _updated_module(self, node: Node) -> str:
+        names = {f"{each}": name for each, name in self._placeholders().items()}
+        for each in node.all_input_nodes:
+            if each.name in names:
+                return names[each.name].rpartition(".")[0]
+        return ""
+
+    def _placeholders(self) -> dict[str, str]:
+        """The parameter of each placeholder of a parameter."""
+        nodes = [node for node in self.place if node.op == "placeholder"]
+        return {
+            node.name: name for node, name in zip(nodes, self.trace.parameter_names, strict=False)
+        }
+
+    def _count_state(self) -> tuple[list[float], list[float]]:
+        """Parameters go to the first op that reads them, optimiser state to the update."""
+        count = len(self.small.kernels)
+        parameter, state = [0.0] * count, [0.0] * count
+        num_parameters = len(self.trace.parameter_names)
+        num_inputs = self.trace.num_inputs
+        held = self.small.start[: len(self.small.start) - num_inputs]
+        for position, version in enumerate(held):
+            each = self.small.versions[version]
+            if each.readers:
+                owner = each.readers[0]
+                state[owner] += each.bytes
+                if position < num_parameters:
+                    parameter[owner] += each.bytes
+        return parameter, state
+
+    def _find_groups(self) -> list[int]:
+        """Kernels that share a parameter, its gradient, its optimiser state or a buffer."""
+        parent = list(range(len(self.small.kernels)))
+
+        def find(number: int) -> int:
+            while parent[number] != number:
+                parent[number] = parent[parent[number]]
+                number = parent[number]
+            return number
+
+        tied = set()
+        held = self.small.start[: len(self.small.start) - self.trace.num_inputs]
+        for version in held:
+            members = self._holders(version)
+            tied.update(members)
+            for member in members[1:]:
+                parent[find(member)] = find(members[0])
+        numbers: dict[int, int] = {}
+        return [
+            numbers.setdefault(find(k), len(numbers)) if k in tied else -1
+            for k in range(len(parent))
+        ]
+
+    def _holders(self, version: int) -> list[int]:
+        """Who touches what a placeholder holds, and who makes the gradient for its update."""
+        members = list(self.small.versions[version].readers)
+        for member in list(members):
+            if self.phase[member] is Phase.UPDATE:
+                gradient = self._gradient_maker(member)
+                if gradient >= 0:
+                    members.append(gradient)
+        return sorted(set(members))
+
+    def _gradient_maker(self, update: int) -> int:
+        for each in self.small.kernels[update].node.all_input_nodes:
+            kernel = self.small.kernel_of.get(each.name, -1)
+            if kernel >= 0 and self.phase[kernel] is Phase.BACKWARD:
+                return kernel
+        return -1
+
+    def _add_tensors(self) -> None:
+        pairs = zip(self.small.versions, self.large.versions, strict=True)
+        for number, (version, grown) in enumerate(pairs):
+            if version.source >= 0:
+                readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
+                self.builder.add_tensor(
+                    version.source,
+                    version.bytes,
+                    readers,
+                    fixed_bytes=self._fixed(version.bytes, grown.bytes),
+                    partial=self.partial[number],
+                )
+
+
+def _kind(node: Node) -> str:
+    packet = getattr(node.target, "_overloadpacket", None)
+    return str(getattr(packet, "__name__", node.target))
+
+
+def _precision(node: Node) -> str:
+    """Of what is computed: the first floating-point input, else output."""
+    values = [each.meta.get("val") for each in node.all_input_nodes] + [node.meta.get("val")]
+    for value in values:
+        dtype = getattr(value, "dtype", None)
+        if dtype in _PRECISIONS:
+            return _PRECISIONS[dtype]
+    return "fp32"

@@ -1,0 +1,96 @@
+"""Runs `package.module:factory` to get a model and its inputs.
+
+The only place where Meshwright runs code that a user names; graph, plan and cluster files are data.
+"""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.capture.capture import capture
+from meshwright.capture.trace import Loss
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph
+
+_KEYS = ("model", "args", "kwargs", "loss", "batch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A model and the inputs of one step."""
+
+    model: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    loss: Loss | None = None
+    batch: int | None = None
+    """Samples in the inputs; None: the first dimension of the first tensor."""
+
+
+def run_factory(name: str) -> Workload:
+    """Call a factory without arguments, with the current folder importable.
+
+    It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
+    `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory.
+    """
+    module_name, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        factory: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            factory = getattr(factory, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{quoted(name)}: cannot be imported ({error})") from None
+    if not callable(factory):
+        raise InputError(f"{quoted(name)}: must be a function, got {type(factory).__name__}")
+    try:
+        made = factory()
+    except Exception as error:
+        raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
+    return _read(name, made)
+
+
+AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def capture_workload(workload: Workload, optimizer: str, autocast: str | None = None) -> Graph:
+    """Capture a step of a workload; `autocast` by its short name."""
+    if autocast is not None and autocast not in AUTOCASTS:
+        known = ", ".join(AUTOCASTS)
+        raise InputError(f"autocast: must be one of {known}, got {quoted(autocast)}")
+    return capture(
+        workload.model,
+        workload.args,
+        workload.kwargs,
+        loss=workload.loss,
+        optimizer=optimizer,
+        batch=workload.batch,
+        autocast=AUTOCASTS[autocast] if autocast else None,
+    )
+
+
+def _read(name: str, made: Any) -> Workload:
+    if isinstance(made, tuple | list) and 1 <= len(made) <= 3:
+        made = dict(zip(_KEYS, made, strict=False))
+    if not isinstance(made, Mapping) or not isinstance(made.get("model"), nn.Module):
+        raise InputError(
+            f"{quoted(name)}: must return (model, args), (model, args, kwargs) or a mapping with "
+            f"{', '.join(_KEYS)}, got {type(made).__name__}"
+        )
+    unknown = sorted(str(key) for key in made if key not in _KEYS)
+    if unknown:
+        raise InputError(f"{quoted(name)}: unknown entries {', '.join(unknown)}")
+    args = made.get("args", ())
+    return Workload(
+        model=made["model"],
+        args=tuple(args) if isinstance(args, tuple | list) else (args,),
+        kwargs=dict(made.get("kwargs") or {}),
+        loss=made.get("loss"),
+        batch=made.get("batch"),
+    )

@@ -1,0 +1,64 @@
+"""Floating-point operations of one ATen op, from the shapes of what it reads and makes.
+
+torch's own registry where it knows the op; formulas here for what it counts as zero: attention as
+the CPU runs it, grouped matrix products and Fourier transforms. Element-wise ops count none: their
+time is their bytes.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+aten = torch.ops.aten
+
+
+def count_flops(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> float:
+    """FLOPs of a call; zero for ops that have no formula."""
+    packet = getattr(target, "_overloadpacket", None)
+    if packet in _FORMULAS:
+        return float(_FORMULAS[packet](*args, made=made))
+    if packet in flop_registry:
+        return float(flop_registry[packet](*args, **kwargs, out_val=made))
+    return 0.0
+
+
+def _attention(query: Any, key: Any, value: Any, *_: object, made: object) -> float:  # noqa: ARG001
+    """Scores (queries x keys x width) and their product with the values, every pair counted."""
+    heads, queries, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
+    return float(2 * heads * queries * key.shape[-2] * (width + value.shape[-1]))
+
+
+def _attention_backward(
+    gradient: Any, query: Any, key: Any, value: Any, *_: object, made: object  # noqa: ARG001
+) -> float:  # fmt: skip
+    """The scores once more, and two products for each of the two of forward."""
+    heads, queries, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
+    return float(2 * heads * queries * key.shape[-2] * (3 * width + 2 * value.shape[-1]))
+
+
+def _grouped_product(left: Any, right: Any, *_: object, made: Any) -> int:
+    """Two matrices are cut along what is summed over; all else is one product an element."""
+    if left.dim() == 2 and right.dim() == 2:
+        return 2 * int(left.numel()) * int(right.shape[-1])
+    return 2 * int(left.shape[-1]) * int(made.numel())
+
+
+def _fourier(values: Any, dims: Any, *_: object, made: Any) -> float:
+    """5 n log2 n real operations a transform of n points (Cooley and Tukey), half for real ones."""
+    points = math.prod(values.shape[dim] for dim in dims)
+    batch = values.numel() / points if points else 0.0
+    is_real = not (values.is_complex() and made.is_complex())
+    return float((0.5 if is_real else 1.0) * 5 * batch * points * math.log2(max(points, 2)))
+
+
+_FORMULAS: dict[Any, Callable[..., float]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    aten._grouped_mm: _grouped_product,
+    aten._fft_r2c: _fourier,
+    aten._fft_c2c: _fourier,
+    aten._fft_c2r: _fourier,
+}

@@ -1,0 +1,74 @@
+"""The update of one parameter, as the one fused op that runs on the target device."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import torch
+
+
+class Optimiser(StrEnum):
+    """How parameters are updated."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAM = "adam"
+    ADAMW = "adamw"
+
+
+LEARNING_RATE = 1e-3
+MOMENTUM = 0.9
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+"""torch.optim's defaults; they change no cost."""
+WEIGHT_DECAY = 1e-2
+"""torch.optim.AdamW's default."""
+
+
+def state_names(optimizer: Optimiser) -> tuple[str, ...]:
+    """The tensors that an optimiser keeps for each parameter."""
+    if optimizer is Optimiser.SGD:
+        return ()
+    if optimizer is Optimiser.MOMENTUM:
+        return ("momentum_buffer",)
+    return ("exp_avg", "exp_avg_sq", "step")
+
+
+def update_parameter(
+    optimizer: Optimiser,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    state: Sequence[torch.Tensor],
+) -> None:
+    """Update in place, by the fused kernel: one op a parameter instead of nine."""
+    if optimizer in (Optimiser.SGD, Optimiser.MOMENTUM):
+        torch._fused_sgd_(
+            [parameter],
+            [gradient],
+            list(state),
+            weight_decay=0.0,
+            momentum=MOMENTUM if state else 0.0,
+            lr=LEARNING_RATE,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+        return
+    mean, square, step = state
+    step += 1
+    update = torch._fused_adam_ if optimizer is Optimiser.ADAM else torch._fused_adamw_
+    update(
+        [parameter],
+        [gradient],
+        [mean],
+        [square],
+        [],
+        [step],
+        lr=LEARNING_RATE,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        weight_decay=WEIGHT_DECAY if optimizer is Optimiser.ADAMW else 0.0,
+        eps=EPSILON,
+        amsgrad=False,
+        maximize=False,
+    )

@@ -1,0 +1,250 @@
+"""Traces one training step, imperative as it is, into a flat list of ATen ops.
+
+Forward, loss, backward and optimiser run once on fake tensors under `make_fx`: nothing is
+allocated and nothing is computed, so a model on the meta device is enough. Private parts of torch
+are used here and nowhere else; the version is pinned in constraints.txt.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch import nn
+from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.nn.utils import stateless
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
+from meshwright.errors import InputError
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One training step as an FX graph whose placeholders are all tensors it starts from."""
+
+    module: GraphModule
+    """Takes parameters, buffers, optimiser state and inputs, flat and in this order; returns the
+    loss, then the gradients of `gradient_names`."""
+    parameter_names: tuple[str, ...]
+    buffer_names: tuple[str, ...]
+    gradient_names: tuple[str, ...]
+    """Parameters that get a gradient (and an update)."""
+    state_names: tuple[str, ...]
+    """The optimiser's tensors, for each parameter that needs a gradient."""
+    num_inputs: int
+    num_forward: int
+    """How many nodes belong to forward, ..."""
+    num_backward: int
+    """... and how many to forward and backward."""
+
+
+def trace_step(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    loss: Loss | None,
+    optimizer: Optimiser,
+    autocast: torch.dtype | None = None,
+) -> Trace:
+    """Trace a step of `model` on inputs of which only shapes and types count."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    parameters = _unique(model.named_parameters())
+    buffers = _unique(model.named_buffers())
+    trained = [name for name, each in parameters.items() if each.requires_grad]
+    if not trained:
+        raise InputError(
+            f"model {type(model).__name__}: must have a parameter that needs a gradient"
+        )
+    leaves, structure = pytree.tree_flatten((list(args), dict(kwargs)))
+    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
+    start = [
+        *(_fake(mode, each) for each in parameters.values()),
+        *(_fake(mode, each) for each in buffers.values()),
+        *(
+            _fake_state(mode, parameters[name], kind)
+            for name in trained
+            for kind in state_names(optimizer)
+        ),
+        *(_fake(mode, each) for each in tensors),
+    ]
+    marks: dict[str, int] = {}
+    gradient_names: list[str] = []
+
+    def step(*flat: torch.Tensor) -> list[torch.Tensor]:
+        rest = list(flat)
+        given = {name: rest.pop(0) for name in parameters}
+        held = {name: rest.pop(0) for name in buffers}
+        state = {name: [rest.pop(0) for _ in state_names(optimizer)] for name in trained}
+        queue = iter(rest)
+        inputs = [next(queue) if isinstance(each, torch.Tensor) else each for each in leaves]
+        new_args, new_kwargs = pytree.tree_unflatten(inputs, structure)
+        leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
+        # Backward too: activation checkpointing runs modules again in it.
+        with (
+            stateless._reparametrize_module(model, {**leaf, **held}, tie_weights=True),
+            _named_modules(model),
+        ):
+            with _autocast(autocast):
+                value = find_loss(model(*new_args, **new_kwargs), loss)
+            marks["forward"] = _num_nodes()
+            assert value.grad_fn is not None
+            setup_stacktrace_preservation_hooks([value.grad_fn])
+            found = torch.autograd.grad(value, [leaf[name] for name in trained], allow_unused=True)
+        gradients = {
+            name: _laid_out(gradient, given[name])
+            for name, gradient in zip(trained, found, strict=True)
+            if gradient is not None
+        }
+        gradient_names.extend(gradients)
+        marks["backward"] = _num_nodes()
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                update_parameter(optimizer, given[name], gradient, state[name])
+        return [value, *gradients.values()]
+
+    with _explained(model), mode, fx_traceback.preserve_node_meta():
+        module = make_fx(step, tracing_mode="real")(*start)
+    return Trace(
+        module=module,
+        parameter_names=tuple(parameters),
+        buffer_names=tuple(buffers),
+        gradient_names=tuple(gradient_names),
+        state_names=tuple(f"{name}.{kind}" for name in trained for kind in state_names(optimizer)),
+        num_inputs=len(tensors),
+        num_forward=marks["forward"],
+        num_backward=marks["backward"],
+    )
+
+
+def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
+    """The scalar to differentiate: `loss(output)`, the output itself, or its `loss` entry."""
+    value = output
+    if loss is not None:
+        value = loss(output)
+    elif not isinstance(output, torch.Tensor):
+        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if not isinstance(value, torch.Tensor) or value.numel() != 1:
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
+        raise InputError(
+            f"loss: must be a scalar tensor, got {shape}; pass loss=, a function from the model's "
+            f"output to a scalar"
+        )
+    if not value.requires_grad:
+        raise InputError("loss: must depend on a parameter that needs a gradient")
+    return value
+
+
+def _unique(named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """By name, tied ones once (as named_parameters gives them)."""
+    return dict(named)
+
+
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of the same shape, strides and type, on a fake CPU.
+
+    The target device is a symbol: fake CUDA tensors abort a CPU build of torch in autograd.
+    """
+    with mode:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def _fake_state(mode: FakeTensorMode, parameter: torch.Tensor, kind: str) -> torch.Tensor:
+    with mode:
+        if kind == "step":
+            return torch.empty((), dtype=torch.float32, device="cpu")
+        return torch.empty_strided(
+            parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
+        )
+
+
+def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The gradient with its parameter's strides, copied if need be.
+
+    What `backward()` does when it accumulates into `.grad`, and what fused optimisers rely on.
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
+
+
+def _num_nodes() -> int:
+    mode = get_proxy_mode()
+    assert mode is not None
+    return len(mode.tracer.graph.nodes)
+
+
+def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
+    return torch.autocast("cpu", dtype=dtype) if dtype else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _named_modules(model: nn.Module) -> Iterator[None]:
+    """While this holds, every node that a submodule's forward makes carries the module's path."""
+    open_contexts: list[contextlib.AbstractContextManager[Any]] = []
+    handles = []
+
+    def enter(path: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            context = fx_traceback.annotate({"module": path})
+            context.__enter__()
+            open_contexts.append(context)
+
+        return hook
+
+    def leave(*_: object) -> None:
+        open_contexts.pop().__exit__(None, None, None)
+
+    for path, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter(path)))
+        handles.append(module.register_forward_hook(leave, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _explained(model: nn.Module) -> Iterator[None]:
+    """Turn what tracing raises into one line: which module, which line, what to change."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InputError(
+            f"model {type(model).__name__}: cannot be traced, because {_place(error)} depends on "
+            f"the values of a tensor ({error.func}); compute with masks of fixed shape instead "
+            f"(for experts: a grouped or batched implementation)"
+        ) from error
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(
+            f"model {type(model).__name__}: cannot be traced at {_place(error)}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line that is neither torch's nor ours."""
+    own = (Path(torch.__file__).parent, Path(__file__).parent)
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in own):
+            return f"{Path(frame.filename).name}:{frame.lineno} ({frame.line})"
+    return "an unknown line"

@@ -1,0 +1,92 @@
+"""`meshwright capture`: a user's own function becomes a graph file."""
+
+from pathlib import Path
+
+import pytest
+from cli_runner import run
+
+from meshwright.graph.graph import Graph
+
+pytest.importorskip("torch", reason="capture needs the torch extra")
+
+FACTORIES = """
+import torch
+from torch import nn
+
+
+def pair():
+    with torch.device("meta"):
+        return nn.Sequential(nn.Linear(8, 4), nn.Flatten(0), nn.Softmax(0)), (torch.empty(4, 8),)
+
+
+def mapping():
+    with torch.device("meta"):
+        return {
+            "model": nn.Linear(8, 4),
+            "args": (torch.empty(6, 8),),
+            "loss": lambda y: y.square().mean(),
+        }
+
+
+def strange():
+    return {"model": nn.Linear(8, 4), "color": "red"}
+
+
+def broken():
+    raise RuntimeError("no such thing")
+
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / f"factories_{tmp_path.name}.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_a_factory_is_called_and_captured(folder: Path) -> None:
+    result = run("capture", f"factories_{folder.name}:mapping", "-o", "step.json.gz", "--json")
+    assert result.code == 0, result.err
+    assert "importing and calling" in result.err
+    assert result.json["batch"] == 6
+    assert result.json["parameter_bytes"] == 4 * (8 * 4 + 4)
+    assert Graph.load(folder / "step.json.gz").num_ops == result.json["ops"]
+
+
+def test_a_factory_can_be_planned_at_once(folder: Path) -> None:
+    result = run(
+        "plan", f"factories_{folder.name}:mapping", "--cluster", "h200-x1", "--method", "single",
+        "--json",
+    )  # fmt: skip
+    assert result.code == 0, result.err
+    assert result.json["step_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pair", "loss: must be a scalar tensor, got (16,)"),
+        ("strange", "unknown entries color"),
+        ("broken", "raised RuntimeError: no such thing"),
+        ("number", "must be a function, got int"),
+        ("missing", "cannot be imported"),
+    ],
+)
+def test_what_a_factory_does_wrong_is_one_line(folder: Path, name: str, message: str) -> None:
+    result = run("capture", f"factories_{folder.name}:{name}", "-o", "step.json")
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+    assert not (folder / "step.json").exists()
+
+
+def test_unknown_options_are_refused(folder: Path) -> None:
+    name = f"factories_{folder.name}:mapping"
+    result = run("capture", name, "-o", "step.json", "--autocast", "int4")
+    assert (result.code, "autocast: must be one of bf16, fp16" in result.err) == (2, True)
+    result = run("capture", name, "-o", "step.json", "--optimizer", "lion")
+    assert (result.code, "optimizer: must be one of" in result.err) == (2, True)
