@@ -61,13 +61,15 @@ def plan(
     budget_seconds: float = 30.0,
     *,
     sharing: str = "fair",
+    microbatches: Sequence[int] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
 
     `graph` is a Graph, the path of a graph file, the name of a model of the zoo or a
-    "package.module:factory" (see `load_graph`); `progress` receives a line of text now and then.
-    That no plan fits is an answer too: `plan` is None.
+    "package.module:factory" (see `load_graph`); `microbatches` are the numbers that pipelines
+    may use (none: whatever is best); `progress` receives a line of text now and then. That no
+    plan fits is an answer too: `plan` is None.
     """
     return find_plan(
         load_graph(graph),
@@ -76,6 +78,7 @@ def plan(
         seed=seed,
         budget_seconds=budget_seconds,
         sharing=sharing,
+        microbatches=microbatches,
         progress=progress,
     )
 

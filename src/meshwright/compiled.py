@@ -37,6 +37,11 @@ def inlined(function: F) -> F:
     return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
 
 
+def outlined(function: F) -> F:
+    """Compile a helper of kernels once, as a function: for what is long and rarely called."""
+    return cast(F, numba.njit(**_OPTIONS)(function))
+
+
 class _Announcer(event.Listener):
     """Writes one line when one of our kernels is really compiled, none when it is cached."""
 
@@ -57,8 +62,12 @@ class _Announcer(event.Listener):
         pass
 
 
+_ANNOUNCER = _Announcer()
+"""One for the process, so that it is said once."""
+
+
 @contextmanager
 def announced_compilation() -> Iterator[None]:
     """Within this, a kernel that has to be compiled is announced on standard error."""
-    with event.install_listener("numba:compile", _Announcer()):
+    with event.install_listener("numba:compile", _ANNOUNCER):
         yield

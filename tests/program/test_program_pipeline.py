@@ -278,3 +278,20 @@ def test_a_parameter_server_goes_on_with_backward_while_gradients_travel() -> No
     finish = dict(zip(graph.op_names, timeline.finish[::2], strict=False))
     assert finish["b1"] == 1
     assert finish["b0"] == 2
+
+
+def test_a_replicated_stage_may_gather_in_the_middle_of_an_action() -> None:
+    # f0 on half the rows 1/2, gather 2 bytes of 4, f1 on all of them 1, f2 on half 1/2.
+    builder = GraphBuilder("middle")
+    f0 = builder.add_op("f0", seconds={"any": 1.0})
+    f1 = builder.add_op("f1", split=Split.NONE, seconds={"any": 1.0})
+    f2 = builder.add_op("f2", seconds={"any": 1.0})
+    builder.add_tensor(f0, 4.0, [f1])
+    builder.add_tensor(f1, 4.0, [f2])
+    graph = builder.finish()
+    part = Part(ops=graph.op_names, devices=("d0", "d1"))
+    schedule = Schedule(kind=ScheduleKind.GPIPE, microbatches=1)
+    plan = Plan(parts=(part,), schedule=schedule)
+    assert simulate(graph, connected(2), plan).step_seconds == pytest.approx(0.5 + 2 + 1 + 0.5)
+    with pytest.raises(InputError, match="op 'f1' needs the whole batch in the middle"):
+        simulate(graph, connected(2), plan, granularity="part")

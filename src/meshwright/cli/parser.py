@@ -70,6 +70,14 @@ def _add_plan(commands: Any) -> None:
         metavar="N",
         help="the same seed gives the same plan (default: 0)",
     )
+    parser.add_argument(
+        "--microbatches",
+        type=_count,
+        nargs="+",
+        default=(),
+        metavar="M",
+        help="numbers of microbatches that pipelines may use (default: whatever is best)",
+    )
     _add_batch(parser)
     _add_sharing(parser)
     parser.add_argument(

@@ -59,6 +59,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             seed=arguments.seed,
             budget_seconds=arguments.budget,
             sharing=arguments.sharing,
+            microbatches=arguments.microbatches,
             progress=progress,
         )
     return answer, notice.was_pressed

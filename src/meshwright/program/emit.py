@@ -69,35 +69,36 @@ def emit_tensors(given: Given, made: Made) -> None:
         source = given.tensors[t].source
         part = given.ops[source].part
         replicas = given.parts[part + 1].slot - given.parts[part].slot
-        has_now, has_later = False, False
-        for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
-            if (
-                given.ops[given.readers[u]].action == _UPDATE
-                and given.ops[source].action != _UPDATE
-            ):
-                has_later = True
-            else:
-                has_now = True
         microbatches = given.ops[source].microbatches
+        has_now, has_later = _find_readers(given, t)
+        # What updates read is added up over microbatches and, in buckets, over replicas.
         gathers = has_later and (microbatches > 1 or given.tensors[t].bucket >= 0)
-        if has_now or not gathers:
-            for m in range(microbatches):
-                base = _add_outputs(given, made, t, m, replicas)
-                made.counts[STAMP] += 1
-                for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
-                    j = given.readers[u]
-                    is_later = (
-                        given.ops[j].action == _UPDATE and given.ops[source].action != _UPDATE
-                    )
-                    if not (is_later and gathers):
-                        _serve_reader(given, made, t, m, j, base, False)
-        if gathers:
-            base = _add_outputs(given, made, t, 0, replicas)
-            _accumulate(given, made, t, base, replicas)
+        first = 0 if has_now or not gathers else microbatches
+        for m in range(first, microbatches + gathers):
+            is_gathered = m == microbatches
+            base = _add_outputs(given, made, t, 0 if is_gathered else m, replicas)
+            if is_gathered:
+                _accumulate(given, made, t, base, replicas)
             made.counts[STAMP] += 1
             for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
-                if given.ops[given.readers[u]].action == _UPDATE:
-                    _serve_reader(given, made, t, 0, given.readers[u], base, True)
+                reader = given.readers[u]
+                is_later = gathers and given.ops[reader].action == _UPDATE
+                if is_later == is_gathered:
+                    turn = 0 if is_gathered else m
+                    _serve_reader(given, made, t, turn, reader, base, is_gathered)
+
+
+@inlined
+def _find_readers(given: Given, t: Int) -> tuple[Bool, Bool]:
+    """Whether any reader wants the tensor of every microbatch, and whether one is an update."""
+    has_now, has_later = False, False
+    is_update = given.ops[given.tensors[t].source].action == _UPDATE
+    for u in range(given.tensors[t].first_use, given.tensors[t + 1].first_use):
+        if given.ops[given.readers[u]].action == _UPDATE and not is_update:
+            has_later = True
+        else:
+            has_now = True
+    return has_now, has_later
 
 
 @inlined
@@ -150,11 +151,13 @@ def _serve_reader(
     is_partial = given.tensors[t].is_partial and not is_synchronised
     wants_whole = given.ops[j].split == _NONE
     gathers = wants_whole and replicas > 1 and (is_rows or is_partial)
+    # Within an action nothing waits for its start; a gather in the middle of it least of all.
+    is_within = part == target and given.ops[source].action == given.ops[j].action
     for q in range(given.parts[target + 1].slot - given.parts[target].slot):
         slot = given.parts[target].slot + q
         reader = instance(given, j, m, q)
         first_unit = -1
-        if given.is_scheduled and given.parts[target].first_unit[given.ops[j].action] >= 0:
+        if given.is_scheduled and not is_within:
             first_unit = instance(given, given.parts[target].first_unit[given.ops[j].action], m, q)
         before = first_unit if first_unit >= 0 else reader
         if target == part and not gathers:

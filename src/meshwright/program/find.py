@@ -3,7 +3,7 @@
 Each of these leaves the buffer and the instruction that writes it in `counts`.
 """
 
-from meshwright.compiled import Bool, Float, Int, inlined
+from meshwright.compiled import Bool, Float, Int, inlined, outlined
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     FOUND_BUFFER,
@@ -180,7 +180,7 @@ def find_rows(
     made.held[device].rows_writer = made.counts[FOUND_WRITER]
 
 
-@inlined
+@outlined
 def _gather_pieces(
     given: Given,
     made: Made,
@@ -265,7 +265,7 @@ def find_whole(
     made.counts[FOUND_WRITER] = made.held[device].whole_writer
 
 
-@inlined
+@outlined
 def _collect_all(
     given: Given, made: Made, t: Int, m: Int, base: Int, is_gathered: Bool, is_partial: Bool
 ) -> None:

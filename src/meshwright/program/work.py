@@ -89,16 +89,20 @@ def _replica_seconds(
     split: npt.NDArray[np.int8],
     microbatches: int,
 ) -> tuple[Floats, Ints]:
-    """Time of every op on every replica of its part, each on its rows of a microbatch."""
+    """Time of every op on every replica of its part, each on its rows of a microbatch.
+
+    Updates run once, on gradients of the whole batch.
+    """
     samples = graph.batch / microbatches
     columns: dict[tuple[int, float], int] = {}
     column_of = np.empty(len(placement.replica_device), dtype=np.int32)
-    whole_of = np.empty_like(column_of)
+    whole_of, update_of = np.empty_like(column_of), np.empty_like(column_of)
     for slot, device in enumerate(placement.replica_device.tolist()):
         share = float(placement.replica_to[slot] - placement.replica_from[slot])
         kind = int(cluster.type_of[device])
         column_of[slot] = columns.setdefault((kind, share), len(columns))
         whole_of[slot] = columns.setdefault((kind, 1.0), len(columns))
+        update_of[slot] = columns.setdefault((kind, float(microbatches)), len(columns))
     times = np.stack(
         [
             op_seconds(graph, cluster.types[cluster.type_names[kind]], samples * share)
@@ -111,6 +115,7 @@ def _replica_seconds(
     op = np.repeat(np.arange(graph.num_ops), replicas)
     slots = placement.replica_start[placement.part_of_op][op] + (np.arange(len(op)) - start[op])
     column = np.where(split[op] == Split.NONE, whole_of[slots], column_of[slots])
+    column = np.where(graph.phase[op] == Phase.UPDATE, update_of[slots], column)
     return times[column, op], start
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
+from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined, outlined
 from meshwright.simulate.heap import ENTRY, pop, push
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE, collect, place, set_rates
 
@@ -145,9 +145,9 @@ def _run(state: State, with_log: Bool) -> None:
     now = 0.0
     while True:
         _pass_on(state, now)
-        while state.counts[_ASKED] > 0:
+        if state.counts[_ASKED] > 0:
             _pick(state, now)
-            _pass_on(state, now)
+            continue
         if state.counts[_CHANGED] > 0:
             num_set = _share(state, now)
             if with_log:
@@ -160,7 +160,8 @@ def _run(state: State, with_log: Bool) -> None:
         if now == np.inf:
             return
         _take_events(state, now)
-        _take_finished_flows(state, now)
+        if state.counts[_CLASSES] > 0:
+            _take_finished_flows(state, now)
 
 
 @inlined
@@ -277,7 +278,7 @@ def _take_events(state: State, now: Float) -> None:
             _start_flow(state, code, now)
 
 
-@inlined
+@outlined
 def _start_flow(state: State, task: Int, now: Float) -> None:
     each = np.int64(state.tasks[task].flow_class)
     if state.classes[each].size == 0:
@@ -312,7 +313,7 @@ def _change(state: State, each: Int) -> None:
         state.counts[_CHANGED] += 1
 
 
-@inlined
+@outlined
 def _take_finished_flows(state: State, now: Float) -> None:
     while state.counts[_CLASSES] > 0:
         each = np.int64(state.class_heap[0])
@@ -333,7 +334,7 @@ def _take_finished_flows(state: State, now: Float) -> None:
         _change(state, each)
 
 
-@inlined
+@outlined
 def _share(state: State, now: Float) -> Int:
     """New rates for every class that shares links with one that changed; they end in `changed`."""
     for k in range(state.counts[_CHANGED]):
@@ -365,7 +366,7 @@ def _share(state: State, now: Float) -> Int:
     return num_set
 
 
-@inlined
+@outlined
 def _write_log(state: State, num_set: Int, now: Float) -> None:
     """Log the new rates; past the end of the log only count, so that the caller can make room."""
     logged = state.counts[_LOGGED]

@@ -1,0 +1,1 @@
+"""Searches: from a graph and a cluster to an Answer."""

@@ -1,0 +1,157 @@
+"""A graph and a cluster as the arrays that searches for placements work on.
+
+A unit is what moves as one: a co-location group, or an op without one. Knows nothing of schedules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import op_seconds
+from meshwright.graph.graph import Graph, Phase
+from meshwright.plan.plan import Discipline, Plan, place_ops
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Records = npt.NDArray[np.void]
+
+EDGE = np.dtype([("op", np.int32), ("bytes", np.float64)], align=True)
+"""One use of a tensor, seen from its source (the op is the reader) or its reader (the source)."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Instance:
+    """What decides the time and the memory of a placement."""
+
+    graph: Graph
+    cluster: Cluster
+    seconds: Floats
+    """Of each op (row) on each device type (column, as in `cluster.type_names`), whole batch."""
+    type_of: Ints
+    """Of each device."""
+    bandwidth: Floats
+    latency: Floats
+    out_edges: Records
+    """EDGEs to readers, op after op ..."""
+    out_start: Ints
+    """... from where, one entry more than ops."""
+    in_edges: Records
+    in_start: Ints
+    unit_of: Ints
+    """Of each op; units are numbered by their first op."""
+    unit_start: Ints
+    unit_ops: Ints
+    """The ops of unit u are `unit_ops[unit_start[u]:unit_start[u + 1]]`, rising."""
+    unit_seconds: Floats
+    """Unit x device type: the sum over its ops."""
+    unit_bytes: Floats
+    """Memory that a unit holds at the turn from forward to backward; see `held_bytes`."""
+
+    @property
+    def num_ops(self) -> int:
+        """How many ops."""
+        return len(self.seconds)
+
+    @property
+    def num_units(self) -> int:
+        """How many units."""
+        return len(self.unit_start) - 1
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices."""
+        return len(self.type_of)
+
+
+def make_instance(graph: Graph, cluster: Cluster) -> Instance:
+    """The arrays of a graph on a cluster."""
+    types = [cluster.types[name] for name in cluster.type_names]
+    seconds = np.stack([op_seconds(graph, each, graph.batch) for each in types], axis=1)
+    unit_of, unit_start, unit_ops = _find_units(graph)
+    num_units = len(unit_start) - 1
+    source, target = graph.edges
+    out_edges, out_start = _edges_by(source, target, graph)
+    in_edges, in_start = _edges_by(target, source, graph)
+    columns = [
+        np.bincount(unit_of, weights=seconds[:, kind], minlength=num_units)
+        for kind in range(len(types))
+    ]
+    return Instance(
+        graph=graph,
+        cluster=cluster,
+        seconds=np.ascontiguousarray(seconds),
+        type_of=cluster.type_of,
+        bandwidth=cluster.bandwidth,
+        latency=cluster.latency,
+        out_edges=out_edges,
+        out_start=out_start,
+        in_edges=in_edges,
+        in_start=in_start,
+        unit_of=unit_of,
+        unit_start=unit_start,
+        unit_ops=unit_ops,
+        unit_seconds=np.stack(columns, axis=1),
+        unit_bytes=np.bincount(unit_of, weights=held_bytes(graph), minlength=num_units).astype(
+            np.float64
+        ),
+    )
+
+
+def held_bytes(graph: Graph) -> Floats:
+    """For each op what its device holds for it when forward ends, at least.
+
+    Its weights and optimiser state, what it saves, and those of its outputs that a backward op
+    reads. Copies that other devices receive, workspace and gradients come on top: a placement that
+    fits by this may still not fit in the simulator, which decides.
+    """
+    reads_back = (graph.phase[graph.use_op] == Phase.BACKWARD) & (
+        graph.phase[graph.tensor_source[graph.use_tensor]] == Phase.FORWARD
+    )
+    kept = np.unique(graph.use_tensor[reads_back])
+    held = graph.state_bytes + graph.saved_bytes
+    np.add.at(held, graph.tensor_source[kept], graph.tensor_bytes[kept])
+    return held
+
+
+def placement_plan(
+    instance: Instance,
+    device_of_op: Sequence[int] | Ints,
+    priorities: Sequence[float] | Floats = (),
+    discipline: Discipline = Discipline.FIFO,
+) -> Plan:
+    """The plan that runs each op whole on one device."""
+    return place_ops(
+        instance.graph.op_names,
+        np.asarray(device_of_op).tolist(),
+        [device.name for device in instance.cluster.devices],
+        np.asarray(priorities, dtype=np.float64).tolist(),
+        discipline,
+    )
+
+
+def _find_units(graph: Graph) -> tuple[Ints, Ints, Ints]:
+    """The unit of each op, and the ops of each unit."""
+    group = graph.group.astype(np.int64)
+    # Ops without a group get a number of their own above all groups'.
+    label = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.num_ops))
+    _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    unit_of = rank[inverse]
+    start = np.zeros(len(first) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(unit_of, minlength=len(first)), out=start[1:])
+    return unit_of, start, np.argsort(unit_of, kind="stable").astype(np.int32)
+
+
+def _edges_by(rows: Ints, entries: Ints, graph: Graph) -> tuple[Records, Ints]:
+    """EDGEs gathered under `rows`."""
+    order = np.argsort(rows, kind="stable")
+    edges = np.zeros(len(order), EDGE)
+    edges["op"] = entries[order]
+    edges["bytes"] = graph.tensor_bytes[graph.use_tensor[order]]
+    start = np.zeros(graph.num_ops + 1, dtype=np.int32)
+    np.cumsum(np.bincount(rows, minlength=graph.num_ops), out=start[1:])
+    return edges, start

@@ -1,0 +1,151 @@
+"""Turns a plan into an Answer: simulates it and holds its memory against the devices'."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import quoted
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.plan import Plan
+from meshwright.search.bound import Floats, devices_needed
+from meshwright.simulate.simulate import simulate
+from meshwright.units import format_bytes
+
+MAX_OP_INSTANCES = 2_000_000
+"""Plans with more op instances than this are simulated at granularity part; about 1 us each."""
+MEMORY_TOLERANCE = 1e-9
+"""Relative. Sums of bytes in another order differ in the last bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the simulator says of a plan."""
+
+    step_seconds: float
+    peak_bytes: tuple[float, ...]
+    binding: str
+    """Which device lacks memory, and how much; empty when the plan fits."""
+    missing_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether every device has room."""
+        return not self.binding
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Smaller is better: what fits first, then what is faster."""
+        return self.missing_bytes, self.step_seconds
+
+
+def try_plan(
+    graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair", granularity: str = "op"
+) -> Verdict:
+    """Simulate a plan."""
+    timeline = simulate(graph, cluster, plan, sharing=sharing, granularity=granularity)
+    peak = np.array(timeline.peak_bytes)
+    over = peak - cluster.memory_bytes * (1 + MEMORY_TOLERANCE)
+    missing = float(np.maximum(over, 0.0).sum())
+    return Verdict(
+        step_seconds=timeline.step_seconds,
+        peak_bytes=tuple(timeline.peak_bytes),
+        binding=_explain(graph, cluster, peak, int(np.argmax(over))) if missing > 0 else "",
+        missing_bytes=missing,
+    )
+
+
+def tighten(limits: Floats, cluster: Cluster, verdict: Verdict) -> Floats:
+    """Lower the memory that a search may fill by what its last plan lacked, and half of it.
+
+    Searches count what ops hold; what is received, gradients and workspace come on top.
+    """
+    over = np.array(verdict.peak_bytes) - cluster.memory_bytes
+    lowered: Floats = np.maximum(limits - 1.5 * np.maximum(over, 0.0), 0.0)
+    return lowered
+
+
+def judge(
+    method: str,
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    bound: float,
+    started: float,
+    statistics: Mapping[str, float],
+    sharing: str = "fair",
+    verdict: Verdict | None = None,
+) -> Answer:
+    """The answer of a method that found this plan; `started` is a `perf_counter` time.
+
+    `verdict` is given where the method has simulated the plan under the same sharing already.
+    """
+    if verdict is None:
+        verdict = try_plan(graph, cluster, plan, sharing, _granularity(plan))
+    if not verdict.fits:
+        more = {"missing_bytes": verdict.missing_bytes}
+        return refuse(
+            method, verdict.binding, bound, started, {**statistics, **more}, verdict.peak_bytes
+        )
+    is_proved = verdict.step_seconds <= bound * (1 + 1e-9)
+    return Answer(
+        method=method,
+        plan=plan,
+        step_seconds=verdict.step_seconds,
+        bound_seconds=bound,
+        stop=Stop.PROVED if is_proved else Stop.LIMIT,
+        search_seconds=perf_counter() - started,
+        peak_bytes=verdict.peak_bytes,
+        statistics=statistics,
+    )
+
+
+def refuse(
+    method: str,
+    binding: str,
+    bound: float,
+    started: float,
+    statistics: Mapping[str, float] | None = None,
+    peak_bytes: tuple[float, ...] = (),
+) -> Answer:
+    """The answer of a method that has no plan that fits."""
+    return Answer(
+        method=method,
+        plan=None,
+        step_seconds=math.inf,
+        bound_seconds=bound,
+        stop=Stop.INFEASIBLE,
+        binding=binding,
+        search_seconds=perf_counter() - started,
+        peak_bytes=peak_bytes,
+        statistics=statistics or {},
+    )
+
+
+def _granularity(plan: Plan) -> str:
+    if plan.schedule is None:
+        return "op"
+    replicas = sum(len(part.ops) * len(part.devices) for part in plan.parts)
+    return "op" if replicas * plan.schedule.microbatches <= MAX_OP_INSTANCES else "part"
+
+
+def _explain(graph: Graph, cluster: Cluster, peak: Floats, worst: int) -> str:
+    """Name the device that lacks the most, the bytes, and how many devices would do if more."""
+    device = cluster.devices[worst]
+    missing = peak[worst] - device.memory_bytes
+    text = (
+        f"device {quoted(device.name)} needs {format_bytes(float(peak[worst]))}, has "
+        f"{format_bytes(device.memory_bytes)}: {format_bytes(missing)} ({missing:.0f} bytes) are "
+        f"missing"
+    )
+    # What all devices hold together, spread evenly over devices like the largest: what a plan
+    # that balances memory would need, and never fewer than the state alone does.
+    most = float(cluster.memory_bytes.max())
+    wanted = max(devices_needed(graph, cluster), math.ceil(float(peak.sum()) / most))
+    if wanted > cluster.num_devices:
+        text += f"; {wanted} devices of {format_bytes(most)} would do by the memory bound"
+    return text

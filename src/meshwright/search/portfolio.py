@@ -1,0 +1,192 @@
+"""Finds a plan by a named method, or by all of them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from types import MappingProxyType
+from typing import Protocol
+
+from meshwright.cluster.build import fully_connected
+from meshwright.cluster.cluster import Cluster
+from meshwright.compiled import announced_compilation
+from meshwright.errors import InputError, quoted
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.answer import Answer, Stop
+from meshwright.search.baseline import data, data_proportional, round_robin, single
+from meshwright.search.bound import memory_bound, plan_bound
+from meshwright.search.consecutive import consecutive
+from meshwright.search.heft import heft
+from meshwright.search.instance import make_instance
+from meshwright.search.judge import refuse
+from meshwright.search.mcmc import mcmc
+from meshwright.search.metis import metis
+from meshwright.search.pipedream import pipedream
+from meshwright.units import format_seconds
+
+
+class Method(Protocol):
+    """A search for a plan."""
+
+    def __call__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        *,
+        seed: int = 0,
+        budget_seconds: float = 30.0,
+        sharing: str = "fair",
+    ) -> Answer:
+        """Search; the same seed gives the same answer unless the budget cuts it short."""
+
+
+# From the quickest to the slowest, so that an interrupted `auto` has something.
+_SEARCHES: Mapping[str, Method] = MappingProxyType(
+    {
+        "single": single,
+        "round-robin": round_robin,
+        "data": data,
+        "data-proportional": data_proportional,
+        "metis": metis,
+        "heft": heft,
+        "consecutive": consecutive,
+        "pipedream": pipedream,
+        "mcmc": mcmc,
+    }
+)
+
+METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
+"""What `find_plan` knows."""
+
+
+def find_plan(
+    graph: Graph,
+    cluster: Cluster,
+    method: str = "auto",
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    progress: Callable[[str], None] | None = None,
+    microbatches: Sequence[int] = (),
+) -> Answer:
+    """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
+
+    `microbatches`: the numbers that pipelines may use; none: whatever is best. The budget does not
+    count the compilation of kernels, which happens once on a machine.
+    """
+    if method not in METHODS:
+        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {quoted(method)}")
+    if not budget_seconds > 0:
+        raise InputError(f"budget_seconds: must be positive, got {budget_seconds}")
+    if graph.num_ops == 0:
+        raise InputError(f"graph {graph.name}: must have at least one op to be planned")
+    for count in microbatches:
+        if not 1 <= count <= 1_000_000:
+            raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
+    _compile_kernels(method)
+    started = perf_counter()
+    report = progress or (lambda _: None)
+    reason = memory_bound(graph, cluster)
+    if reason is not None:
+        bound = plan_bound(make_instance(graph, cluster))
+        return refuse(method, reason, bound, started)
+    if method != "auto":
+        search = _find_method(method, microbatches)
+        answer = search(graph, cluster, seed=seed, budget_seconds=budget_seconds, sharing=sharing)
+        report(_line(method, answer))
+        return answer
+    searches = {name: _find_method(name, microbatches) for name in _SEARCHES}
+    until = started + budget_seconds
+    return _find_best(searches, graph, cluster, seed, until, sharing, report)
+
+
+def _find_method(name: str, microbatches: Sequence[int]) -> Method:
+    if microbatches and name == "consecutive":
+        return partial(consecutive, microbatches=microbatches)
+    if microbatches and name == "pipedream":
+        return partial(pipedream, microbatches=microbatches)
+    return _SEARCHES[name]
+
+
+def _compile_kernels(method: str) -> None:
+    """Run the methods on the smallest step there is, so that compilation is not searching."""
+    builder = GraphBuilder("smallest", batch=2)
+    forward = builder.add_op("forward", seconds={"any": 1.0})
+    backward = builder.add_op("backward", phase=Phase.BACKWARD, seconds={"any": 1.0})
+    update = builder.add_op("update", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0})
+    builder.add_tensor(forward, 1.0, [backward])
+    builder.add_tensor(backward, 1.0, [update], partial=True)
+    cluster = fully_connected(num_devices=2, device_type="cpu", bytes_per_second=1.0)
+    with announced_compilation():
+        for name in _SEARCHES if method == "auto" else (method,):
+            _SEARCHES[name](builder.finish(), cluster, budget_seconds=0.01)
+
+
+def _find_best(
+    searches: Mapping[str, Method],
+    graph: Graph,
+    cluster: Cluster,
+    seed: int,
+    until: float,
+    sharing: str,
+    report: Callable[[str], None],
+) -> Answer:
+    """Run all methods, within what is left of the budget; Ctrl-C ends it with the best so far."""
+    started = perf_counter()
+    bound = plan_bound(make_instance(graph, cluster))
+    answers: dict[str, Answer] = {}
+    is_interrupted = False
+    try:
+        for name, search in searches.items():
+            left = until - perf_counter()
+            if answers and left <= 0:
+                break
+            budget = max(left, 1e-3)
+            found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
+            answers[name] = found
+            report(_line(name, found))
+    except KeyboardInterrupt:
+        if not answers:
+            raise
+        is_interrupted = True
+    is_interrupted |= any("interrupted" in each.statistics for each in answers.values())
+    return _best_answer(answers, bound, started, is_interrupted)
+
+
+def _best_answer(
+    answers: Mapping[str, Answer], bound: float, started: float, is_interrupted: bool
+) -> Answer:
+    """The fastest that fits, with the bound on all plans; else why the nearest does not fit."""
+    statistics = {f"{name}_seconds": each.step_seconds for name, each in answers.items()}
+    if is_interrupted:
+        statistics["interrupted"] = 1.0
+    winner = min(answers, key=lambda name: answers[name].step_seconds)
+    best = answers[winner]
+    if best.plan is None:
+        lacking = {name: _missing(each) for name, each in answers.items()}
+        nearest = min(lacking, key=lambda name: lacking[name])
+        binding = f"{answers[nearest].binding} (by the nearest method, {nearest})"
+        return refuse("auto", binding, bound, started, statistics, answers[nearest].peak_bytes)
+    return replace(
+        best,
+        method=f"auto:{winner}",
+        bound_seconds=bound,
+        stop=Stop.PROVED if best.step_seconds <= bound * (1 + 1e-9) else Stop.LIMIT,
+        search_seconds=perf_counter() - started,
+        statistics=statistics,
+    )
+
+
+def _missing(answer: Answer) -> float:
+    return answer.statistics.get("missing_bytes", math.inf)
+
+
+def _line(name: str, answer: Answer) -> str:
+    if answer.plan is None:
+        return f"{name}: no plan fits: {answer.binding}"
+    return (
+        f"{name}: {format_seconds(answer.step_seconds)} a step "
+        f"({format_seconds(answer.search_seconds)} to find)"
+    )
