@@ -19,10 +19,8 @@ from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
+from meshwright.program.lower import choose_granularity
 from meshwright.simulate.timeline import Timeline
-
-MAX_OP_INSTANCES = 2_000_000
-"""Op by op, a plan of more is slow to simulate and too much to look at."""
 
 
 def run_plan(arguments: Namespace) -> int:
@@ -76,7 +74,7 @@ def _present(
             cluster,
             found,
             sharing=arguments.sharing,
-            granularity=_granularity(graph, found),
+            granularity=choose_granularity(found),
             with_links=folder is not None,
         )
     if folder is not None and timeline is not None:
@@ -88,14 +86,6 @@ def _present(
         show_answer(make_console(), graph, cluster, answer, timeline)
         if folder is not None:
             say(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
-
-
-def _granularity(graph: Graph, found: Plan) -> str:
-    if found.schedule is None:
-        return "op"
-    replicas = max(len(part.devices) for part in found.parts)
-    instances = graph.num_ops * replicas * found.schedule.microbatches
-    return "op" if instances <= MAX_OP_INSTANCES else "part"
 
 
 def _write(

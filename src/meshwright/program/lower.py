@@ -40,6 +40,18 @@ Records = npt.NDArray[np.void]
 GRANULARITIES = ("op", "part")
 
 
+MAX_OP_INSTANCES = 2_000_000
+"""Op by op, a plan of more takes seconds to simulate and is too much to look at."""
+
+
+def choose_granularity(plan: Plan) -> str:
+    """By op, unless the plan has a schedule and too many instances of ops for that."""
+    if plan.schedule is None:
+        return "op"
+    replicas = sum(len(part.ops) * len(part.devices) for part in plan.parts)
+    return "op" if replicas * plan.schedule.microbatches <= MAX_OP_INSTANCES else "part"
+
+
 def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -> Program:
     """The program of a plan that is legal for a graph and cluster.
 

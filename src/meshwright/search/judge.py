@@ -12,12 +12,11 @@ from meshwright.errors import quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import Floats, devices_needed
 from meshwright.simulate.simulate import simulate
 from meshwright.units import format_bytes
 
-MAX_OP_INSTANCES = 2_000_000
-"""Plans with more op instances than this are simulated at granularity part; about 1 us each."""
 MEMORY_TOLERANCE = 1e-9
 """Relative. Sums of bytes in another order differ in the last bits."""
 
@@ -85,7 +84,7 @@ def judge(
     `verdict` is given where the method has simulated the plan under the same sharing already.
     """
     if verdict is None:
-        verdict = try_plan(graph, cluster, plan, sharing, _granularity(plan))
+        verdict = try_plan(graph, cluster, plan, sharing, choose_granularity(plan))
     if not verdict.fits:
         more = {"missing_bytes": verdict.missing_bytes}
         return refuse(
@@ -124,13 +123,6 @@ def refuse(
         peak_bytes=peak_bytes,
         statistics=statistics or {},
     )
-
-
-def _granularity(plan: Plan) -> str:
-    if plan.schedule is None:
-        return "op"
-    replicas = sum(len(part.ops) * len(part.devices) for part in plan.parts)
-    return "op" if replicas * plan.schedule.microbatches <= MAX_OP_INSTANCES else "part"
 
 
 def _explain(graph: Graph, cluster: Cluster, peak: Floats, worst: int) -> str:
