@@ -66,6 +66,7 @@ class _Converter:
             for reader in each.readers:
                 self.reads[reader].append(version)
         self.split, self.partial = self._find_splits()
+        self.parameter_of = self._placeholders()
 
     def graph(self) -> Graph:
         """Ops first, then the tensors between them."""
@@ -174,10 +175,9 @@ class _Converter:
         return str((node.meta.get("custom") or {}).get("module", ""))
 
     def _updated_module(self, node: Node) -> str:
-        names = {f"{each}": name for each, name in self._placeholders().items()}
         for each in node.all_input_nodes:
-            if each.name in names:
-                return names[each.name].rpartition(".")[0]
+            if each.name in self.parameter_of:
+                return self.parameter_of[each.name].rpartition(".")[0]
         return ""
 
     def _placeholders(self) -> dict[str, str]:

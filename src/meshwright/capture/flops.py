@@ -1,7 +1,7 @@
 """Floating-point operations of one ATen op, from the shapes of what it reads and makes.
 
-torch's own registry where it knows the op; formulas here for what it counts as zero: attention as
-the CPU runs it, grouped matrix products and Fourier transforms. Element-wise ops count none: their
+torch's own registry where it knows the op; formulas here for what it does not: our attention,
+grouped matrix products and Fourier transforms. Element-wise ops count none: their
 time is their bytes.
 """
 
@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
+
+import meshwright.capture.attention  # noqa: F401 - defines the ops
 
 aten = torch.ops.aten
 
@@ -55,8 +57,8 @@ def _fourier(values: Any, dims: Any, *_: object, made: Any) -> float:
 
 
 _FORMULAS: dict[Any, Callable[..., float]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+    torch.ops.meshwright.attention: _attention,
+    torch.ops.meshwright.attention_backward: _attention_backward,
     aten._grouped_mm: _grouped_product,
     aten._fft_r2c: _fourier,
     aten._fft_c2c: _fourier,

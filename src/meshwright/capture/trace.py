@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
+from meshwright.capture.attention import FusedOps
 from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
 from meshwright.errors import InputError
 
@@ -99,7 +100,7 @@ def trace_step(
             stateless._reparametrize_module(model, {**leaf, **held}, tie_weights=True),
             _named_modules(model),
         ):
-            with _autocast(autocast):
+            with FusedOps(), _autocast(autocast):
                 value = find_loss(model(*new_args, **new_kwargs), loss)
             marks["forward"] = _num_nodes()
             assert value.grad_fn is not None

@@ -1,0 +1,219 @@
+"""Keeps attention and dropout one op each while a step is traced.
+
+On a CPU scaled-dot-product attention with dropout, a mask or half precision falls apart into
+products, softmax and dropout on the whole score matrix; on the accelerators that plans are for it
+is one fused kernel that never stores it (Dao et al., FlashAttention, 2022). So tracing replaces it
+by an op of ours with the fused kernel's inputs and outputs.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+from torch.overrides import TorchFunctionMode
+
+from meshwright.errors import InputError
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+
+
+@torch.library.custom_op("meshwright::attention", mutates_args=())
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """The output, and the logarithm of the sum of exponentials of each row of scores."""
+    _refuse_dropout(dropout)
+    if _has_kernel(query):
+        mask = _additive(mask, query)
+        keys, values = _repeated(key, query), _repeated(value, query)
+        made, log_sum = _flash(query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale)
+        return made.contiguous(), log_sum.contiguous()
+    scores = _scores(query, key, mask, is_causal, scale)
+    weights = scores.softmax(-1).to(query.dtype)
+    return (weights @ _repeated(value, query)).contiguous(), scores.logsumexp(-1)
+
+
+@attention.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,  # noqa: ARG001
+    value: Tensor,
+    mask: Tensor | None,  # noqa: ARG001
+    dropout: float,  # noqa: ARG001
+    is_causal: bool,  # noqa: ARG001
+    scale: float | None,  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:
+    return (
+        query.new_empty((*query.shape[:-1], value.shape[-1])),
+        query.new_empty(query.shape[:-1], dtype=torch.float32),
+    )
+
+
+@torch.library.custom_op("meshwright::attention_backward", mutates_args=())
+def attention_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    made: Tensor,
+    log_sum: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of query, key and value; weights are made anew from the saved sums."""
+    _refuse_dropout(dropout)
+    if _has_kernel(query):
+        mask = _additive(mask, query)
+        keys, values = _repeated(key, query), _repeated(value, query)
+        first, second, third = _flash_backward(
+            gradient,
+            query,
+            keys,
+            values,
+            made,
+            log_sum,
+            0.0,
+            is_causal,
+            attn_mask=mask,
+            scale=scale,
+        )
+        return first.contiguous(), _gathered(second, key), _gathered(third, value)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = _scores(query, key, mask, is_causal, scale)
+    weights = (scores - log_sum.unsqueeze(-1)).exp().to(query.dtype)
+    value_gradient = weights.mT @ gradient
+    weight_gradient = gradient @ _repeated(value, query).mT
+    inner = (gradient * made).sum(-1, keepdim=True)
+    score_gradient = weights * (weight_gradient - inner) * scale
+    key_gradient = score_gradient.mT @ query
+    return (
+        (score_gradient @ _repeated(key, query)).contiguous(),
+        _gathered(key_gradient, key),
+        _gathered(value_gradient, value),
+    )
+
+
+@attention_backward.register_fake
+def _(
+    gradient: Tensor,  # noqa: ARG001
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *_: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, mask, *ctx.rest = inputs
+    ctx.save_for_backward(query, key, value, mask, *output)
+
+
+def _differentiate(context: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    query, key, value, mask, made, log_sum = context.saved_tensors
+    gradients = attention_backward(gradient, query, key, value, made, log_sum, mask, *context.rest)
+    return (*gradients, None, None, None, None)
+
+
+attention.register_autograd(_differentiate, setup_context=_save)
+
+
+class FusedOps(TorchFunctionMode):
+    """While this mode is on, attention is the op above and dropout one op, as on a GPU."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Called by torch for every function."""
+        if func is F.scaled_dot_product_attention:
+            return _attend(*args, **(kwargs or {}))
+        if func is F.dropout:
+            return _drop(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
+    """Dropout by the kernel that also makes the mask, instead of the CPU's four."""
+    if not training or p == 0:
+        return input
+    return torch.native_dropout(input, p, True)[0]
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: ARG001 - the op repeats heads where there are fewer of them
+) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = (each.to(dtype) for each in (query, key, value))
+    made: Tensor = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
+    return made
+
+
+def _scores(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool, scale: float | None
+) -> Tensor:
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = (query @ _repeated(key, query).mT).float() * scale
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    if mask is not None:
+        is_choice = mask.dtype is torch.bool
+        scores = scores.masked_fill(~mask, float("-inf")) if is_choice else scores + mask
+    return scores
+
+
+def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
+    """Keys or values with as many heads as the query (grouped-query attention)."""
+    times = query.shape[-3] // tensor.shape[-3] if query.dim() > 3 else 1
+    return tensor.repeat_interleave(times, -3) if times > 1 else tensor
+
+
+def _gathered(gradient: Tensor, like: Tensor) -> Tensor:
+    """The gradient of what `_repeated` repeated."""
+    if gradient.shape == like.shape:
+        return gradient.contiguous()
+    shape = (*gradient.shape[:-3], like.shape[-3], -1, *gradient.shape[-2:])
+    return gradient.reshape(shape).sum(-3).contiguous()
+
+
+def _additive(mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """A mask that is added to the scores, made of one that chooses."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+
+
+def _has_kernel(query: Tensor) -> bool:
+    """Whether the CPU's fused kernel takes it, which is then what eager runs, too."""
+    return query.device.type == "cpu" and query.dim() == 4
+
+
+def _refuse_dropout(dropout: float) -> None:
+    if dropout > 0:
+        raise InputError(
+            f"attention: a captured step runs without dropout in attention only, got {dropout}; "
+            f"costs need no run"
+        )

@@ -1,0 +1,107 @@
+"""One kernel call as text: what it computes on which shapes, and nothing of which model it is from.
+
+The text is the key under which a profile keeps the call's time, and enough to run it again.
+"""
+
+import json
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+
+def describe_call(node: Node) -> str:
+    """The op, its shapes, strides, types and plain arguments as one canonical line of JSON."""
+    document = {
+        "op": str(node.target),
+        "args": [_encode(each) for each in node.args],
+        "kwargs": {name: _encode(each) for name, each in sorted(node.kwargs.items())},
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Node):
+        return _encode(value.meta["val"])
+    if isinstance(value, torch.Tensor):
+        return {
+            "shape": list(value.shape),
+            "stride": list(value.stride()),
+            "dtype": _name(value.dtype),
+        }
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return {"torch": _name(value)}
+    if isinstance(value, torch.device):
+        return {"device": True}
+    if isinstance(value, list | tuple):
+        return [_encode(each) for each in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return {"other": str(value)}
+
+
+def _name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def rebuild_call(text: str, device: torch.device) -> tuple[Any, list[Any], dict[str, Any]]:
+    """The op and arguments of a described call, on random data that the op accepts."""
+    document = json.loads(text)
+    target: Any = torch.ops
+    for part in document["op"].split("."):
+        target = getattr(target, part)
+    limit = _index_limit(document)
+    _widen_statistics(document, device)
+    args = [_decode(each, device, limit) for each in document["args"]]
+    kwargs = {name: _decode(each, device, limit) for name, each in document["kwargs"].items()}
+    return target, args, kwargs
+
+
+def _widen_statistics(document: dict[str, Any], device: torch.device) -> None:
+    """Normalisations keep mean and deviation in fp32 on a GPU, in the input's type on a CPU."""
+    places = {"native_layer_norm_backward": (3, 4), "native_batch_norm_backward": (3, 4, 5, 6)}
+    name = document["op"].split(".")[1]
+    if device.type == "cuda":
+        for place in places.get(name, ()):
+            if isinstance(document["args"][place], dict):
+                document["args"][place]["dtype"] = "float32"
+
+
+def _index_limit(document: dict[str, Any]) -> int:
+    """How large an index may be: the op's first tensor has that many rows or classes."""
+    first = next((each for each in document["args"] if isinstance(each, dict)), {})
+    shape = first.get("shape") or [1]
+    name = document["op"].split(".")[1]
+    if name == "embedding_dense_backward":
+        return int(document["args"][2])
+    if name.startswith("nll_loss_backward"):
+        return int(document["args"][1]["shape"][1])
+    if name.startswith("nll_loss"):
+        return int(shape[1])
+    if name in ("embedding", "index", "index_select", "gather"):
+        return int(shape[0])
+    return 1
+
+
+def _decode(value: Any, device: torch.device, limit: int) -> Any:
+    if isinstance(value, list):
+        return [_decode(each, device, limit) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "torch" in value:
+        return getattr(torch, value["torch"])
+    if "device" in value:
+        return device
+    if "other" in value:
+        raise ValueError(f"cannot rebuild {value['other']}")
+    dtype = getattr(torch, value["dtype"])
+    pairs = zip(value["shape"], value["stride"], strict=True)
+    size = 1 + sum((length - 1) * stride for length, stride in pairs if length)
+    # A flat one first: of an expanded tensor several elements are one number.
+    if dtype.is_floating_point or dtype.is_complex:
+        flat = torch.randn(size, dtype=torch.float32, device=device).to(dtype)
+    elif dtype is torch.bool:
+        flat = torch.ones(size, dtype=dtype, device=device)
+    else:
+        flat = torch.randint(0, limit, (size,), dtype=dtype, device=device)
+    return flat.as_strided(value["shape"], value["stride"])

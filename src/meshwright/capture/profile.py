@@ -1,0 +1,98 @@
+"""Times the kernels of a traced step on a real device, each distinct call once.
+
+Inputs are cold, as they mostly are in a step: a buffer larger than the cache is overwritten before
+every run, which also keeps the device busy while the next kernel is launched, so that events time
+the kernel and not the launch.
+"""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.nn import functional as F  # noqa: N812
+
+from meshwright.capture.call import describe_call, rebuild_call
+from meshwright.capture.ledger import read_nodes
+from meshwright.capture.trace import Trace
+
+WARM_UPS = 3
+RUNS = 11
+"""The median of so many runs counts."""
+CACHE_BYTES = 256 << 20
+"""More than the last-level cache of any device of the catalogue (H200: 50 MB, B200: 126 MB)."""
+
+
+def distinct_calls(trace: Trace) -> Counter[str]:
+    """Every kernel call of a step, described, and how often it occurs."""
+    nodes: list[Node] = list(trace.module.graph.nodes)
+    return Counter(describe_call(kernel.node) for kernel in read_nodes(nodes).kernels)
+
+
+def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, float | str]]:
+    """Each call with its seconds, or with why it cannot be run by itself."""
+    flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+    for text in calls:
+        try:
+            yield text, time_kernel(_runner(text, device), flush)
+        except Exception as error:  # one op that cannot be replayed must not end a profile
+            yield text, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+
+
+def time_kernel(run: Callable[[], object], flush: torch.Tensor) -> float:
+    """Median seconds of one run on cold inputs."""
+    for _ in range(WARM_UPS):
+        run()
+    if flush.device.type == "cuda":
+        return _time_by_events(run, flush)
+    times = []
+    for _ in range(RUNS):
+        flush.zero_()
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def _time_by_events(run: Callable[[], object], flush: torch.Tensor) -> float:
+    event: Any = torch.cuda.Event
+    events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
+    for begin, end in events:
+        flush.zero_()
+        begin.record()
+        run()
+        end.record()
+    torch.cuda.synchronize()
+    return float(statistics.median(begin.elapsed_time(end) for begin, end in events)) / 1e3
+
+
+def _runner(text: str, device: torch.device) -> Callable[[], object]:
+    """What runs a call; attention as the device's own fused kernel."""
+    target, args, kwargs = rebuild_call(text, device)
+    name = target._overloadpacket.__name__
+    if name == "attention":
+        return lambda: _attention(*args)
+    if name == "attention_backward":
+        gradient, query, key, value, _, _, *rest = args
+        inputs = [each.detach().requires_grad_() for each in (query, key, value)]
+        made = _attention(*inputs, *rest)
+        return lambda: torch.autograd.grad(made, inputs, gradient, retain_graph=True)
+    return lambda: target(*args, **kwargs)
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    return F.scaled_dot_product_attention(
+        query, key, value, mask, dropout, is_causal, scale=scale,
+        enable_gqa=query.shape[-3] != key.shape[-3],
+    )  # fmt: skip
