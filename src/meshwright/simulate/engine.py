@@ -114,9 +114,10 @@ def run_tasks(
     assert tasks.dtype == TASK and streams.dtype == STREAM and classes.dtype == FLOW_CLASS
     assert uses.dtype == USE and links.dtype == LINK
     num_tasks, num_classes = len(tasks) - 1, len(classes) - 1
-    num_flows = np.count_nonzero(tasks["flow_class"][:-1] >= 0)
-    num_queued = np.count_nonzero(tasks["stream"][:-1] >= 0)
-    log = np.empty(16 * num_flows if with_log else 0, LOG)
+    # Room for all tasks: memory that is never touched costs nothing, counting would.
+    num_flows = num_tasks if num_classes else 0
+    num_queued = num_tasks
+    log = np.empty(4 * num_flows if with_log else 0, LOG)
     while True:
         before = [array.copy() for array in (tasks, streams, classes, links)] if with_log else []
         state = State(

@@ -1,5 +1,7 @@
 """Runs a Program on a Cluster with costs: the predicted Timeline."""
 
+import numpy as np
+
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError, quoted
@@ -7,6 +9,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import lower
 from meshwright.program.program import Program
+from meshwright.simulate.edge import read_times
 from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine
 from meshwright.simulate.timeline import Timeline
@@ -47,15 +50,18 @@ def run_program(
     )
     if num_done < len(tasks) - 1:
         _explain_deadlock(program, engine)
-    number = program.instructions["task"]
+    start, finish = np.empty(len(engine.task_of)), np.empty(len(engine.task_of))
+    cause = np.empty(len(tasks) - 1, np.int32)
+    read_times(engine.task_of, tasks, start, finish, cause)
+    has_flows = sharing == "fair"
     return Timeline(
         program=program,
         sharing=sharing,
-        start=tasks["start"][number],
-        finish=tasks["finish"][number],
-        cause=tasks["cause"][:-1].copy(),
-        flow_class=tasks["flow_class"][:-1].copy(),
-        flow_bytes=tasks["flow_bytes"][:-1].copy(),
+        start=start,
+        finish=finish,
+        cause=cause,
+        flow_class=tasks["flow_class"][:-1].copy() if has_flows else np.zeros(0, np.int32),
+        flow_bytes=tasks["flow_bytes"][:-1].copy() if has_flows else np.zeros(0),
         network=engine.network,
         log=log if with_links and sharing == "fair" else None,
     )
@@ -63,7 +69,7 @@ def run_program(
 
 def _explain_deadlock(program: Program, engine: Engine) -> None:
     """Name an op that waits for itself, by way of the order the plan fixes."""
-    waits = engine.tasks["waits_for"][program.instructions["task"]] > 0
+    waits = engine.tasks["waits_for"][engine.task_of] > 0
     stuck = [number for number in range(program.num_instructions) if waits[number]]
     assert stuck, "a task that waits for nothing has run"
     first = stuck[0]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Algorithm, Collective, CollectiveCost, collective_model
 from meshwright.errors import InputError
-from meshwright.program.program import Kind, Program, StreamRule
+from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
@@ -51,6 +51,8 @@ class Engine:
     """The arguments of `run_tasks`."""
 
     tasks: Records
+    task_of: Ints
+    """The task of each instruction."""
     following: Ints
     streams: Records
     network: Network
@@ -62,8 +64,8 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
         raise InputError(f"sharing: must be one of {', '.join(SHARINGS)}, got {sharing}")
     rows = program.instructions
     num_tasks = int(rows["task"].max()) + 1 if len(rows) else 0
-    tasks = np.zeros(num_tasks + 1, TASK)
-    tasks["stream"] = tasks["flow_class"] = tasks["cause"] = -1
+    tasks = np.empty(num_tasks + 1, TASK)
+    task_of, ordered = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
     capacity = np.append(
         cluster.link_bytes_per_second, [each.bytes_per_second for each in program.allocations]
     )
@@ -71,16 +73,24 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     bandwidth = _pair_bandwidth(cluster, allocation, capacity)
     num_devices = cluster.num_devices if sharing == "fair" else 0
     pairs = np.full((num_devices, num_devices), -1, np.int32)
-    set_tasks(rows, program.stream_rule, tasks, cluster.latency, bandwidth, pairs)
+    queued = np.zeros(len(program.stream_rule), np.int64)
+    routes = (cluster.latency, bandwidth, pairs)
+    num_ordered, num_collective = set_tasks(
+        rows, program.stream_rule, tasks, *routes, task_of, ordered, queued
+    )
     classes = _pair_classes(cluster, pairs, bandwidth, allocation)
-    classes += _time_collectives(program, cluster, tasks, sharing, len(classes))
-    edges = (rows, program.buffers, program.reads, program.orders, _order_rows(program), tasks)
+    if num_collective:
+        classes += _time_collectives(program, cluster, tasks, sharing, len(classes))
+    writer_of = np.ascontiguousarray(program.buffers["writer"])
+    chains = _chain_rows(program, ordered[:num_ordered])
+    edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
     following = np.empty(count_edges(*edges), np.int32)
     fill_edges(*edges, following)
     return Engine(
         tasks=tasks,
+        task_of=task_of,
         following=following,
-        streams=_make_streams(program, tasks),
+        streams=_make_streams(program, queued),
         network=Network(classes=tuple(classes), link_bytes_per_second=capacity),
     )
 
@@ -127,20 +137,20 @@ def _pair_classes(
     return classes
 
 
-def _order_rows(program: Program) -> Ints:
-    """The instructions of streams that run in order, stream by stream, each in its order."""
-    stream = program.instructions["stream"]
-    is_ordered = (stream >= 0) & (program.stream_rule[stream] == StreamRule.ORDER)
-    rows = np.flatnonzero(is_ordered)
-    priority = program.instructions["priority"][rows]
-    return rows[np.lexsort((-priority, stream[rows]))].astype(np.int32)
+def _chain_rows(program: Program, rows: Ints) -> Records:
+    """For streams that run in order: each instruction and the next one of its stream."""
+    stream = program.instructions["stream"][rows]
+    order = np.lexsort((-program.instructions["priority"][rows], stream))
+    rows, stream = rows[order], stream[order]
+    is_next = stream[1:] == stream[:-1]
+    chains = np.empty(np.count_nonzero(is_next), PAIR)
+    chains["first"], chains["second"] = rows[:-1][is_next], rows[1:][is_next]
+    return chains
 
 
-def _make_streams(program: Program, tasks: Records) -> Records:
+def _make_streams(program: Program, queued: npt.NDArray[np.int64]) -> Records:
     streams = np.zeros(len(program.stream_rule), STREAM)
-    queued = tasks["stream"][:-1]
-    sizes = np.bincount(queued[queued >= 0], minlength=len(streams))
-    streams["queue"] = np.cumsum(sizes) - sizes
+    streams["queue"] = np.cumsum(queued) - queued
     streams["last_task"] = -1
     is_fifo = program.stream_rule == StreamRule.FIFO
     streams["rule"] = np.where(is_fifo, BY_READY_TIME, BY_PRIORITY)
@@ -153,8 +163,6 @@ def _time_collectives(
     """Times of collectives, or their classes: one for each kind, group and size."""
     rows = program.instructions[np.flatnonzero(program.instructions["group"] >= 0)]
     classes: list[FlowClass] = []
-    if not len(rows):
-        return classes
     firsts = rows[np.unique(rows["task"], return_index=True)[1]]
     models = {}
     seen: dict[tuple[int, int, float], tuple[CollectiveCost, int]] = {}
