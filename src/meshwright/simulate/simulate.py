@@ -60,8 +60,8 @@ def run_program(
         start=start,
         finish=finish,
         cause=cause,
-        flow_class=tasks["flow_class"][:-1].copy() if has_flows else np.zeros(0, np.int32),
-        flow_bytes=tasks["flow_bytes"][:-1].copy() if has_flows else np.zeros(0),
+        flow_class=tasks["flow_class"][:-1].copy() if has_flows else np.full_like(cause, -1),
+        flow_bytes=tasks["flow_bytes"][:-1].copy() if has_flows else np.zeros(len(cause)),
         network=engine.network,
         log=log if with_links and sharing == "fair" else None,
     )

@@ -35,7 +35,7 @@ class Timeline:
     cause: Ints
     """By task: the task that it waited for last, -1 for none."""
     flow_class: Ints
-    """By task: its class in `network`, -1 for none. Empty without sharing."""
+    """By task: its class in `network`, -1 for none."""
     flow_bytes: Floats
     """By task: what it puts through its busiest link."""
     network: Network
