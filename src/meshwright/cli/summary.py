@@ -39,9 +39,10 @@ def show_answer(
     """The answer, then what its plan does."""
     assert answer.plan is not None
     rate = graph.batch / answer.step_seconds if answer.step_seconds else math.inf
+    kind = "" if answer.method.startswith("auto") else " of this kind"
     rows = {
         "step": f"{format_seconds(answer.step_seconds)}   {rate:.4g} samples/s",
-        "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan of this kind is faster",
+        "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
         "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
