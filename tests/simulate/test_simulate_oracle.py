@@ -81,7 +81,7 @@ def ordered(graph: Graph, devices: Sequence[int], order: Sequence[int]) -> Plan:
 
 
 @given(st.data())
-@settings(max_examples=25)
+@settings(max_examples=60)
 def test_every_order_takes_what_brute_force_says_and_so_does_the_best(data: st.DataObject) -> None:
     graph = data.draw(graphs(max_ops=7))
     cluster = connected(2, latency=data.draw(st.sampled_from([0.0, 1.0])))
@@ -89,7 +89,7 @@ def test_every_order_takes_what_brute_force_says_and_so_does_the_best(data: st.D
     seen: dict[tuple[tuple[int, ...], ...], float] = {}
     for order in linear_extensions(graph):
         per_device = tuple(tuple(op for op in order if devices[op] == d) for d in range(2))
-        if per_device in seen or len(seen) >= 120:
+        if per_device in seen:
             continue
         expected = longest_path_seconds(graph, cluster, devices, order)
         simulated = simulate(graph, cluster, ordered(graph, devices, order), sharing="none")
@@ -104,8 +104,7 @@ def test_every_order_takes_what_brute_force_says_and_so_does_the_best(data: st.D
             place_ops(graph.op_names, devices, names, (), discipline),
             sharing="none",
         )
-        if len(seen) < 120:
-            assert picked.step_seconds >= min(seen.values()) - 1e-9
+        assert picked.step_seconds >= min(seen.values()) - 1e-9
 
 
 def list_schedule_seconds(
