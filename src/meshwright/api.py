@@ -129,17 +129,29 @@ def load_graph(source: str | Path | Graph, batch: float | None = None) -> Graph:
     if name in names:
         return build_model(name, batch)
     if _FACTORY.fullmatch(name):
-        graph = capture_factory(name)
-        return graph if batch is None else graph.at_batch(batch)
+        return capture_model(name, batch=batch)
     raise InputError(_missing(name, names))
 
 
-def capture_factory(name: str, optimizer: str = "adamw", autocast: str | None = None) -> Graph:
-    """Capture what "package.module:factory" returns; `autocast` is "bf16" or "fp16"."""
-    _need_torch()
-    from meshwright.capture.factory import capture_workload, run_factory
+def capture_model(
+    name: str,
+    optimizer: str = "adamw",
+    autocast: str | None = None,
+    batch: float | None = None,
+) -> Graph:
+    """Capture what "package.module:factory" returns, or a PyTorch model of the zoo by its name.
 
-    return capture_workload(run_factory(name), optimizer, autocast)
+    `autocast` is "bf16" or "fp16"; `batch` is the number of samples, None as the model has it.
+    """
+    _need_torch()
+    from meshwright.capture.factory import run_factory
+    from meshwright.capture.workload import capture_workload
+    from meshwright.capture.zoo import build
+
+    if not _FACTORY.fullmatch(name):
+        return capture_workload(build(name, batch and int(batch)), optimizer, autocast)
+    graph = capture_workload(run_factory(name), optimizer, autocast)
+    return graph if batch is None else graph.at_batch(batch)
 
 
 def _need_torch() -> None:

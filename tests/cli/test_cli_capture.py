@@ -90,3 +90,17 @@ def test_unknown_options_are_refused(folder: Path) -> None:
     assert (result.code, "autocast: must be one of bf16, fp16" in result.err) == (2, True)
     result = run("capture", name, "-o", "step.json", "--optimizer", "lion")
     assert (result.code, "optimizer: must be one of" in result.err) == (2, True)
+
+
+def test_a_model_of_the_zoo_is_captured_by_its_name(tmp_path: Path) -> None:
+    result = run("capture", "alexnet-32", "-o", tmp_path / "a.json.gz", "--batch", 4, "--json")
+    assert result.code == 0, result.err
+    assert result.json["batch"] == 4
+    result = run("capture", "alexnet-33", "-o", tmp_path / "b.json.gz")
+    assert (result.code, "did you mean alexnet-32" in result.err) == (2, True)
+
+
+def test_a_captured_step_can_be_had_at_another_batch(folder: Path) -> None:
+    name = f"factories_{folder.name}:mapping"
+    result = run("capture", name, "-o", "step.json.gz", "--batch", 12, "--json")
+    assert result.json["batch"] == 12

@@ -6,30 +6,14 @@ The only place where Meshwright runs code that a user names; graph, plan and clu
 import importlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
-from meshwright.capture.capture import capture
-from meshwright.capture.trace import Loss
+from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph
 
 _KEYS = ("model", "args", "kwargs", "loss", "batch")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """A model and the inputs of one step."""
-
-    model: nn.Module
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    loss: Loss | None = None
-    batch: int | None = None
-    """Samples in the inputs; None: the first dimension of the first tensor."""
 
 
 def run_factory(name: str) -> Workload:
@@ -56,25 +40,6 @@ def run_factory(name: str) -> Workload:
     return _read(name, made)
 
 
-AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def capture_workload(workload: Workload, optimizer: str, autocast: str | None = None) -> Graph:
-    """Capture a step of a workload; `autocast` by its short name."""
-    if autocast is not None and autocast not in AUTOCASTS:
-        known = ", ".join(AUTOCASTS)
-        raise InputError(f"autocast: must be one of {known}, got {quoted(autocast)}")
-    return capture(
-        workload.model,
-        workload.args,
-        workload.kwargs,
-        loss=workload.loss,
-        optimizer=optimizer,
-        batch=workload.batch,
-        autocast=AUTOCASTS[autocast] if autocast else None,
-    )
-
-
 def _read(name: str, made: Any) -> Workload:
     if isinstance(made, tuple | list) and 1 <= len(made) <= 3:
         made = dict(zip(_KEYS, made, strict=False))
@@ -88,6 +53,7 @@ def _read(name: str, made: Any) -> Workload:
         raise InputError(f"{quoted(name)}: unknown entries {', '.join(unknown)}")
     args = made.get("args", ())
     return Workload(
+        name=name,
         model=made["model"],
         args=tuple(args) if isinstance(args, tuple | list) else (args,),
         kwargs=dict(made.get("kwargs") or {}),

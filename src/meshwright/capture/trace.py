@@ -63,73 +63,99 @@ def trace_step(
     autocast: torch.dtype | None = None,
 ) -> Trace:
     """Trace a step of `model` on inputs of which only shapes and types count."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    parameters = _unique(model.named_parameters())
-    buffers = _unique(model.named_buffers())
-    trained = [name for name, each in parameters.items() if each.requires_grad]
-    if not trained:
+    step = _Step(model, args, kwargs, loss, optimizer, autocast)
+    if not step.trained:
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
         )
-    leaves, structure = pytree.tree_flatten((list(args), dict(kwargs)))
-    tensors = [each for each in leaves if isinstance(each, torch.Tensor)]
-    start = [
-        *(_fake(mode, each) for each in parameters.values()),
-        *(_fake(mode, each) for each in buffers.values()),
-        *(
-            _fake_state(mode, parameters[name], kind)
-            for name in trained
-            for kind in state_names(optimizer)
-        ),
-        *(_fake(mode, each) for each in tensors),
-    ]
-    marks: dict[str, int] = {}
-    gradient_names: list[str] = []
-
-    def step(*flat: torch.Tensor) -> list[torch.Tensor]:
-        rest = list(flat)
-        given = {name: rest.pop(0) for name in parameters}
-        held = {name: rest.pop(0) for name in buffers}
-        state = {name: [rest.pop(0) for _ in state_names(optimizer)] for name in trained}
-        queue = iter(rest)
-        inputs = [next(queue) if isinstance(each, torch.Tensor) else each for each in leaves]
-        new_args, new_kwargs = pytree.tree_unflatten(inputs, structure)
-        leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
-        # Backward too: activation checkpointing runs modules again in it.
-        with (
-            stateless._reparametrize_module(model, {**leaf, **held}, tie_weights=True),
-            _named_modules(model),
-        ):
-            with FusedOps(), _autocast(autocast):
-                value = find_loss(model(*new_args, **new_kwargs), loss)
-            marks["forward"] = _num_nodes()
-            assert value.grad_fn is not None
-            setup_stacktrace_preservation_hooks([value.grad_fn])
-            found = torch.autograd.grad(value, [leaf[name] for name in trained], allow_unused=True)
-        gradients = {
-            name: _laid_out(gradient, given[name])
-            for name, gradient in zip(trained, found, strict=True)
-            if gradient is not None
-        }
-        gradient_names.extend(gradients)
-        marks["backward"] = _num_nodes()
-        with torch.no_grad():
-            for name, gradient in gradients.items():
-                update_parameter(optimizer, given[name], gradient, state[name])
-        return [value, *gradients.values()]
-
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    start = step.fake_start(mode)
     with _explained(model), mode, fx_traceback.preserve_node_meta():
-        module = make_fx(step, tracing_mode="real")(*start)
+        module = make_fx(step.run, tracing_mode="real")(*start)
     return Trace(
         module=module,
-        parameter_names=tuple(parameters),
-        buffer_names=tuple(buffers),
-        gradient_names=tuple(gradient_names),
-        state_names=tuple(f"{name}.{kind}" for name in trained for kind in state_names(optimizer)),
-        num_inputs=len(tensors),
-        num_forward=marks["forward"],
-        num_backward=marks["backward"],
+        parameter_names=tuple(step.parameters),
+        buffer_names=tuple(step.buffers),
+        gradient_names=tuple(step.gradient_names),
+        state_names=tuple(f"{name}.{kind}" for name in step.trained for kind in step.state_names),
+        num_inputs=len(step.tensors),
+        num_forward=step.num_forward,
+        num_backward=step.num_backward,
     )
+
+
+class _Step:
+    """The step as a function of every tensor it starts from, and what is noticed as it runs."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        loss: Loss | None,
+        optimizer: Optimiser,
+        autocast: torch.dtype | None,
+    ) -> None:
+        self.model, self.loss, self.autocast = model, loss, autocast
+        self.optimizer, self.state_names = optimizer, state_names(optimizer)
+        self.parameters = dict(model.named_parameters())  # tied ones once
+        self.buffers = dict(model.named_buffers())
+        self.trained = [name for name, each in self.parameters.items() if each.requires_grad]
+        self.leaves, self.structure = pytree.tree_flatten((list(args), dict(kwargs)))
+        self.tensors = [each for each in self.leaves if isinstance(each, torch.Tensor)]
+        self.gradient_names: list[str] = []
+        self.num_forward = self.num_backward = 0
+
+    def fake_start(self, mode: FakeTensorMode) -> list[torch.Tensor]:
+        """Fake tensors for parameters, buffers, optimiser state and inputs."""
+        held = [*self.parameters.values(), *self.buffers.values()]
+        return [
+            *(_fake(mode, each) for each in held),
+            *(
+                _fake_state(mode, self.parameters[name], kind)
+                for name in self.trained
+                for kind in self.state_names
+            ),
+            *(_fake(mode, each) for each in self.tensors),
+        ]
+
+    def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
+        """Forward, backward and update; returns the loss and the gradients."""
+        rest = list(flat)
+        given = {name: rest.pop(0) for name in self.parameters}
+        held = {name: rest.pop(0) for name in self.buffers}
+        state = {name: [rest.pop(0) for _ in self.state_names] for name in self.trained}
+        leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
+        # Around backward, too: activation checkpointing runs modules again in it.
+        with (
+            stateless._reparametrize_module(self.model, {**leaf, **held}, tie_weights=True),
+            _named_modules(self.model),
+            FusedOps(),
+        ):
+            value = self._forward(rest)
+            self.num_forward = _num_nodes()
+            assert value.grad_fn is not None
+            setup_stacktrace_preservation_hooks([value.grad_fn])
+            wanted = [leaf[name] for name in self.trained]
+            found = torch.autograd.grad(value, wanted, allow_unused=True)
+        gradients = {
+            name: _laid_out(gradient, given[name])
+            for name, gradient in zip(self.trained, found, strict=True)
+            if gradient is not None
+        }
+        self.gradient_names = list(gradients)
+        self.num_backward = _num_nodes()
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                update_parameter(self.optimizer, given[name], gradient, state[name])
+        return [value, *gradients.values()]
+
+    def _forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+        queue = iter(tensors)
+        inputs = [next(queue) if isinstance(each, torch.Tensor) else each for each in self.leaves]
+        args, kwargs = pytree.tree_unflatten(inputs, self.structure)
+        with _autocast(self.autocast):
+            return find_loss(self.model(*args, **kwargs), self.loss)
 
 
 def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
@@ -148,11 +174,6 @@ def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
     if not value.requires_grad:
         raise InputError("loss: must depend on a parameter that needs a gradient")
     return value
-
-
-def _unique(named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """By name, tied ones once (as named_parameters gives them)."""
-    return dict(named)
 
 
 def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:

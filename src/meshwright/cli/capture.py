@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from meshwright.api import capture_factory
+from meshwright.api import capture_model
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.message import say
@@ -12,8 +12,9 @@ from meshwright.units import format_bytes
 
 def run_capture(arguments: Namespace) -> int:
     """Run `capture`."""
-    say(f"importing and calling {arguments.factory}")
-    graph = capture_factory(arguments.factory, arguments.optimizer, arguments.autocast)
+    if ":" in arguments.model:
+        say(f"importing and calling {arguments.model}")
+    graph = capture_model(arguments.model, arguments.optimizer, arguments.autocast, arguments.batch)
     graph.save(arguments.output)
     if arguments.json:
         print_json({**_document(graph), "graph": str(arguments.output)})

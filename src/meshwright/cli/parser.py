@@ -112,9 +112,10 @@ def _add_simulate(commands: Any) -> None:
 def _add_capture(commands: Any) -> None:
     parser = _add_command(commands, "capture", "write a PyTorch training step as a graph file")
     parser.add_argument(
-        "factory",
-        metavar="PACKAGE.MODULE:FACTORY",
-        help="a function that returns (model, args); it is imported and called",
+        "model",
+        metavar="MODEL",
+        help="a PyTorch model of the zoo, or package.module:factory, a function that returns "
+        "(model, args) and is imported and called",
     )
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="FILE",
@@ -124,6 +125,7 @@ def _add_capture(commands: Any) -> None:
         "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
     )
     parser.add_argument("--autocast", metavar="P", help="bf16 or fp16 (default: none)")
+    _add_batch(parser)
     _add_json(parser)
 
 

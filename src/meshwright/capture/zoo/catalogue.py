@@ -7,9 +7,10 @@ from typing import Literal
 
 import torch
 
+from meshwright.capture.workload import Workload
 from meshwright.capture.zoo.language import language_recipes
 from meshwright.capture.zoo.own import own_recipes
-from meshwright.capture.zoo.workload import Recipe, Workload, ZooModel
+from meshwright.capture.zoo.workload import Recipe, ZooModel
 from meshwright.errors import InputError, quoted
 
 Precision = Literal["fp32", "bf16"]

@@ -1,13 +1,10 @@
-"""What the zoo holds and hands out."""
+"""What the zoo holds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import nn
-
-from meshwright.capture.trace import Loss
 
 Source = Literal["own", "transformers"]
 Inputs = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
@@ -25,20 +22,6 @@ class ZooModel:
     """Tokens a sample unless said otherwise; None: the model has no sequence."""
     source: Source
     """Who wrote the model: this package, or transformers, which then must be installed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """A training step to capture: `capture(w.model, w.args, w.kwargs, w.loss, batch=w.batch)`."""
-
-    name: str
-    model: nn.Module
-    """On the meta device: it has shapes and no weights."""
-    args: tuple[torch.Tensor, ...]
-    kwargs: Mapping[str, torch.Tensor]
-    loss: Loss | None
-    """None: the model returns its loss."""
-    batch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
