@@ -149,7 +149,8 @@ def capture_model(
     from meshwright.capture.zoo import build
 
     if not _FACTORY.fullmatch(name):
-        return capture_workload(build(name, batch and int(batch)), optimizer, autocast)
+        workload = build(name, None if batch is None else int(batch))
+        return capture_workload(workload, optimizer, autocast)
     graph = capture_workload(run_factory(name), optimizer, autocast)
     return graph if batch is None else graph.at_batch(batch)
 
