@@ -21,6 +21,7 @@ def set_tasks(
     task_of: Array,
     ordered: Array,
     queued: Array,
+    flow_bytes: Array,
 ) -> tuple[Int, Int]:
     """Give every task its time, stream and priority, and every instruction its task.
 
@@ -58,7 +59,7 @@ def set_tasks(
                 pairs[row.device, row.peer] = num_pairs
                 num_pairs += 1
             task.flow_class = pairs[row.device, row.peer]
-            task.flow_bytes = row.bytes
+            flow_bytes[row.task] = row.bytes
         else:
             task.seconds += row.bytes / bandwidth[row.device, row.peer]
     return num_ordered, num_collective
@@ -71,7 +72,6 @@ def _clear(tasks: Array) -> None:
         task = tasks[k]
         task.seconds = 0.0
         task.priority = 0.0
-        task.flow_bytes = 0.0
         task.ready = 0.0
         task.start = 0.0
         task.finish = 0.0

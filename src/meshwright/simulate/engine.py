@@ -29,7 +29,6 @@ TASK = np.dtype(
     [
         ("seconds", np.float64),  # its time; of a flow what comes before it uses links: latency
         ("priority", np.float64),  # larger first
-        ("flow_bytes", np.float64),
         ("ready", np.float64),  # found: when all it waits for is done
         ("start", np.float64),  # found
         ("finish", np.float64),  # found
@@ -41,7 +40,8 @@ TASK = np.dtype(
     ],
     align=True,
 )
-"""One task; arrays of it have one entry more than tasks, to end the last one's successors."""
+"""One task, a cache line long; arrays of it have one entry more than tasks, to end the last one's
+successors."""
 
 STREAM = np.dtype(
     [
@@ -87,6 +87,8 @@ class State(NamedTuple):
     links: Array
     link_class: Array
     """Classes, link after link."""
+    flow_bytes: Array
+    """By task; empty when no task is a flow."""
     flows: Array
     """Heaps of flows by the service that completes them, one a class."""
     class_heap: Array
@@ -101,14 +103,15 @@ def run_tasks(
     tasks: Array,
     following: Array,
     streams: Array,
+    flow_bytes: Array,
     network: tuple[Array, Array, Array, Array],
     *,
     with_log: bool = False,
 ) -> tuple[int, Array]:
     """Run all tasks, writing what is found into `tasks`.
 
-    `network` is classes, uses, links and the classes of links. Returns how many tasks ran (fewer
-    than there are when some wait for each other) and the log of rates.
+    `flow_bytes` is by task; `network` is classes, uses, links and the classes of links. Returns how
+    many tasks ran (fewer than there are when some wait for each other) and the log of rates.
     """
     classes, uses, links, link_class = network
     assert tasks.dtype == TASK and streams.dtype == STREAM and classes.dtype == FLOW_CLASS
@@ -124,7 +127,7 @@ def run_tasks(
             tasks, following, streams, np.empty(num_tasks, np.int32),
             np.empty(num_tasks + len(streams), ENTRY), np.empty(num_queued, ENTRY),
             np.empty(len(streams), np.int32), classes, uses, links, link_class,
-            np.empty(num_flows, ENTRY), np.empty(num_classes, np.int32),
+            flow_bytes, np.empty(num_flows, ENTRY), np.empty(num_classes, np.int32),
             np.empty(num_classes, np.int32), np.empty(len(links), np.int32),
             np.zeros(7, np.int64), log,
         )  # fmt: skip
@@ -273,7 +276,7 @@ def _take_events(state: State, now: Float) -> None:
             _ask(state, code - len(state.tasks))
         elif state.tasks[code].stream >= 0:
             _enqueue(state, code)
-        elif state.tasks[code].flow_bytes <= 0.0:
+        elif state.flow_bytes[code] <= 0.0:
             _finish(state, code, now)
         else:
             _start_flow(state, code, now)
@@ -286,7 +289,7 @@ def _start_flow(state: State, task: Int, now: Float) -> None:
         state.classes[each].served = 0.0
         state.classes[each].rate = 0.0
     _serve(state, each, now)
-    goal = state.classes[each].served + state.tasks[task].flow_bytes
+    goal = state.classes[each].served + state.flow_bytes[task]
     push(
         state.flows,
         np.int64(state.classes[each].queue),

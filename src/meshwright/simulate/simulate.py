@@ -45,6 +45,7 @@ def run_program(
         tasks,
         engine.following,
         engine.streams,
+        engine.flow_bytes,
         network_arrays(engine.network, tasks),
         with_log=with_links,
     )
@@ -61,7 +62,7 @@ def run_program(
         finish=finish,
         cause=cause,
         flow_class=tasks["flow_class"][:-1].copy() if has_flows else np.full_like(cause, -1),
-        flow_bytes=tasks["flow_bytes"][:-1].copy() if has_flows else np.zeros(len(cause)),
+        flow_bytes=engine.flow_bytes if has_flows else np.zeros(len(cause)),
         network=engine.network,
         log=log if with_links and sharing == "fair" else None,
     )

@@ -55,6 +55,8 @@ class Engine:
     """The task of each instruction."""
     following: Ints
     streams: Records
+    flow_bytes: Floats
+    """What each task puts through its busiest link; empty without sharing."""
     network: Network
 
 
@@ -74,13 +76,14 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     num_devices = cluster.num_devices if sharing == "fair" else 0
     pairs = np.full((num_devices, num_devices), -1, np.int32)
     queued = np.zeros(len(program.stream_rule), np.int64)
+    flow_bytes = np.zeros(num_tasks if sharing == "fair" else 0)
     routes = (cluster.latency, bandwidth, pairs)
     num_ordered, num_collective = set_tasks(
-        rows, program.stream_rule, tasks, *routes, task_of, ordered, queued
+        rows, program.stream_rule, tasks, *routes, task_of, ordered, queued, flow_bytes
     )
     classes = _pair_classes(cluster, pairs, bandwidth, allocation)
     if num_collective:
-        classes += _time_collectives(program, cluster, tasks, sharing, len(classes))
+        classes += _time_collectives(program, cluster, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
     chains = _chain_rows(program, ordered[:num_ordered])
     edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
@@ -91,6 +94,7 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
         task_of=task_of,
         following=following,
         streams=_make_streams(program, queued),
+        flow_bytes=flow_bytes,
         network=Network(classes=tuple(classes), link_bytes_per_second=capacity),
     )
 
@@ -158,7 +162,12 @@ def _make_streams(program: Program, queued: npt.NDArray[np.int64]) -> Records:
 
 
 def _time_collectives(
-    program: Program, cluster: Cluster, tasks: Records, sharing: str, num_classes: int
+    program: Program,
+    cluster: Cluster,
+    tasks: Records,
+    flow_bytes: Floats,
+    sharing: str,
+    num_classes: int,
 ) -> list[FlowClass]:
     """Times of collectives, or their classes: one for each kind, group and size."""
     rows = program.instructions[np.flatnonzero(program.instructions["group"] >= 0)]
@@ -188,7 +197,7 @@ def _time_collectives(
         tasks["seconds"][row["task"]] = cost.seconds if number < 0 else cost.latency_seconds
         if number >= 0:
             tasks["flow_class"][row["task"]] = number
-            tasks["flow_bytes"][row["task"]] = cost.amount_bytes
+            flow_bytes[row["task"]] = cost.amount_bytes
     return classes
 
 
