@@ -27,7 +27,7 @@ _STYLES = ("green", "dodger_blue2", "magenta", "yellow", "bright_black")
 _STOPS = {
     Stop.PROVED: "the plan is as fast as the bound",
     Stop.LIMIT: "the search ended, the plan is its best",
-    Stop.INFEASIBLE: "no plan of the kind that was searched fits",
+    Stop.INFEASIBLE: "no plan that fits was found",
 }
 _FACT_STYLES = {"step": "bold green"}
 _COSTS = {"compute": "green", "transfer": "yellow", "collective": "orange3", "wait": "bright_black"}

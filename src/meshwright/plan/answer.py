@@ -15,7 +15,8 @@ class Stop(StrEnum):
     LIMIT = "LIMIT"
     """The method or its time ended; the plan is its best, the bound holds."""
     INFEASIBLE = "INFEASIBLE"
-    """No plan of the kind that was searched fits."""
+    """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
+    where it is the memory bound, as a heuristic may miss one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,6 @@ BUCKET = np.dtype(
     [
         ("part", np.int32),
         ("instruction", np.int32),  # the first of its own
-        ("task", np.int32),
         ("is_server", np.bool_),  # through a parameter server
         ("bytes", np.float64),
     ],

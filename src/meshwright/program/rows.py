@@ -89,7 +89,7 @@ def bucket_rows(
         when = place[placement.replica_start[part], work.action[last_op], -1]
         rows["priority"] = -(when * (len(turn) + 1) + turn[last_op])
         rows["priority"][rows["kind"] == Kind.SUM] += 0.5  # before the broadcast
-        bucket["instruction"], bucket["task"], bucket["is_server"] = number, task, is_server
+        bucket["instruction"], bucket["is_server"] = number, is_server
         number += len(rows)
         task = int(rows["task"].max()) + 1
         own.append(rows)
