@@ -7,7 +7,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS, TENSOR_SIZES, Phase, Split
+from meshwright.graph.column import (
+    OP_CODES,
+    OP_LINES,
+    OP_SIZES,
+    OP_TEXTS,
+    TENSOR_SIZES,
+    Phase,
+    Split,
+)
 from meshwright.graph.graph import Graph
 
 sizes = st.floats(min_value=0, max_value=1e18, allow_nan=False)
@@ -24,7 +32,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
     names = draw(st.lists(texts, min_size=num_ops, max_size=num_ops, unique=True))
     for name in names:
         quantities: dict[str, Any] = {each: draw(sizes) for each in OP_SIZES}
-        for each in ("flops", "bytes_read", "bytes_written"):
+        for each in OP_LINES:
             quantities[f"fixed_{each}"] = quantities[each] * draw(st.floats(0, 1))
         builder.add_op(
             name,

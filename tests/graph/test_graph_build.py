@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.graph import OP_LINES, Graph, Phase, Split
 
 
 def diamond() -> Graph:
@@ -183,7 +183,7 @@ def test_a_batch_too_large_for_numbers_is_refused_without_a_warning() -> None:
 @given(graph=graphs(), factor=st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0]))
 def test_quantities_are_linear_in_the_batch(graph: Graph, factor: float) -> None:
     other = graph.at_batch(graph.batch * factor)
-    for name in ("flops", "bytes_read", "bytes_written", "tensor_bytes"):
+    for name in (*OP_LINES, "tensor_bytes"):
         whole, fixed = getattr(graph, name), getattr(graph, f"fixed_{name}")
         # Factors are powers of two, so this is exact: no rounding but the one of the sum.
         expected = whole if factor == 1 else fixed + (whole - fixed) * factor
@@ -198,5 +198,5 @@ def test_quantities_are_linear_in_the_batch(graph: Graph, factor: float) -> None
 @settings(deadline=None)
 def test_the_same_batch_gives_the_same_numbers(graph: Graph) -> None:
     same = graph.at_batch(graph.batch)
-    for name in ("flops", "bytes_read", "bytes_written", "tensor_bytes"):
+    for name in (*OP_LINES, "tensor_bytes"):
         assert getattr(same, name).tobytes() == getattr(graph, name).tobytes()

@@ -39,9 +39,14 @@ class Split(IntEnum):
 
 OP_TEXTS = ("op_names", "kind", "module", "precision")
 OP_CODES = ("phase", "split", "group", "partner")
+OP_LINES = (
+    "flops", "bytes_read", "bytes_written",
+    "product_rows", "product_columns", "product_depth", "product_count",
+)  # fmt: skip
+"""Sizes that are a line in the batch; each has a column `fixed_...` of what does not grow."""
 OP_SIZES = (
-    "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
-    "fixed_bytes_written", "parameter_bytes", "state_bytes", "saved_bytes", "workspace_bytes",
+    *OP_LINES, *(f"fixed_{name}" for name in OP_LINES), "product_alignment", "calls",
+    "parameter_bytes", "state_bytes", "saved_bytes", "workspace_bytes",
 )  # fmt: skip
 TENSOR_SIZES = ("tensor_bytes", "fixed_tensor_bytes")
 
@@ -65,6 +70,16 @@ class Columns(TypedDict):
     fixed_bytes_read: Floats
     bytes_written: Floats
     fixed_bytes_written: Floats
+    product_rows: Floats
+    fixed_product_rows: Floats
+    product_columns: Floats
+    fixed_product_columns: Floats
+    product_depth: Floats
+    fixed_product_depth: Floats
+    product_count: Floats
+    fixed_product_count: Floats
+    product_alignment: Floats
+    calls: Floats
     parameter_bytes: Floats
     state_bytes: Floats
     saved_bytes: Floats

@@ -23,7 +23,7 @@ CLASSES = 1000
 """ImageNet's."""
 
 
-def build_vgg16(name: str, batch: float, side: int = 224) -> Graph:
+def build_vgg16(name: str, batch: float, side: int = 224, classes: int = CLASSES) -> Graph:
     """Simonyan and Zisserman (2015), configuration D, for side x side pictures.
 
     At 224 the last feature map is 7 x 7; at 32 (CIFAR's pictures) it is 1 x 1 and the first
@@ -44,7 +44,7 @@ def build_vgg16(name: str, batch: float, side: int = 224) -> Graph:
         value = linear(step, f"classifier.{number}", value, batch, features, 4096)
         value = elementwise(step, f"classifier.{number + 1}", "relu", value, batch * 4096)
         features = 4096
-    return _classify(step, "classifier.6", value, features)
+    return _classify(step, "classifier.6", value, features, classes)
 
 
 def build_resnet50(name: str, batch: float) -> Graph:
@@ -186,6 +186,8 @@ def _double_conv(step: StepBuilder, name: str, x: Image, channels: int) -> Image
     return x
 
 
-def _classify(step: StepBuilder, name: str, x: Value, features: int) -> Graph:
-    logits = linear(step, name, x, step.batch, features, CLASSES)
-    return step.finish(cross_entropy(step, "loss", logits, step.batch, CLASSES))
+def _classify(
+    step: StepBuilder, name: str, x: Value, features: int, classes: int = CLASSES
+) -> Graph:
+    logits = linear(step, name, x, step.batch, features, classes)
+    return step.finish(cross_entropy(step, "loss", logits, step.batch, classes))

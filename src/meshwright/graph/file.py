@@ -62,6 +62,16 @@ class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     fixed_bytes_read: Sizes = 0.0
     bytes_written: Sizes = 0.0
     fixed_bytes_written: Sizes = 0.0
+    product_rows: Sizes = 0.0
+    fixed_product_rows: Sizes = 0.0
+    product_columns: Sizes = 0.0
+    fixed_product_columns: Sizes = 0.0
+    product_depth: Sizes = 0.0
+    fixed_product_depth: Sizes = 0.0
+    product_count: Sizes = 0.0
+    fixed_product_count: Sizes = 0.0
+    product_alignment: Sizes = 0.0
+    calls: Sizes = 0.0
     parameter_bytes: Sizes = 0.0
     state_bytes: Sizes = 0.0
     saved_bytes: Sizes = 0.0

@@ -21,6 +21,7 @@ from meshwright.files import write_bytes
 from meshwright.graph.column import (
     ANY_TYPE,
     OP_CODES,
+    OP_LINES,
     OP_SIZES,
     OP_TEXTS,
     TENSOR_SIZES,
@@ -37,6 +38,7 @@ from meshwright.graph.recognise import read_columns
 __all__ = [
     "ANY_TYPE",
     "OP_CODES",
+    "OP_LINES",
     "OP_SIZES",
     "OP_TEXTS",
     "TENSOR_SIZES",
@@ -107,6 +109,22 @@ class Graph:
     fixed_bytes_read: Floats
     bytes_written: Floats
     fixed_bytes_written: Floats
+    product_rows: Floats
+    """Of an op that multiplies matrices (a convolution and attention do, too): the rows, ..."""
+    fixed_product_rows: Floats
+    product_columns: Floats
+    """... columns, ..."""
+    fixed_product_columns: Floats
+    product_depth: Floats
+    """... and terms of each sum, ..."""
+    fixed_product_depth: Floats
+    product_count: Floats
+    """... and how many such products; zero: unknown, or no product."""
+    fixed_product_count: Floats
+    product_alignment: Floats
+    """Bytes that every row of its matrices starts at a multiple of, at most 16; zero: unknown."""
+    calls: Floats
+    """Calls into the framework that run it, its views included; zero: unknown."""
     parameter_bytes: Floats
     """Weights that live with the op; no other op counts the same ones."""
     state_bytes: Floats
@@ -159,12 +177,14 @@ class Graph:
         return {name: number for number, name in enumerate(self.op_names)}
 
     @cached_property
-    def precision_codes(self) -> tuple[tuple[str, ...], npt.NDArray[np.int8]]:
+    def precision_codes(self) -> tuple[tuple[str, ...], Ints]:
         """The distinct precisions, and for each op the place of its own among them."""
-        place = {name: code for code, name in enumerate(dict.fromkeys(self.precision))}
-        codes = np.array([place[name] for name in self.precision], dtype=np.int8)
-        codes.setflags(write=False)
-        return tuple(place), codes
+        return _coded(self.precision)
+
+    @cached_property
+    def kind_codes(self) -> tuple[tuple[str, ...], Ints]:
+        """The distinct kinds, and for each op the place of its own among them."""
+        return _coded(self.kind)
 
     @cached_property
     def outputs(self) -> Adjacency:
@@ -198,7 +218,7 @@ class Graph:
         return Adjacency.of(self.edges[1], self.edges[0], self.num_ops)
 
     def scaled(self, quantity: str, samples: float) -> Floats:
-        """`flops`, `bytes_read`, `bytes_written` or `tensor_bytes` at another number of samples."""
+        """One of `OP_LINES`, or `tensor_bytes`, at another number of samples."""
         whole: Floats = getattr(self, quantity)
         if samples == self.batch:  # exactly, where the sum below may round
             return whole
@@ -221,8 +241,7 @@ class Graph:
     def _at_batch(self, samples: float) -> "Graph":
         growth = np.where(self.split == Split.NONE, 1.0, samples / self.batch)
         scaled: dict[str, Any] = {
-            quantity: self.scaled(quantity, samples)
-            for quantity in ("flops", "bytes_read", "bytes_written", "tensor_bytes")
+            quantity: self.scaled(quantity, samples) for quantity in (*OP_LINES, "tensor_bytes")
         }
         return replace(
             self,
@@ -251,6 +270,13 @@ class Graph:
     def load(path: str | Path) -> "Graph":
         """Read a graph in any known format; the content decides which."""
         return read_graph(path)
+
+
+def _coded(texts: tuple[str, ...]) -> tuple[tuple[str, ...], Ints]:
+    place = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+    codes = np.array([place[text] for text in texts], dtype=np.int32)
+    codes.setflags(write=False)
+    return tuple(place), codes
 
 
 def _graph_of(columns: Columns) -> Graph:
@@ -322,7 +348,7 @@ def _refuse_bad(graph: Graph, name: str, array: Floats) -> None:
 
 def _check_fixed_parts(graph: Graph) -> None:
     """A fixed part above the whole would make sizes negative at a larger batch."""
-    for name in ("flops", "bytes_read", "bytes_written", "tensor_bytes"):
+    for name in (*OP_LINES, "tensor_bytes"):
         whole, fixed = getattr(graph, name), getattr(graph, f"fixed_{name}")
         bad = np.flatnonzero(fixed > whole)
         if len(bad):

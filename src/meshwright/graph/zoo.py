@@ -1,4 +1,7 @@
-"""Named models as ready training steps, built from formulas: for a first try, and benchmarks."""
+"""Training steps of named models, built from formulas: where there is no torch, and in benchmarks.
+
+`meshwright.zoo` has the names that users see; the batches here are those of this module alone.
+"""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -19,11 +22,12 @@ from meshwright.graph.layer import cross_entropy, elementwise, linear
 from meshwright.graph.transformer import TransformerShape, build_transformer
 
 MLP_WIDTHS = (1024, 4096, 4096, 4096, 4096, 1000)
+CIFAR_CLASSES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooEntry:
-    """One model of the zoo."""
+    """One model that formulas exist for."""
 
     name: str
     description: str
@@ -125,7 +129,7 @@ def _transformer(
 
 def _others() -> list[_Model]:
     mlp_text = f"linear layers of widths {', '.join(map(str, MLP_WIDTHS))}"
-    vgg16_32 = partial(build_vgg16, side=32)
+    vgg16_32 = partial(build_vgg16, side=32, classes=CIFAR_CLASSES)
     inception_text = "Inception-v3 on 299 x 299 pictures, no auxiliary head"
     return [
         _without_sequence("mlp", mlp_text, 256, build_mlp),

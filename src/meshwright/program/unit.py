@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph, Split
+from meshwright.graph.graph import OP_SIZES, Graph, Split
 from meshwright.plan.check import Placement
 from meshwright.program.bucket import Buckets
 from meshwright.program.schedule import Action
@@ -34,6 +34,7 @@ def merge_units(work: Work) -> Work:
         name: np.bincount(unit_of, weights=getattr(graph, name), minlength=num_units)
         for name in _SUMMED
     }
+    sums |= dict.fromkeys(_UNKNOWN, np.zeros(num_units))
     coarse = Graph(
         name=graph.name,
         batch=graph.batch,
@@ -75,8 +76,10 @@ def merge_units(work: Work) -> Work:
 
 _SUMMED = (
     "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
-    "fixed_bytes_written", "parameter_bytes", "state_bytes", "saved_bytes",
+    "fixed_bytes_written", "calls", "parameter_bytes", "state_bytes", "saved_bytes",
 )  # fmt: skip
+_UNKNOWN = tuple(name for name in OP_SIZES if "product" in name)
+"""Dimensions of single products, which mean nothing for a sum of ops."""
 
 
 def _number_units(work: Work) -> tuple[Ints, Ints]:

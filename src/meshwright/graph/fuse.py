@@ -1,0 +1,360 @@
+"""Merges element-wise ops as a compiler of training steps does (TorchInductor under torch.compile).
+
+Decides which ops become one kernel, and what that kernel reads and writes. Knows kinds of ops,
+edges and bytes, but no shapes: whether two ops loop over the same numbers it takes from their
+being joined by a tensor. What is recomputed in backward instead of saved it does not know.
+
+Sets of ops are grown so that the merged graph cannot have a cycle: every set has a depth, and every
+tensor goes from a set to a deeper one. An op may join the sets of the deepest ops it reads, and a
+set may sink to the sets of its nearest readers; neither turns a tensor round. (Inductor's scheduler
+compares ancestors instead, which takes quadratic time.) Each edge is looked at twice.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from meshwright.graph.column import OP_SIZES, Bools, Floats, Ints, Phase, Split
+from meshwright.graph.draft import topological_order
+from meshwright.graph.graph import Graph
+
+REWRITTEN = ("native_batch_norm", "native_batch_norm_backward")
+"""Kinds that generated code computes in place of a library's kernel, at the speed of its bytes."""
+ALIGNED_BYTES = 16.0
+FUSED = "fused"
+"""The kind of a merged op without a reduction."""
+MAX_OPS = 64
+"""No kernel of more ops than this: Inductor's `max_fusion_size`."""
+ELEMENTWISE = frozenset({
+    "abs", "add", "addcdiv", "addcmul", "arange", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "copy", "cos", "div",
+    "elu", "elu_backward", "eq", "erf", "exp", "expm1", "fill", "floor", "floor_divide", "fmod",
+    "full", "full_like", "ge", "gelu", "gelu_backward", "gt", "hardsigmoid",
+    "hardsigmoid_backward", "hardswish", "hardswish_backward", "hardtanh", "hardtanh_backward",
+    "isinf", "isnan", "le", "leaky_relu", "leaky_relu_backward", "lerp", "log", "log1p", "log2",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "lt", "masked_fill", "maximum",
+    "minimum", "mul", "native_dropout", "native_dropout_backward", "ne", "neg", "new_full",
+    "new_ones", "new_zeros", "ones", "ones_like", "pow", "reciprocal", "relu", "remainder",
+    "round", "rsqrt", "rsub", "scalar_tensor", "sigmoid", "sigmoid_backward", "sign", "silu",
+    "silu_backward", "sin", "softplus", "softplus_backward", "sqrt", "square", "sub", "tanh",
+    "tanh_backward", "threshold", "threshold_backward", "_to_copy", "trunc", "where", "xlogy",
+    "zero", "zeros", "zeros_like",
+})  # fmt: skip
+"""Kinds of ops that make each number from the numbers at its place, in place or not."""
+REDUCTIONS = frozenset({
+    "amax", "amin", "mean", "sum", "var", "var_mean", "native_layer_norm",
+    "native_layer_norm_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
+    "_log_softmax_backward_data",
+})  # fmt: skip
+"""Kinds of ops that a kernel can have one of, with element-wise ops before and after it."""
+_OF_REDUCTION = tuple(name for name in OP_SIZES if name.startswith(("product_", "fixed_product_")))
+_SUMMED = ("flops", "fixed_flops", "parameter_bytes", "state_bytes", "saved_bytes")
+
+
+def fuse_elementwise(graph: Graph) -> Graph:
+    """The step with its chains and trees of element-wise ops merged, reductions among them.
+
+    Ops merge within a phase, a split and a co-location group; those of the update never. A merged
+    op has the name, the module and the precision of its last op and the kind of its reduction,
+    else "fused". What only its own ops read is neither written nor read, and what several of them
+    read is read once. It is one call and has no measured time.
+    """
+    label = find_sets(graph)
+    if len(np.unique(label)) == graph.num_ops:
+        return graph
+    return _Merger(graph, label).graph()
+
+
+def find_sets(graph: Graph) -> Ints:
+    """For every op the last one of the set that it is merged into."""
+    sets = _Sets(graph)
+    for op in range(graph.num_ops):
+        sets.add(op)
+    # From the deepest: what a set sinks to has been looked at, so the set is still as it was.
+    members: dict[int, list[int]] = {}
+    for op in range(graph.num_ops):
+        members.setdefault(sets.find(op), []).append(op)
+    for root in sorted(members, key=lambda root: -sets.depth[root]):
+        if sets.can_merge[root]:
+            sets.sink(root, members[root])
+    last: dict[int, int] = {}
+    for op in range(graph.num_ops):
+        last[sets.find(op)] = op
+    return np.array([last[sets.find(op)] for op in range(graph.num_ops)], dtype=np.int32)
+
+
+class _Sets:
+    """Disjoint sets of ops; what is said of a set stands at its root."""
+
+    def __init__(self, graph: Graph) -> None:
+        kinds = [_plain(kind) for kind in graph.kind_codes[0]]
+        codes = graph.kind_codes[1]
+        is_reduction = np.array([kind in REDUCTIONS for kind in kinds], dtype=bool)[codes]
+        is_merged = np.array([kind in ELEMENTWISE for kind in kinds], dtype=bool)[codes]
+        is_merged = (is_merged | is_reduction) & (graph.phase != Phase.UPDATE)
+        self.graph = graph
+        self.barrier = _find_barriers(graph).tolist()
+        self.source = graph.tensor_source.tolist()
+        self.phase = graph.phase.tolist()
+        self.split = graph.split.tolist()
+        self.parent = list(range(graph.num_ops))
+        self.depth = [0] * graph.num_ops
+        self.deepest = [-1] * len(Phase)
+        """Of each phase so far."""
+        self.can_merge = is_merged.tolist()
+        self.group = graph.group.tolist()
+        self.num_ops = [1] * graph.num_ops
+        self.num_reductions = is_reduction.astype(int).tolist()
+
+    def find(self, op: int) -> int:
+        """The root of an op's set."""
+        while self.parent[op] != op:
+            self.parent[op] = self.parent[self.parent[op]]
+            op = self.parent[op]
+        return op
+
+    def add(self, op: int) -> None:
+        """Let an op join the sets of the deepest ops that it reads, all of them or none."""
+        tensors = self.graph.inputs[op].tolist()
+        roots = {self.find(self.source[tensor]) for tensor in tensors}
+        deepest = max((self.depth[root] for root in roots), default=-1)
+        joined = {root for root in roots if self.depth[root] == deepest}
+        held = {self.find(self.source[tensor]) for tensor in tensors if self.barrier[tensor]}
+        if joined and not joined & held and self._fit({op, *joined}):
+            self._unite(op, joined, deepest)
+        else:
+            # Below all of the phases before: a backward op that reads no gradient does not then
+            # stand between a forward op and its readers.
+            before = max(self.deepest[: self.phase[op]], default=-1)
+            self.depth[op] = 1 + max(deepest, before)
+        self.deepest[self.phase[op]] = max(self.deepest[self.phase[op]], self.depth[self.find(op)])
+
+    def sink(self, root: int, members: Collection[int]) -> None:
+        """Let a set join those of its nearest readers, all of them or none."""
+        readers: dict[int, bool] = {}
+        for op in members:
+            for tensor in self.graph.outputs[op].tolist():
+                for reader in self.graph.readers[tensor].tolist():
+                    other = self.find(reader)
+                    if other != root:
+                        readers[other] = readers.get(other, False) or self.barrier[tensor]
+        nearest = min((self.depth[other] for other in readers), default=-1)
+        joined = {other for other in readers if self.depth[other] == nearest}
+        if joined and not any(readers[other] for other in joined) and self._fit({root, *joined}):
+            self._unite(root, joined, nearest)
+
+    def _fit(self, roots: Collection[int]) -> bool:
+        """Whether sets may be one, as far as their ops go."""
+        groups = {self.group[root] for root in roots if self.group[root] >= 0}
+        return (
+            all(self.can_merge[root] for root in roots)
+            and len({(self.phase[root], self.split[root]) for root in roots}) == 1
+            and len(groups) <= 1
+            and sum(self.num_reductions[root] for root in roots) <= 1
+            and sum(self.num_ops[root] for root in roots) <= MAX_OPS
+        )
+
+    def _unite(self, root: int, others: Collection[int], depth: int) -> None:
+        for other in others:
+            self.parent[other] = root
+            self.num_ops[root] += self.num_ops[other]
+            self.num_reductions[root] += self.num_reductions[other]
+            self.group[root] = max(self.group[root], self.group[other])
+        self.depth[root] = depth
+
+
+def _plain(kind: str) -> str:
+    """The kind without what it says of the layout, and of where the result goes."""
+    return kind.removeprefix("strided_").removeprefix("spatial_").removesuffix("_")
+
+
+def _find_barriers(graph: Graph) -> Bools:
+    """Tensors that nothing merges across: partial sums, which replicas have to add first.
+
+    Backward is linear in the gradients, so what it makes of partial sums alone is one, too.
+    """
+    is_linear = (graph.phase == Phase.BACKWARD) & (graph.split == Split.SUM)
+    barriers: Bools = graph.tensor_partial & ~is_linear[graph.tensor_source]
+    return barriers
+
+
+class _Merger:
+    """The merged graph, column by column."""
+
+    def __init__(self, graph: Graph, label: Ints) -> None:
+        self.old = graph
+        last, place = np.unique(label, return_inverse=True)
+        source, target = (place[ends].astype(np.int32) for ends in graph.edges)
+        is_between = source != target
+        names = [graph.op_names[op] for op in last]
+        order = topological_order(
+            source[is_between], target[is_between], names, f"graph {graph.name}"
+        )
+        self.last = last[order]
+        """The last op of each new one."""
+        rank = np.empty(len(order), dtype=np.int32)
+        rank[order] = np.arange(len(order), dtype=np.int32)
+        self.place = rank[place]
+        """The new op of each old one."""
+        self.is_merged = np.bincount(self.place) > 1
+        self.is_inside = (
+            self.place[graph.tensor_source[graph.use_tensor]] == (self.place[graph.use_op])
+        )
+        """Whether a use is by the op that makes the tensor."""
+        num_uses = np.bincount(graph.use_tensor, minlength=graph.num_tensors)
+        num_inside = np.bincount(graph.use_tensor[self.is_inside], minlength=graph.num_tensors)
+        self.is_dropped = (num_uses > 0) & (num_inside == num_uses)
+
+    def graph(self) -> Graph:
+        """Ops, then tensors, then uses."""
+        old, last = self.old, self.last
+        columns: dict[str, Any] = {name: getattr(old, name)[last] for name in OP_SIZES}
+        for name in _SUMMED:
+            columns[name] = self._sum(getattr(old, name))
+        columns["flops"] = np.maximum(columns["flops"], columns["fixed_flops"])
+        columns |= self._moved("bytes_read", self._unread)
+        columns |= self._moved("bytes_written", self._unwritten)
+        columns["workspace_bytes"] = self._largest(old.workspace_bytes, 0.0)
+        any_calls = self._largest(old.calls, 0.0) > 0
+        # Products are padded where their rows are not aligned.
+        columns["product_alignment"] = np.where(
+            columns["product_alignment"] > 0, ALIGNED_BYTES, columns["product_alignment"]
+        )
+        # Generated code makes one call a kernel and none for views.
+        columns["calls"] = np.where(self.is_merged, any_calls, np.minimum(columns["calls"], 1.0))
+        reduction = self._reductions()
+        for name in _OF_REDUCTION:
+            of_merged = np.where(reduction >= 0, getattr(old, name)[reduction], 0.0)
+            columns[name] = np.where(self.is_merged, of_merged, columns[name])
+        return Graph(
+            name=old.name,
+            batch=old.batch,
+            op_names=tuple(old.op_names[op] for op in last),
+            kind=self._kinds(reduction),
+            module=tuple(old.module[op] for op in last),
+            precision=tuple(old.precision[op] for op in last),
+            phase=old.phase[last],
+            split=old.split[last],
+            group=self._largest(old.group, -1),
+            partner=self._partners(),
+            seconds=self._seconds(),
+            **columns,
+            **self._tensors(),
+        )
+
+    def _sum(self, values: Floats) -> Floats:
+        return _sum_by(self.place, values, len(self.last))
+
+    def _largest(self, values: Any, least: float) -> Any:
+        largest = np.full(len(self.last), least, dtype=values.dtype)
+        np.maximum.at(largest, self.place, values)
+        return largest
+
+    def _reductions(self) -> Ints:
+        """The reduction that each new op has, -1: none."""
+        is_reduction = np.array([_plain(kind) in REDUCTIONS for kind in self.old.kind_codes[0]])
+        ops = np.flatnonzero(is_reduction[self.old.kind_codes[1]])
+        reduction = np.full(len(self.last), -1, dtype=np.int32)
+        reduction[self.place[ops]] = ops
+        return reduction
+
+    def _kinds(self, reduction: Ints) -> tuple[str, ...]:
+        kind = self.old.kind
+        kind = tuple(FUSED if each in REWRITTEN else each for each in kind)
+        return tuple(
+            kind[op] if not merged else kind[of] if of >= 0 else FUSED
+            for op, of, merged in zip(
+                self.last.tolist(), reduction.tolist(), self.is_merged.tolist(), strict=True
+            )
+        )
+
+    def _partners(self) -> Ints:
+        """The first of the forward ops that a new op's are of: gradients go backwards."""
+        has_one = np.flatnonzero(self.old.partner >= 0)
+        mine, other = self.place[has_one], self.place[self.old.partner[has_one]]
+        is_other = mine != other
+        first = np.full(len(self.last), len(self.last), dtype=np.int32)
+        np.minimum.at(first, mine[is_other], other[is_other])
+        return np.where(first < len(self.last), first, -1).astype(np.int32)
+
+    def _seconds(self) -> dict[str, Floats]:
+        kept = {
+            kind: np.where(self.is_merged, np.nan, each[self.last])
+            for kind, each in self.old.seconds.items()
+        }
+        return {kind: each for kind, each in kept.items() if not np.isnan(each).all()}
+
+    def _moved(self, name: str, find_saved: Any) -> dict[str, Floats]:
+        """Bytes read or written and their fixed part, less what merging saves of either.
+
+        What grows with the batch and what does not are treated alike and apart, so that sizes
+        stay lines.
+        """
+        old = self.old
+        fixed, whole = getattr(old, f"fixed_{name}"), getattr(old, name)
+        of_tensor = (old.fixed_tensor_bytes, old.tensor_bytes - old.fixed_tensor_bytes)
+        still, growing = (
+            np.maximum(self._sum(part) - find_saved(part, tensor), 0.0)
+            for part, tensor in zip((fixed, whole - fixed), of_tensor, strict=True)
+        )
+        return {
+            name: np.where(self.is_merged, still + growing, whole[self.last]),
+            f"fixed_{name}": np.where(self.is_merged, still, fixed[self.last]),
+        }
+
+    def _unread(self, read: Floats, tensor_bytes: Floats) -> Floats:
+        """Reads inside a new op, and those of the same tensor after the first."""
+        old = self.old
+        size = tensor_bytes[old.use_tensor]
+        each = size * _shares(read, _sum_by(old.use_op, size, old.num_ops))[old.use_op]
+        pair, first, inverse = np.unique(
+            self.place[old.use_op].astype(np.int64) * max(old.num_tensors, 1) + old.use_tensor,
+            return_index=True,
+            return_inverse=True,
+        )
+        needed = np.zeros(len(pair))
+        np.maximum.at(needed, inverse, np.where(self.is_inside, 0.0, each))
+        saved = _sum_by(inverse, each, len(pair)) - needed
+        reader = self.place[old.use_op[first]]
+        return _sum_by(reader, saved, len(self.last))
+
+    def _unwritten(self, written: Floats, tensor_bytes: Floats) -> Floats:
+        """Writes of tensors that only a new op itself reads."""
+        source = self.old.tensor_source
+        share = _shares(written, _sum_by(source, tensor_bytes, self.old.num_ops))
+        saved = np.where(self.is_dropped, tensor_bytes * share[source], 0.0)
+        return _sum_by(self.place[source], saved, len(self.last))
+
+    def _tensors(self) -> dict[str, Any]:
+        old = self.old
+        kept = np.flatnonzero(~self.is_dropped)
+        kept = kept[np.argsort(self.place[old.tensor_source[kept]], kind="stable")]
+        number = np.full(old.num_tensors, -1, dtype=np.int32)
+        number[kept] = np.arange(len(kept), dtype=np.int32)
+        outside = ~self.is_inside
+        uses = np.stack([number[old.use_tensor[outside]], self.place[old.use_op[outside]]])
+        uses = np.unique(uses, axis=1)  # sorted by tensor, then by op
+        return {
+            "tensor_source": self.place[old.tensor_source[kept]],
+            "tensor_bytes": old.tensor_bytes[kept],
+            "fixed_tensor_bytes": old.fixed_tensor_bytes[kept],
+            "tensor_partial": old.tensor_partial[kept],
+            "use_tensor": uses[0].copy(),
+            "use_op": uses[1].copy(),
+        }
+
+
+def _sum_by(labels: Any, values: Floats, count: int) -> Floats:
+    return np.bincount(labels, weights=values, minlength=count).astype(np.float64)
+
+
+def _shares(moved: Floats, tensor_bytes: Floats) -> Floats:
+    """How much an op moves of each of its tensors: all, unless it moves less than they have.
+
+    A view moves a part of what it is a view of; how much of which is not known any more. What an
+    op moves beyond its tensors is weights.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share: Floats = np.where(tensor_bytes > 0, np.minimum(moved / tensor_bytes, 1.0), 0.0)
+    return share
