@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="the zoo needs the torch extra")
 from meshwright.capture.zoo import build, zoo_models  # noqa: E402
 from meshwright.capture.zoo.inception import InceptionV3  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
+from meshwright.zoo.table import find_model  # noqa: E402
 
 OWN = {
     # torchvision's model pages, for the weights of the same architectures.
@@ -118,6 +119,7 @@ def test_models_are_on_the_meta_device_with_inputs_of_the_batch(name: str) -> No
     assert all(each.is_meta for each in workload.model.parameters())
     assert all(each.is_meta for each in workload.model.buffers())
     assert workload.model.training
+    assert count_parameters(workload.model) == find_model(name).parameters
 
 
 def test_usual_batches_are_the_papers() -> None:
@@ -144,6 +146,7 @@ def test_sequence_sets_the_tokens() -> None:
     ("arguments", "message"),
     [
         ({"name": "resnet51"}, "no model is called 'resnet51'; did you mean resnet50 or"),
+        ({"name": "mlp"}, "mlp: is built from formulas; there is no PyTorch model to capture"),
         ({"name": "bert-base", "batch": 0}, "bert-base: batch must be positive, got 0"),
         ({"name": "resnet50", "sequence": 9}, "resnet50: has no sequence, got sequence = 9"),
         ({"name": "bert-base", "sequence": 513}, "sequence must be at most 512, got 513"),

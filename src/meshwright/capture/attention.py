@@ -6,13 +6,13 @@ is one fused kernel that never stores it (Dao et al., FlashAttention, 2022). So 
 by an op of ours with the fused kernel's inputs and outputs.
 """
 
-from collections.abc import Callable, Iterable
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
-from torch.overrides import TorchFunctionMode
 
 from meshwright.errors import InputError
 
@@ -36,10 +36,10 @@ def attention(
         mask = _additive(mask, query)
         keys, values = _repeated(key, query), _repeated(value, query)
         made, log_sum = _flash(query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale)
-        return made.contiguous(), log_sum.contiguous()
+        return _laid_out(made, query), log_sum.contiguous()
     scores = _scores(query, key, mask, is_causal, scale)
     weights = scores.softmax(-1).to(query.dtype)
-    return (weights @ _repeated(value, query)).contiguous(), scores.logsumexp(-1)
+    return _laid_out(weights @ _repeated(value, query), query), scores.logsumexp(-1)
 
 
 @attention.register_fake
@@ -53,7 +53,7 @@ def _(
     scale: float | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
     return (
-        query.new_empty((*query.shape[:-1], value.shape[-1])),
+        _empty(query, value.shape[-1]),
         query.new_empty(query.shape[:-1], dtype=torch.float32),
     )
 
@@ -88,7 +88,7 @@ def attention_backward(
             attn_mask=mask,
             scale=scale,
         )
-        return first.contiguous(), _gathered(second, key), _gathered(third, value)
+        return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _scores(query, key, mask, is_causal, scale)
     weights = (scores - log_sum.unsqueeze(-1)).exp().to(query.dtype)
@@ -98,7 +98,7 @@ def attention_backward(
     score_gradient = weights * (weight_gradient - inner) * scale
     key_gradient = score_gradient.mT @ query
     return (
-        (score_gradient @ _repeated(key, query)).contiguous(),
+        _laid_out(score_gradient @ _repeated(key, query), query),
         _gathered(key_gradient, key),
         _gathered(value_gradient, value),
     )
@@ -112,10 +112,11 @@ def _(
     value: Tensor,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return query.new_empty(query.shape), key.new_empty(key.shape), value.new_empty(value.shape)
+    return _empty(query), _empty(key), _empty(value)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)  # nobody differentiates the sums
     query, key, value, mask, *ctx.rest = inputs
     ctx.save_for_backward(query, key, value, mask, *output)
 
@@ -129,29 +130,28 @@ def _differentiate(context: Any, gradient: Tensor, _: Tensor | None) -> tuple[Te
 attention.register_autograd(_differentiate, setup_context=_save)
 
 
-class FusedOps(TorchFunctionMode):
-    """While this mode is on, attention is the op above and dropout one op, as on a GPU."""
+@contextlib.contextmanager
+def fused_ops() -> Iterator[None]:
+    """While this holds, attention is the op above and dropout one op, as on a GPU.
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Called by torch for every function."""
-        if func is F.scaled_dot_product_attention:
-            return _attend(*args, **(kwargs or {}))
-        if func is F.dropout:
-            return _drop(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    Their kernels are replaced in torch's dispatcher, so that calls from within other functions, as
+    of `torch.nn.MultiheadAttention`, are seen, too.
+    """
+    with (
+        warnings.catch_warnings(),
+        torch.library._scoped_library("aten", "IMPL") as aten,
+    ):
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        aten.impl("scaled_dot_product_attention", _attend, "AutogradCPU")
+        aten.impl("dropout", _drop, "AutogradCPU")
+        yield
 
 
-def _drop(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
+def _drop(values: Tensor, probability: float, is_training: bool) -> Tensor:
     """Dropout by the kernel that also makes the mask, instead of the CPU's four."""
-    if not training or p == 0:
-        return input
-    return torch.native_dropout(input, p, True)[0]
+    if not is_training or probability == 0:
+        return values
+    return torch.native_dropout(values, probability, True)[0]
 
 
 def _attend(
@@ -161,12 +161,10 @@ def _attend(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001 - the op repeats heads where there are fewer of them
 ) -> Tensor:
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = (each.to(dtype) for each in (query, key, value))
     made: Tensor = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     return made
 
@@ -193,10 +191,29 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
 
 def _gathered(gradient: Tensor, like: Tensor) -> Tensor:
     """The gradient of what `_repeated` repeated."""
-    if gradient.shape == like.shape:
-        return gradient.contiguous()
-    shape = (*gradient.shape[:-3], like.shape[-3], -1, *gradient.shape[-2:])
-    return gradient.reshape(shape).sum(-3).contiguous()
+    if gradient.shape != like.shape:
+        shape = (*gradient.shape[:-3], like.shape[-3], -1, *gradient.shape[-2:])
+        gradient = gradient.reshape(shape).sum(-3)
+    return _laid_out(gradient, like)
+
+
+def _empty(like: Tensor, width: int | None = None) -> Tensor:
+    """A dense tensor whose dimensions lie in memory in the order in which they do in `like`.
+
+    The fused kernels answer so: when heads were split off a row of features, the results stand
+    side by side in rows again, and no copy follows.
+    """
+    steps = like.stride()
+    order = sorted(range(like.dim()), key=lambda dim: (-steps[dim], dim))
+    shape = [*like.shape[:-1], like.shape[-1] if width is None else width]
+    stride, size = [0] * len(shape), 1
+    for dim in reversed(order):
+        stride[dim], size = size, size * shape[dim]
+    return like.new_empty_strided(shape, stride)
+
+
+def _laid_out(made: Tensor, like: Tensor) -> Tensor:
+    return _empty(like, made.shape[-1]).copy_(made)
 
 
 def _additive(mask: Tensor | None, query: Tensor) -> Tensor | None:

@@ -9,15 +9,39 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+_CONVOLUTIONS = {"convolution", "convolution_backward"}
+
 
 def describe_call(node: Node) -> str:
     """The op, its shapes, strides, types and plain arguments as one canonical line of JSON."""
-    document = {
+    document: dict[str, Any] = {
         "op": str(node.target),
         "args": [_encode(each) for each in node.args],
         "kwargs": {name: _encode(each) for name, each in sorted(node.kwargs.items())},
     }
+    if uses_tf32(node):
+        document["tf32"] = True
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def uses_tf32(node: Node) -> bool:
+    """Whether fp32 matrices are multiplied in TF32, as torch's settings say: by default
+    convolutions are, and other products are not.
+
+    The settings of the process that captures stand for those of the process that trains.
+    """
+    name = str(node.target).split(".")[1] if "." in str(node.target) else ""
+    if name in _PRODUCTS:
+        allowed = torch.backends.cuda.matmul.allow_tf32
+    elif name in _CONVOLUTIONS:
+        allowed = torch.backends.cudnn.allow_tf32
+    else:
+        return False
+    values = (each.meta.get("val") for each in node.all_input_nodes)
+    return bool(allowed) and all(
+        value.dtype is torch.float32 for value in values if isinstance(value, torch.Tensor)
+    )
 
 
 def _encode(value: Any) -> Any:
@@ -58,13 +82,10 @@ def rebuild_call(text: str, device: torch.device) -> tuple[Any, list[Any], dict[
 
 
 def _widen_statistics(document: dict[str, Any], device: torch.device) -> None:
-    """Normalisations keep mean and deviation in fp32 on a GPU, in the input's type on a CPU."""
-    places = {"native_layer_norm_backward": (3, 4), "native_batch_norm_backward": (3, 4, 5, 6)}
-    name = document["op"].split(".")[1]
-    if device.type == "cuda":
-        for place in places.get(name, ()):
-            if isinstance(document["args"][place], dict):
-                document["args"][place]["dtype"] = "float32"
+    """Layer normalisation keeps mean and deviation in fp32 on a GPU, not so on a CPU."""
+    if device.type == "cuda" and ".native_layer_norm_backward." in document["op"]:
+        for place in (3, 4):
+            document["args"][place]["dtype"] = "float32"
 
 
 def _index_limit(document: dict[str, Any]) -> int:
@@ -74,11 +95,11 @@ def _index_limit(document: dict[str, Any]) -> int:
     name = document["op"].split(".")[1]
     if name == "embedding_dense_backward":
         return int(document["args"][2])
-    if name.startswith("nll_loss_backward"):
+    if name.startswith("nll_loss") and name.endswith("backward"):
         return int(document["args"][1]["shape"][1])
     if name.startswith("nll_loss"):
         return int(shape[1])
-    if name in ("embedding", "index", "index_select", "gather"):
+    if name in ("embedding", "index", "index_put", "index_select", "gather"):
         return int(shape[0])
     return 1
 

@@ -5,14 +5,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
-from meshwright.capture.convert import convert_traces
+from meshwright.capture.convert import are_alike, convert_traces, read_trace
+from meshwright.capture.inputs import find_batch, resize_inputs
+from meshwright.capture.measured import with_measured
 from meshwright.capture.optimiser import Optimiser
-from meshwright.capture.trace import Loss, trace_step
-from meshwright.errors import InputError
+from meshwright.capture.trace import Loss, Trace, trace_step
+from meshwright.capture.workload import Workload
+from meshwright.errors import InputError, quoted
+from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph
+from meshwright.profile.profile import Measured
 
+AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GROWTH = 2
 """The step is traced once more on this many times the batch, to see what grows."""
 
@@ -26,6 +31,8 @@ def capture(
     *,
     batch: int | None = None,
     autocast: torch.dtype | None = None,
+    measured: Measured | None = None,
+    compile: bool = False,  # noqa: A002
 ) -> Graph:
     """One training step of a model as a Graph; nothing is allocated or computed.
 
@@ -33,46 +40,74 @@ def capture(
     to a scalar; None takes the output itself, or its `loss`. `optimizer`: sgd, momentum, adam or
     adamw. `batch`: the samples in the inputs; None takes the first dimension of the first tensor.
     Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
+    `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
+    torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
+    measured time.
     """
     kwargs = dict(kwargs or {})
+    chosen = _find_optimiser(optimizer)
+    size = find_batch(model, args, kwargs, batch)
+
+    def trace(times: int) -> Trace:
+        given, named = resize_inputs(args, kwargs, size, times * size)
+        return trace_step(model, given, named, loss=loss, optimizer=chosen, autocast=autocast)
+
+    name = type(model).__name__
+    small, large = trace(1), trace(GROWTH)
+    own = read_trace(small)
+    if size > 1 or are_alike(own, read_trace(large)):
+        graph = convert_traces(name, small, large, size, GROWTH)
+        graph = with_measured(graph, own, own, measured)
+    else:  # one sample needs no broadcasting and has other copies, so we start from more
+        graph = convert_traces(name, large, trace(GROWTH * GROWTH), GROWTH * size, GROWTH)
+        graph = with_measured(graph.at_batch(size), read_trace(large), own, measured)
+    return fuse_elementwise(graph) if compile else graph
+
+
+def capture_workload(
+    workload: Workload,
+    optimizer: str,
+    autocast: str | None = None,
+    measured: Measured | None = None,
+    *,
+    compile: bool = False,  # noqa: A002
+) -> Graph:
+    """Capture a step of a workload; `autocast` by its short name."""
+    return capture(
+        workload.model,
+        workload.args,
+        workload.kwargs,
+        loss=workload.loss,
+        optimizer=optimizer,
+        batch=workload.batch,
+        autocast=_find_autocast(autocast),
+        measured=measured,
+        compile=compile,
+    )
+
+
+def trace_workload(workload: Workload, optimizer: str, autocast: str | None = None) -> Trace:
+    """The step whose calls are looked up among the measured ones when it is captured."""
+    return trace_step(
+        workload.model,
+        workload.args,
+        workload.kwargs,
+        loss=workload.loss,
+        optimizer=_find_optimiser(optimizer),
+        autocast=_find_autocast(autocast),
+    )
+
+
+def _find_optimiser(name: str) -> Optimiser:
     try:
-        chosen = Optimiser(optimizer)
+        return Optimiser(name)
     except ValueError:
         known = ", ".join(Optimiser)
-        raise InputError(f"optimizer: must be one of {known}, got {optimizer!r}") from None
-    size = _batch_size(model, args, kwargs, batch)
-    grown_args, grown_kwargs = _grow((list(args), kwargs), size)
-    name = type(model).__name__
-    small = trace_step(model, args, kwargs, loss=loss, optimizer=chosen, autocast=autocast)
-    large = trace_step(
-        model, grown_args, grown_kwargs, loss=loss, optimizer=chosen, autocast=autocast
-    )
-    return convert_traces(name, small, large, size, GROWTH)
+        raise InputError(f"optimizer: must be one of {known}, got {name!r}") from None
 
 
-def _batch_size(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None
-) -> int:
-    tensors = [
-        leaf
-        for leaf in pytree.tree_leaves((list(args), dict(kwargs)))
-        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0
-    ]
-    if not tensors:
-        raise InputError(f"model {type(model).__name__}: must have a tensor among its inputs")
-    size = int(tensors[0].shape[0]) if batch is None else batch
-    if not any(tensor.shape[0] == size for tensor in tensors):
-        raise InputError(f"batch: must be the first dimension of an input, got {batch}")
-    return size
-
-
-def _grow(inputs: tuple[list[Any], dict[str, Any]], batch: int) -> tuple[list[Any], dict[str, Any]]:
-    """The same inputs on more samples; only shapes count."""
-
-    def grow(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dim() == 0 or tensor.shape[0] != batch:
-            return tensor
-        return torch.empty((GROWTH * batch, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
-
-    grown: tuple[list[Any], dict[str, Any]] = pytree.tree_map_only(torch.Tensor, grow, inputs)
-    return grown
+def _find_autocast(name: str | None) -> torch.dtype | None:
+    if name is not None and name not in AUTOCASTS:
+        known = ", ".join(AUTOCASTS)
+        raise InputError(f"autocast: must be one of {known}, got {quoted(name)}")
+    return AUTOCASTS[name] if name else None

@@ -5,12 +5,14 @@ same lines follows how an op splits: its outputs grow with the batch (rows), or 
 does (a sum over the batch, such as a weight gradient), or nothing does.
 """
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel, Ledger, read_nodes
+from meshwright.capture.call import uses_tf32
+from meshwright.capture.kind import name_kind
+from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -27,26 +29,41 @@ _PRECISIONS = {
 
 
 def convert_traces(name: str, small: Trace, large: Trace, batch: int, growth: float) -> Graph:
-    """The graph of `small`, at `batch` samples; `large` is the step on `growth` times as many."""
-    nodes = [list(trace.module.graph.nodes) for trace in (small, large)]
-    _check_alike(name, *nodes)
-    return _Converter(
-        name, small, read_nodes(nodes[0]), read_nodes(nodes[1]), batch, growth
-    ).graph()
+    """The graph of `small`, at `batch` samples; `large` is the step on `growth` times as many.
+
+    An op for each kernel of `small`, in the same order.
+    """
+    one, other = read_trace(small), read_trace(large)
+    _check_alike(name, one, other)
+    return _Converter(name, small, one, other, batch, growth).graph()
 
 
-def _check_alike(name: str, first: Sequence[Node], second: Sequence[Node]) -> None:
-    for one, other in zip(first, second, strict=False):
-        if one.target != other.target:
+def read_trace(trace: Trace) -> Ledger:
+    """The kernels of a trace."""
+    return read_nodes(list(trace.module.graph.nodes))
+
+
+def are_alike(one: Ledger, other: Ledger) -> bool:
+    """Whether two ledgers are of the same kernels; views between them may differ."""
+    return len(one.versions) == len(other.versions) and (
+        [kernel.node.target for kernel in one.kernels]
+        == [kernel.node.target for kernel in other.kernels]
+    )
+
+
+def _check_alike(name: str, one: Ledger, other: Ledger) -> None:
+    if are_alike(one, other):
+        return
+    for first, second in zip(one.kernels, other.kernels, strict=False):
+        if first.node.target != second.node.target:
             raise InputError(
-                f"model {name}: its ops must not depend on the batch size, but {one.name} is "
-                f"{one.target} at one size and {other.target} at another"
+                f"model {name}: its ops must not depend on the batch size, but {first.node.name} "
+                f"is {first.node.target} at one size and {second.node.target} at another"
             )
-    if len(first) != len(second):
-        raise InputError(
-            f"model {name}: must have as many ops at every batch size, got {len(first)} and "
-            f"{len(second)}"
-        )
+    raise InputError(
+        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} and "
+        f"{len(other.kernels)}"
+    )
 
 
 class _Converter:
@@ -71,6 +88,7 @@ class _Converter:
     def graph(self) -> Graph:
         """Ops first, then the tensors between them."""
         parameter_bytes, state_bytes = self._count_state()
+        saved_bytes, lingering = self._count_inputs(), self._count_lingering()
         partner = self._find_partners()
         group = self._find_groups()
         for number, (kernel, grown) in enumerate(
@@ -79,7 +97,7 @@ class _Converter:
             module = self._module(number, partner[number])
             self.builder.add_op(
                 f"{module}/{kernel.node.name}" if module else kernel.node.name,
-                kind=_kind(kernel.node),
+                kind=name_kind(kernel.node),
                 phase=self.phase[number],
                 split=self.split[number],
                 group=group[number],
@@ -92,8 +110,12 @@ class _Converter:
                 fixed_bytes_read=self._fixed(kernel.bytes_read, grown.bytes_read),
                 bytes_written=kernel.bytes_written,
                 fixed_bytes_written=self._fixed(kernel.bytes_written, grown.bytes_written),
+                **self._product(kernel, grown),
+                calls=kernel.calls,
                 parameter_bytes=parameter_bytes[number],
                 state_bytes=state_bytes[number],
+                saved_bytes=saved_bytes[number],
+                workspace_bytes=kernel.workspace_bytes + lingering[number],
             )
         self._add_tensors()
         return self.builder.finish()
@@ -102,6 +124,14 @@ class _Converter:
         """Where the line through both sizes starts, between nothing and the quantity itself."""
         slope = (grown - quantity) / (self.growth - 1)
         return min(max(0.0, quantity - slope), quantity)
+
+    def _product(self, kernel: Kernel, grown: Kernel) -> dict[str, Any]:
+        sizes = {"product_alignment": kernel.product.alignment}
+        for name in ("rows", "columns", "depth", "count"):
+            size, larger = getattr(kernel.product, name), getattr(grown.product, name)
+            sizes[f"product_{name}"] = size
+            sizes[f"fixed_product_{name}"] = self._fixed(size, larger)
+        return sizes
 
     def _find_phase(self, kernel: Kernel) -> Phase:
         place = self.place[kernel.node]
@@ -203,6 +233,36 @@ class _Converter:
                     parameter[owner] += each.bytes
         return parameter, state
 
+    def _count_inputs(self) -> list[float]:
+        """The step's inputs stay with the first op that reads them."""
+        saved = [0.0] * len(self.small.kernels)
+        for version in self.small.start[len(self.small.start) - self.trace.num_inputs :]:
+            each = self.small.versions[version]
+            if each.readers:
+                saved[each.readers[0]] += each.bytes
+        return saved
+
+    def _count_lingering(self) -> list[float]:
+        """What backward kernels have read is freed when the last kernel of their op is done.
+
+        Autograd's ops free what was saved for them at their end: a bias's gradient is summed while
+        the input is still held that the weight's gradient was made of.
+        """
+        lingering = [0.0] * len(self.small.kernels)
+        numbers = [
+            kernel.node.meta.get("seq_nr", -1) if self.phase[k] is Phase.BACKWARD else -1
+            for k, kernel in enumerate(self.small.kernels)
+        ]
+        first = 0
+        for k, number in enumerate(numbers):
+            if number < 0 or k == 0 or number != numbers[k - 1]:
+                first = k
+            for version in {v for j in range(first, k) for v in self.reads[j]}:
+                each = self.small.versions[version]
+                if 0 <= each.source < first and each.readers[-1] < k:
+                    lingering[k] += each.bytes
+        return lingering
+
     def _find_groups(self) -> list[int]:
         """Kernels that share a parameter, its gradient, its optimiser state or a buffer."""
         parent = list(range(len(self.small.kernels)))
@@ -243,10 +303,16 @@ class _Converter:
                 return kernel
         return -1
 
+    def _is_state(self, version: Version) -> bool:
+        """Whether it overwrites what is held anyway: a parameter, a running mean."""
+        while version.replaces >= 0:
+            version = self.small.versions[version.replaces]
+        return version.source < 0
+
     def _add_tensors(self) -> None:
         pairs = zip(self.small.versions, self.large.versions, strict=True)
         for number, (version, grown) in enumerate(pairs):
-            if version.source >= 0:
+            if version.source >= 0 and (version.readers or not self._is_state(version)):
                 readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
                 self.builder.add_tensor(
                     version.source,
@@ -257,16 +323,11 @@ class _Converter:
                 )
 
 
-def _kind(node: Node) -> str:
-    packet = getattr(node.target, "_overloadpacket", None)
-    return str(getattr(packet, "__name__", node.target))
-
-
 def _precision(node: Node) -> str:
     """Of what is computed: the first floating-point input, else output."""
     values = [each.meta.get("val") for each in node.all_input_nodes] + [node.meta.get("val")]
     for value in values:
         dtype = getattr(value, "dtype", None)
         if dtype in _PRECISIONS:
-            return _PRECISIONS[dtype]
+            return "tf32" if uses_tf32(node) else _PRECISIONS[dtype]
     return "fp32"

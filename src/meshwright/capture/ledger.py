@@ -4,6 +4,7 @@ A view has no kernel and no memory of its own, so it is folded into whatever mad
 storage that an op writes in place is a new version of it: later readers wait for that op.
 """
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,11 +14,15 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.flops import count_flops
+from meshwright.capture.product import Product, find_product
+from meshwright.capture.workspace import find_workspace
 
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 """They take memory and do nothing."""
+_NO_CALLS = {operator.getitem, torch.ops.aten.detach.default}
+"""What tracing adds: choices among outputs, and the detaching of parameters and saved tensors."""
 _GATHERS = {"embedding", "index_select", "gather", "index"}
-"""They read as much of their first input as they make."""
+"""They read as much of their first input as they make, rows that are asked for twice too."""
 
 
 @dataclass(slots=True)
@@ -28,6 +33,8 @@ class Version:
     source: int
     """The kernel that wrote it; -1: it is there from the start."""
     readers: list[int] = field(default_factory=list)
+    replaces: int = -1
+    """The version whose memory it takes over."""
 
 
 @dataclass(slots=True)
@@ -38,6 +45,10 @@ class Kernel:
     flops: float
     bytes_read: float
     bytes_written: float
+    product: Product
+    workspace_bytes: float
+    calls: int
+    """Calls that run it: its own, and of the views made since the kernel before."""
     made: list[int] = field(default_factory=list)
     """Versions that it writes."""
 
@@ -56,49 +67,92 @@ class Ledger:
 
 def read_nodes(nodes: list[Node]) -> Ledger:
     """Walk the nodes once, keeping the newest version of every storage."""
-    kernels: list[Kernel] = []
-    versions: list[Version] = []
-    newest: dict[int, int] = {}
-    start: list[int] = []
-    kernel_of: dict[str, int] = {}
+    reader = _Reader()
     for node in nodes:
         if node.op == "placeholder":
-            tensor = node.meta["val"]
-            newest[_storage(tensor)] = len(versions)
-            start.append(len(versions))
-            versions.append(Version(_storage_bytes(tensor), -1))
-            kernel_of[node.name] = -1
+            reader.start_from(node)
+        elif node.op == "get_attr":
+            reader.hold(node)
         elif node.op == "call_function":
-            _read_call(node, kernels, versions, newest)
-            first = next(iter(_tensors(node.meta.get("val"))), None)
-            if first is not None:
-                kernel_of[node.name] = versions[newest[_storage(first)]].source
-    return Ledger(kernels, versions, start, kernel_of)
+            reader.call(node)
+    if reader.kernels:
+        reader.kernels[-1].calls += reader.views
+    return Ledger(reader.kernels, reader.versions, reader.start, reader.kernel_of)
 
 
-def _read_call(
-    node: Node, kernels: list[Kernel], versions: list[Version], newest: dict[int, int]
-) -> None:
-    inputs = [each.meta["val"] for each in node.all_input_nodes if "val" in each.meta]
-    read = [tensor for value in inputs for tensor in _tensors(value)]
-    made = list(_tensors(node.meta.get("val")))
-    known = {_storage(tensor) for tensor in read}
-    fresh = [tensor for tensor in made if _storage(tensor) not in known]
-    written = _written(node)
-    if not fresh and not written:
-        return  # a view, or a choice among outputs
-    number = len(kernels)
-    kernel = _price(node, read, [*fresh, *written])
-    kernels.append(kernel)
-    for storage in dict.fromkeys(_storage(tensor) for tensor in read):
-        versions[newest[storage]].readers.append(number)
-    for tensor in {_storage(each): each for each in (*fresh, *written)}.values():
-        newest[_storage(tensor)] = len(versions)
-        kernel.made.append(len(versions))
-        versions.append(Version(_storage_bytes(tensor), number))
+class _Reader:
+    """What has been read so far."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Kernel] = []
+        self.versions: list[Version] = []
+        self.start: list[int] = []
+        self.kernel_of: dict[str, int] = {}
+        self.newest: dict[int, int] = {}
+        """The version that is in each storage."""
+        self.views = 0
+        """Since the last kernel."""
+
+    def start_from(self, node: Node) -> None:
+        """Read a placeholder."""
+        self.start.append(len(self.versions))
+        self.hold(node)
+
+    def hold(self, node: Node) -> None:
+        """Read what is there from the start; constants of the model's code are, too."""
+        tensor = node.meta["val"]
+        self.newest[_storage(tensor)] = len(self.versions)
+        self.versions.append(Version(_storage_bytes(tensor), -1))
+        self.kernel_of[node.name] = -1
+
+    def call(self, node: Node) -> None:
+        """Read a call."""
+        inputs = [each.meta["val"] for each in node.all_input_nodes if "val" in each.meta]
+        read = [tensor for value in inputs for tensor in _tensors(value)]
+        made = list(_tensors(node.meta.get("val")))
+        known = {_storage(tensor) for tensor in read}
+        fresh = [tensor for tensor in made if _storage(tensor) not in known]
+        written = _written(node)
+        if (fresh or written) and not _counts_steps(node):
+            self._run(node, read, fresh, written)
+        elif node.target not in _NO_CALLS:
+            self.views += 1
+        if made:
+            self.kernel_of[node.name] = self.versions[self.newest[_storage(made[0])]].source
+
+    def _run(
+        self,
+        node: Node,
+        read: list[torch.Tensor],
+        fresh: list[torch.Tensor],
+        written: list[torch.Tensor],
+    ) -> None:
+        number = len(self.kernels)
+        kernel = _price(node, read, [*fresh, *written], self.views + 1)
+        self.views = 0
+        self.kernels.append(kernel)
+        for storage in dict.fromkeys(_storage(tensor) for tensor in read):
+            self.versions[self.newest[storage]].readers.append(number)
+        for storage, tensor in {_storage(each): each for each in (*fresh, *written)}.items():
+            replaces = self.newest.get(storage, -1)
+            self.newest[storage] = len(self.versions)
+            kernel.made.append(len(self.versions))
+            self.versions.append(Version(_storage_bytes(tensor), number, replaces=replaces))
 
 
-def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor]) -> Kernel:
+def _counts_steps(node: Node) -> bool:
+    """Whether it advances an optimiser's counter, which the fused update does for all at once."""
+    counter = node.args[0] if node.args else None
+    return (
+        node.target is torch.ops.aten.add_.Tensor
+        and isinstance(counter, Node)
+        and counter.op == "placeholder"
+        and counter.meta["val"].dim() == 0
+        and bool(counter.meta["val"].is_floating_point())
+    )
+
+
+def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls: int) -> Kernel:
     """What the kernel computes and moves."""
     args, kwargs = pytree.tree_map_only(
         Node, lambda each: each.meta["val"], (node.args, node.kwargs)
@@ -107,11 +161,29 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor]) -> Ke
     written = sum(_tensor_bytes(tensor) for tensor in made)
     sizes = [_tensor_bytes(tensor) for tensor in read]
     if name in _GATHERS and sizes:
-        sizes[0] = min(sizes[0], written)
+        sizes[0] = written
     if name in _FREE:
         sizes, written = [], 0.0
-    flops = count_flops(node.target, tuple(args), dict(kwargs), node.meta.get("val"))
-    return Kernel(node, flops, sum(sizes), written)
+    if name.startswith("nll_loss"):  # one number a target is read, in backward none
+        is_backward = name.endswith("backward")
+        scores, targets = args[1:3] if is_backward else args[:2]
+        picked = 0 if is_backward else targets.numel() * scores.element_size()
+        sizes = [*sizes, picked - _tensor_bytes(scores)]
+    if name == "convolution" and args[2] is not None:  # a kernel of its own adds the bias
+        sizes, written = [*sizes, written], 2 * written
+    if name == "convolution_backward" and args[10][2]:  # and another one sums its gradient
+        sizes = [*sizes, _tensor_bytes(args[0])]
+    value = node.meta.get("val")
+    product = find_product(node.target, tuple(args), value)
+    return Kernel(
+        node=node,
+        flops=count_flops(node.target, tuple(args), dict(kwargs), value),
+        bytes_read=sum(sizes),
+        bytes_written=written,
+        product=product,
+        workspace_bytes=find_workspace(node.target, tuple(args), product),
+        calls=calls,
+    )
 
 
 def _written(node: Node) -> list[torch.Tensor]:
@@ -121,7 +193,12 @@ def _written(node: Node) -> list[torch.Tensor]:
         return []
     written: list[torch.Tensor] = []
     for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        # Fused optimisers may unscale gradients in place; without a scaler they do not.
+        if (
+            argument.alias_info is not None
+            and argument.alias_info.is_write
+            and (argument.name != "grads")
+        ):
             given = node.kwargs.get(argument.name)
             if position < len(node.args):
                 given = node.args[position]

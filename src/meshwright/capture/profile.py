@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.nn import functional as F  # noqa: N812
 
-from meshwright.capture.call import describe_call, rebuild_call
+from meshwright.capture.call import describe_call
 from meshwright.capture.ledger import read_nodes
+from meshwright.capture.replay import replayed
 from meshwright.capture.trace import Trace
 
 WARM_UPS = 3
@@ -24,6 +24,8 @@ RUNS = 11
 """The median of so many runs counts."""
 CACHE_BYTES = 256 << 20
 """More than the last-level cache of any device of the catalogue (H200: 50 MB, B200: 126 MB)."""
+FLUSHES = 6
+"""How often a GPU overwrites them: 0.3 ms on an H200, longer than it takes to launch any op."""
 
 
 def distinct_calls(trace: Trace) -> Counter[str]:
@@ -35,15 +37,21 @@ def distinct_calls(trace: Trace) -> Counter[str]:
 def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, float | str]]:
     """Each call with its seconds, or with why it cannot be run by itself."""
     flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+    nothing = time_kernel(lambda: None, flush)
     for text in calls:
         try:
-            yield text, time_kernel(_runner(text, device), flush)
+            yield text, _time_call(text, flush, nothing)
         except Exception as error:  # one op that cannot be replayed must not end a profile
-            yield text, f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+            yield text, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
+def _time_call(text: str, flush: torch.Tensor, nothing: float) -> float:
+    with replayed(text, flush.device) as replay:
+        return max(0.0, time_kernel(replay.run, flush) - nothing) / replay.copies
 
 
 def time_kernel(run: Callable[[], object], flush: torch.Tensor) -> float:
-    """Median seconds of one run on cold inputs."""
+    """Median seconds of one run on cold inputs; what timing itself takes is included."""
     for _ in range(WARM_UPS):
         run()
     if flush.device.type == "cuda":
@@ -61,38 +69,10 @@ def _time_by_events(run: Callable[[], object], flush: torch.Tensor) -> float:
     event: Any = torch.cuda.Event
     events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
     for begin, end in events:
-        flush.zero_()
+        for _ in range(FLUSHES):
+            flush.zero_()
         begin.record()
         run()
         end.record()
     torch.cuda.synchronize()
     return float(statistics.median(begin.elapsed_time(end) for begin, end in events)) / 1e3
-
-
-def _runner(text: str, device: torch.device) -> Callable[[], object]:
-    """What runs a call; attention as the device's own fused kernel."""
-    target, args, kwargs = rebuild_call(text, device)
-    name = target._overloadpacket.__name__
-    if name == "attention":
-        return lambda: _attention(*args)
-    if name == "attention_backward":
-        gradient, query, key, value, _, _, *rest = args
-        inputs = [each.detach().requires_grad_() for each in (query, key, value)]
-        made = _attention(*inputs, *rest)
-        return lambda: torch.autograd.grad(made, inputs, gradient, retain_graph=True)
-    return lambda: target(*args, **kwargs)
-
-
-def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float | None,
-) -> torch.Tensor:
-    return F.scaled_dot_product_attention(
-        query, key, value, mask, dropout, is_causal, scale=scale,
-        enable_gqa=query.shape[-3] != key.shape[-3],
-    )  # fmt: skip

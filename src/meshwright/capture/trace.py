@@ -6,6 +6,7 @@ are used here and nowhere else; the version is pinned in constraints.txt.
 """
 
 import contextlib
+import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
-from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._functorch._aot_autograd import logging_utils
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -26,7 +27,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
-from meshwright.capture.attention import FusedOps
+from meshwright.capture.attention import fused_ops
+from meshwright.capture.autocast import cuda_autocast
+from meshwright.capture.eager import eager_branches
 from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
 from meshwright.errors import InputError
 
@@ -68,6 +71,7 @@ def trace_step(
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
         )
+    logging_utils.callback_set = False  # it stays set after a backward that failed
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     start = step.fake_start(mode)
     with _explained(model), mode, fx_traceback.preserve_node_meta():
@@ -130,12 +134,14 @@ class _Step:
         with (
             stateless._reparametrize_module(self.model, {**leaf, **held}, tie_weights=True),
             _named_modules(self.model),
-            FusedOps(),
+            fused_ops(),
+            cuda_autocast(),
+            eager_branches(),
         ):
             value = self._forward(rest)
             self.num_forward = _num_nodes()
             assert value.grad_fn is not None
-            setup_stacktrace_preservation_hooks([value.grad_fn])
+            logging_utils.setup_stacktrace_preservation_hooks([value.grad_fn])
             wanted = [leaf[name] for name in self.trained]
             found = torch.autograd.grad(value, wanted, allow_unused=True)
         gradients = {
@@ -144,6 +150,11 @@ class _Step:
             if gradient is not None
         }
         self.gradient_names = list(gradients)
+        if not gradients:
+            raise InputError(
+                f"model {type(self.model).__name__}: its loss must have a gradient for a parameter;"
+                f" checkpoint() of torch needs use_reentrant=False to give one"
+            )
         self.num_backward = _num_nodes()
         with torch.no_grad():
             for name, gradient in gradients.items():
@@ -244,6 +255,8 @@ def _named_modules(model: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def _explained(model: nn.Module) -> Iterator[None]:
     """Turn what tracing raises into one line: which module, which line, what to change."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")  # it prints a traceback of its own
+    was_disabled, log.disabled = log.disabled, True
     try:
         yield
     except InputError:
@@ -260,6 +273,8 @@ def _explained(model: nn.Module) -> Iterator[None]:
             f"model {type(model).__name__}: cannot be traced at {_place(error)}: "
             f"{type(error).__name__}: {reason}"
         ) from error
+    finally:
+        log.disabled = was_disabled
 
 
 def _place(error: BaseException) -> str:

@@ -1,18 +1,14 @@
 """A model and the inputs of one training step, ready to be captured."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
 
-from meshwright.capture.capture import capture
+from meshwright.capture.inputs import find_batch, resize_inputs
 from meshwright.capture.trace import Loss
-from meshwright.errors import InputError, quoted
-from meshwright.graph.graph import Graph
-
-AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+from meshwright.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +24,10 @@ class Workload:
     batch: int | None = None
     """Samples in the inputs; None: the first dimension of the first tensor."""
 
-
-def capture_workload(workload: Workload, optimizer: str, autocast: str | None = None) -> Graph:
-    """Capture a step of a workload; `autocast` by its short name."""
-    if autocast is not None and autocast not in AUTOCASTS:
-        known = ", ".join(AUTOCASTS)
-        raise InputError(f"autocast: must be one of {known}, got {quoted(autocast)}")
-    return capture(
-        workload.model,
-        workload.args,
-        workload.kwargs,
-        loss=workload.loss,
-        optimizer=optimizer,
-        batch=workload.batch,
-        autocast=AUTOCASTS[autocast] if autocast else None,
-    )
+    def at_batch(self, samples: int) -> "Workload":
+        """The same step on that many samples: inputs whose first dimension is the batch change."""
+        if samples < 1:
+            raise InputError(f"{self.name}: batch must be positive, got {samples}")
+        batch = find_batch(self.model, self.args, self.kwargs, self.batch)
+        args, kwargs = resize_inputs(self.args, self.kwargs, batch, samples)
+        return replace(self, args=tuple(args), kwargs=kwargs, batch=samples)

@@ -1,7 +1,7 @@
 """Named PyTorch models, ready to capture. Needs torch; half of them need the `zoo` extra too."""
 
 from meshwright.capture.workload import Workload
-from meshwright.capture.zoo.catalogue import Precision, build, zoo_models
-from meshwright.capture.zoo.workload import ZooModel
+from meshwright.capture.zoo.catalogue import build, zoo_models
+from meshwright.zoo.model import ZooModel
 
-__all__ = ["Precision", "Workload", "ZooModel", "build", "zoo_models"]
+__all__ = ["Workload", "ZooModel", "build", "zoo_models"]

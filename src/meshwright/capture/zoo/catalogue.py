@@ -1,33 +1,31 @@
-"""The zoo by name: what there is, and a model ready to capture."""
+"""The zoo's PyTorch models by name, ready to capture."""
 
 import contextlib
-import difflib
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 
 from meshwright.capture.workload import Workload
 from meshwright.capture.zoo.language import language_recipes
 from meshwright.capture.zoo.own import own_recipes
-from meshwright.capture.zoo.workload import Recipe, ZooModel
-from meshwright.errors import InputError, quoted
-
-Precision = Literal["fp32", "bf16"]
+from meshwright.capture.zoo.workload import Recipe
+from meshwright.errors import InputError
+from meshwright.zoo import table
+from meshwright.zoo.model import ZooModel, choose
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
     """What `build` can build; those of transformers are listed also where it is not installed."""
-    return tuple(recipe.about for recipe in _recipes().values())
+    return tuple(model for model in table.zoo_models() if model.source != "formula")
 
 
 def build(
     name: str,
     batch: int | None = None,
     sequence: int | None = None,
-    precision: Precision | None = None,
+    precision: str | None = None,
     device: str = "meta",
 ) -> Workload:
     """A model of the zoo, with inputs of `batch` samples; on the meta device it takes no memory.
@@ -37,46 +35,24 @@ def build(
     `precision` is that of parameters and pictures, None the first that the model has (fp32 for all
     but Mixtral); mixed precision is an option of `capture`.
     """
-    recipe = _find(name)
-    about = recipe.about
-    samples = about.batch if batch is None else batch
-    if samples < 1:
-        raise InputError(f"{name}: batch must be positive, got {samples}")
-    tokens = _check_sequence(recipe, sequence)
-    chosen = recipe.precisions[0] if precision is None else precision
-    if chosen not in recipe.precisions:
-        known = " or ".join(recipe.precisions)
-        raise InputError(f"{name}: precision must be {known}, got {quoted(str(precision))}")
-    with torch.device(device), _default_dtype(_DTYPES[chosen]):
-        model = recipe.make()
-        args, kwargs = recipe.inputs(samples, tokens)
-    return Workload(name=name, model=model, args=args, kwargs=kwargs, loss=None, batch=samples)
+    model = table.find_model(name)
+    if model.source == "formula":
+        raise InputError(f"{name}: is built from formulas; there is no PyTorch model to capture")
+    choice = choose(model, batch=batch, sequence=sequence, precision=precision)
+    recipe = _recipes()[name]
+    with torch.device(device), _default_dtype(_DTYPES[choice.precision]):
+        module = recipe.make()
+        try:
+            args, kwargs = recipe.inputs(choice.batch, choice.sequence or 0)
+        except (RuntimeError, TypeError) as error:  # torch's, as it cannot count the bytes
+            raise InputError(f"{name}: batch {choice.batch} is too large for any memory") from error
+    return Workload(
+        name=name, model=module, args=args, kwargs=kwargs, loss=None, batch=choice.batch
+    )
 
 
 def _recipes() -> dict[str, Recipe]:
-    return {recipe.about.name: recipe for recipe in (*own_recipes(), *language_recipes())}
-
-
-def _find(name: str) -> Recipe:
-    recipes = _recipes()
-    if name not in recipes:
-        near = difflib.get_close_matches(name.lower(), recipes, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(recipes)}"
-        raise InputError(f"zoo: no model is called {quoted(name)}; {hint}")
-    return recipes[name]
-
-
-def _check_sequence(recipe: Recipe, sequence: int | None) -> int:
-    name = recipe.about.name
-    if recipe.about.sequence is None:
-        if sequence is not None:
-            raise InputError(f"{name}: has no sequence, got sequence = {sequence}")
-        return 0
-    tokens = recipe.about.sequence if sequence is None else sequence
-    if tokens < 1 or tokens > (recipe.longest or tokens):
-        limit = f"at most {recipe.longest}" if recipe.longest else "positive"
-        raise InputError(f"{name}: sequence must be {limit}, got {tokens}")
-    return tokens
+    return {recipe.name: recipe for recipe in (*own_recipes(), *language_recipes())}
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ trace, dropout on attention weights (BERT, GPT) keeps torch from its fused atten
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from meshwright.capture.zoo.workload import Inputs, Recipe, ZooModel
+from meshwright.capture.zoo.workload import Inputs, Recipe
 from meshwright.errors import InputError
 
 Config = Mapping[str, Any]
@@ -158,92 +158,56 @@ def _bert_recipes() -> list[Recipe]:
     # Layers, width, heads. Small: Turc et al. (2019); base and large: Devlin et al. (2019), section
     # 3; 36 and 48 layers of BERT-Large's width: the pipeline papers (DAPPLE, Fan et al. 2021;
     # Chimera, Li and Hoefler 2021).
-    # Batches: 64 samples of 128 tokens for base (the placement papers'); 32 of 512, one host's
-    # share of the 256 of Devlin et al. on eight hosts.
-    recipes = [
-        _bert("bert-small", "BERT-Small (Turc et al.)", (4, 512, 8), 64, 128),
-        _bert("bert-base", "BERT-Base", (12, 768, 12), 64, 128),
-        _bert("bert-large", "BERT-Large", (24, 1024, 16), 32, 512),
-        _bert("bert-36", "BERT-Large with 36 layers", (36, 1024, 16), 32, 512),
-        _bert("bert-48", "BERT-Large with 48 layers", (48, 1024, 16), 32, 512),
-    ]
-    about = _model("fnet-base", "FNet-Base, pre-training with both heads", 64, 128)
-    fnet = _recipe(about, FNET, fnet_config(), longest=512)
-    return [*recipes, replace(fnet, precisions=("fp32",))]  # torch has no such FFT in bf16
-
-
-def _bert(name: str, text: str, shape: tuple[int, int, int], batch: int, sequence: int) -> Recipe:
-    about = _model(name, f"{text}, pre-training with both heads", batch, sequence)
-    return _recipe(about, BERT, bert_config(*shape), longest=512)
+    shapes = {
+        "bert-small": (4, 512, 8),
+        "bert-base": (12, 768, 12),
+        "bert-large": (24, 1024, 16),
+        "bert-36": (36, 1024, 16),
+        "bert-48": (48, 1024, 16),
+    }
+    recipes = [_recipe(name, BERT, bert_config(*shape)) for name, shape in shapes.items()]
+    return [*recipes, _recipe("fnet-base", FNET, fnet_config())]
 
 
 def _gpt_recipes() -> list[Recipe]:
-    # Radford et al. (2019), section 2.3: 512 samples of 1,024 tokens; here 8, a host's share.
+    # Radford et al. (2019), table 2; Brown et al. (2020), table 2.1.
     shapes = {
-        "gpt2": (12, 768, 12),
-        "gpt2-medium": (24, 1024, 16),
-        "gpt2-large": (36, 1280, 20),
-        "gpt2-xl": (48, 1600, 25),
+        "gpt2": (12, 768, 12, 1024),
+        "gpt2-medium": (24, 1024, 16, 1024),
+        "gpt2-large": (36, 1280, 20, 1024),
+        "gpt2-xl": (48, 1600, 25, 1024),
+        "gpt3-175b": (96, 12_288, 96, 2048),
     }
-    recipes = [
-        _recipe(
-            _model(name, f"{name.upper()}, head tied to the embeddings", 8, 1024),
-            GPT,
-            gpt_config(*shape, 1024),
-            longest=1024,
-        )
-        for name, shape in shapes.items()
-    ]
-    # Brown et al. (2020), table 2.1: 3.2 million tokens a step, 2,048 a sample.
-    text = "GPT-3 of 175 billion parameters, all attention dense (half of the paper's is banded)"
-    about = _model("gpt3-175b", text, 1536, 2048)
-    return [*recipes, _recipe(about, GPT, gpt_config(96, 12_288, 96, 2048), longest=2048)]
+    return [_recipe(name, GPT, gpt_config(*shape)) for name, shape in shapes.items()]
 
 
 def _llama_recipes() -> list[Recipe]:
     # Layers, width, heads, key-value heads, inner width, vocabulary, positions, base of the rotary
     # positions: Touvron et al. (2023, "LLaMA"), table 2, and Grattafiori et al. (2024), table 3.
-    # Batches: 8 million tokens a step, 8,192 a sample, for the largest (Grattafiori et al., section
-    # 3.4.1); 64 samples, which a few hosts can train on, for the others.
     shapes = {
-        "llama-2-7b": (64, 4096, (32, 4096, 32, 32, 11_008, 32_000, 4096), 10_000.0),
-        "llama-3-8b": (64, 8192, (32, 4096, 32, 8, 14_336, 128_256, 8192), 500_000.0),
-        "llama-3-70b": (64, 8192, (80, 8192, 64, 8, 28_672, 128_256, 8192), 500_000.0),
-        "llama-3-405b": (1024, 8192, (126, 16_384, 128, 8, 53_248, 128_256, 8192), 500_000.0),
+        "llama-2-7b": ((32, 4096, 32, 32, 11_008, 32_000, 4096), 10_000.0),
+        "llama-3-8b": ((32, 4096, 32, 8, 14_336, 128_256, 8192), 500_000.0),
+        "llama-3-70b": ((80, 8192, 64, 8, 28_672, 128_256, 8192), 500_000.0),
+        "llama-3-405b": ((126, 16_384, 128, 8, 53_248, 128_256, 8192), 500_000.0),
     }
-    recipes = []
-    for name, (batch, sequence, shape, theta) in shapes.items():
-        text = f"Llama {name[6]} of {name[8:-1]} billion parameters"
-        config = {**llama_config(*shape), **_rotary(theta)}
-        recipes.append(_recipe(_model(name, text, batch, sequence), LLAMA, config))
-    about = _model("mixtral-8x7b", "Mixtral, eight experts, two a token", 64, 4096)
-    mixtral = {**mixtral_config(), **_rotary(1e6)}
-    # torch's shape rule for grouped products knows bf16 only.
-    return [*recipes, replace(_recipe(about, MIXTRAL, mixtral), precisions=("bf16",))]
+    recipes = [
+        _recipe(name, LLAMA, {**llama_config(*shape), **_rotary(theta)})
+        for name, (shape, theta) in shapes.items()
+    ]
+    return [*recipes, _recipe("mixtral-8x7b", MIXTRAL, {**mixtral_config(), **_rotary(1e6)})]
 
 
 def _rotary(theta: float) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
 
 
-def _recipe(about: ZooModel, family: Family, config: Config, longest: int | None = None) -> Recipe:
+def _recipe(name: str, family: Family, config: Config) -> Recipe:
     return Recipe(
-        about=about,
+        name=name,
         make=partial(build_transformer, family, config),
         inputs=partial(_feed, family, int(config["vocab_size"])),
-        longest=longest,
     )
 
 
 def _feed(family: Family, vocabulary: int, batch: int, sequence: int) -> Inputs:
     return family.inputs(batch, sequence, vocabulary)
-
-
-def _model(name: str, description: str, batch: int, sequence: int) -> ZooModel:
-    return ZooModel(
-        name=name,
-        description=description,
-        batch=batch,
-        sequence=sequence,
-        source="transformers",
-    )

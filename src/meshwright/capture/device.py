@@ -1,0 +1,44 @@
+"""The real device that kernels are timed on: whether it is there, its name and its software."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+from meshwright.errors import InputError
+
+
+def open_device(kind: str) -> torch.device:
+    """The device "cpu" or "cuda", if it can be used."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        build = "with" if torch.version.cuda else "without"
+        raise InputError(
+            f"device cuda: torch {torch.__version__}, a build {build} CUDA, finds none that it can "
+            f"use; run this on a machine that has one"
+        )
+    return torch.device(kind)
+
+
+def device_name(device: torch.device) -> str:
+    """What the device calls itself: "NVIDIA H200"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
+
+
+def device_software(device: torch.device) -> dict[str, str]:
+    """What the times of kernels depend on besides the device: versions, and a CPU's threads."""
+    found = {"torch": str(torch.__version__)}
+    if device.type == "cuda":
+        found["cuda"] = str(torch.version.cuda)
+        found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    else:
+        found["threads"] = str(torch.get_num_threads())
+    return found
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine() or "cpu"

@@ -1,0 +1,49 @@
+"""The inputs of a step: how many samples they hold, and the same ones on more or fewer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from meshwright.errors import InputError
+
+
+def find_batch(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None
+) -> int:
+    """The samples in the inputs: `batch`, or the first dimension of the first tensor."""
+    tensors = [
+        leaf
+        for leaf in pytree.tree_leaves((list(args), dict(kwargs)))
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0
+    ]
+    if not tensors:
+        raise InputError(f"model {type(model).__name__}: must have a tensor among its inputs")
+    size = int(tensors[0].shape[0]) if batch is None else batch
+    if not any(tensor.shape[0] == size for tensor in tensors):
+        raise InputError(f"batch: must be the first dimension of an input, got {batch}")
+    return size
+
+
+def resize_inputs(
+    args: Sequence[Any], kwargs: Mapping[str, Any], batch: int, samples: int
+) -> tuple[list[Any], dict[str, Any]]:
+    """The same inputs on `samples` samples instead of `batch`; only shapes count."""
+    inputs = (list(args), dict(kwargs))
+    if samples == batch:
+        return inputs
+
+    def resize(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 0 or tensor.shape[0] != batch:
+            return tensor
+        return torch.empty((samples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+
+    try:
+        resized: tuple[list[Any], dict[str, Any]] = pytree.tree_map_only(
+            torch.Tensor, resize, inputs
+        )
+    except (RuntimeError, TypeError) as error:  # torch's, as it cannot count the bytes
+        raise InputError(f"batch: {samples} samples are too many for any memory") from error
+    return resized

@@ -1,0 +1,89 @@
+"""Names what an op computes as finely as its time depends on it.
+
+The name of the ATen op, with a word before it where another kernel runs: attention with a mask,
+causal or with dropout; convolutions with a bias; softmax along a dimension that is not the last;
+element-wise ops that broadcast or whose tensors lie differently in memory, which load one number at
+a time instead of 16 bytes.
+"""
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+_ATTENTION_MASK = {"attention": 3, "attention_backward": 6}
+"""Where the mask stands among the arguments, before dropout and whether it is causal."""
+_SOFTMAX_DIM = {
+    "_softmax": 1, "_log_softmax": 1,
+    "_softmax_backward_data": 2, "_log_softmax_backward_data": 2,
+}  # fmt: skip
+"""Where the dimension stands."""
+_COPIES = {"clone", "_to_copy", "copy_"}
+_NARROW_BYTES = 1024
+"""Pieces of rows shorter than this are put together one number at a time."""
+
+
+def name_kind(node: Node) -> str:
+    """The kind of a node's op."""
+    packet = getattr(node.target, "_overloadpacket", None)
+    name = str(getattr(packet, "__name__", node.target))
+    args: Any = node.args
+    if name in _ATTENTION_MASK:
+        mask, dropout, is_causal = args[_ATTENTION_MASK[name] :][:3]
+        seen = "masked_" if mask is not None else "causal_" if is_causal else ""
+        return f"{seen}{'dropout_' if dropout else ''}{name}"
+    if (name == "convolution" and args[2] is not None) or (
+        name == "convolution_backward" and args[10][2]
+    ):
+        return f"biased_{name}"
+    if name in _SOFTMAX_DIM:
+        dims = args[0].meta["val"].dim()
+        is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1
+        return name if is_last else f"spatial_{name}"
+    if name == "cat":
+        return f"strided_{name}" if _is_narrow(args) else name
+    return f"strided_{name}" if _is_elementwise(node, name) and _is_strided(node) else name
+
+
+def _is_elementwise(node: Node, name: str) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return name in _COPIES or torch.Tag.pointwise in tags
+
+
+def _is_strided(node: Node) -> bool:
+    """Whether an operand of more than one number lies otherwise than the result."""
+    made = node.meta.get("val")
+    if not isinstance(made, torch.Tensor) or made.numel() <= 1:
+        return False
+    read = [each.meta.get("val") for each in node.all_input_nodes]
+    operands = [each for each in read if isinstance(each, torch.Tensor) and each.numel() > 1]
+    if not all(_is_dense(each) for each in (made, *operands)):
+        return True
+    return any(each.shape != made.shape or _steps(each) != _steps(made) for each in operands)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its numbers fill a piece of memory."""
+    size = 1
+    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1:
+            if step != size:
+                return False
+            size *= length
+    return True
+
+
+def _steps(tensor: torch.Tensor) -> list[int]:
+    return [step for step, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1]
+
+
+def _is_narrow(args: Any) -> bool:
+    dim = args[1] if len(args) > 1 else 0
+    for node in args[0]:
+        value = node.meta["val"]
+        run = value.element_size()
+        for length in value.shape[dim % max(value.dim(), 1) :]:
+            run *= length
+        if run < _NARROW_BYTES:
+            return True
+    return False
