@@ -99,6 +99,20 @@ def test_human_units_are_read() -> None:
     assert len(cluster.links) == 4
 
 
+def test_what_libraries_keep_and_who_launches_kernels_come_back(tmp_path: Path) -> None:
+    toy = EXPLICIT["types"]["toy"] | {"library_bytes": "16 MiB", "is_asynchronous": False}
+    cluster = read(EXPLICIT | {"types": {"toy": toy}})
+    kind = cluster.types["toy"]
+    assert (kind.library_bytes, kind.is_asynchronous) == (16 * 2**20, False)
+    cluster.save(tmp_path / "cluster.json")
+    assert_same(cluster, Cluster.load(tmp_path / "cluster.json"))
+
+
+def test_types_keep_nothing_and_are_launched_on_unless_said() -> None:
+    kind = read(EXPLICIT).types["toy"]
+    assert (kind.library_bytes, kind.is_asynchronous) == (0, True)
+
+
 def test_yaml_says_the_same_as_json() -> None:
     assert_same(read(EXPLICIT), decode_cluster(yaml.safe_dump(EXPLICIT).encode(), "test"))
 
@@ -143,6 +157,12 @@ def change(document: dict[str, Any], **changes: object) -> dict[str, Any]:
         (change(EXPLICIT, links=[{"source": "a", "target": "b"}]), "bytes_per_second"),
         (change(EXPLICIT, devices=[{"name": "a", "type": "x9", "host": "h"}]),
          "unknown device type 'x9'"),
+        (change(EXPLICIT, types={"toy": EXPLICIT["types"]["toy"] | {"library_bytes": -1}}),
+         "device type 'toy': library_bytes must be finite and not negative, got -1"),
+        (change(EXPLICIT, types={"toy": EXPLICIT["types"]["toy"] | {"library_bytes": "many"}}),
+         "device type 'toy': library_bytes"),
+        (change(EXPLICIT, types={"toy": EXPLICIT["types"]["toy"] | {"is_asynchronous": 1}}),
+         "Expected `bool`, got `int`"),
         (change(BUILDER, build="hierarchal"), "did you mean hierarchical?"),
         (change(BUILDER, arguments={"branching": [2]}), "argument devices_per_host is missing"),
         (change(BUILDER, arguments={"devices_per_hosts": 2}), "did you mean devices_per_host"),

@@ -9,7 +9,7 @@ import pytest
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.compute import copy_seconds, op_seconds, roofline_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import ANY_TYPE, Graph, Split
+from meshwright.graph.graph import ANY_TYPE, OP_SIZES, Graph, Split
 
 CHIP = DeviceType(
     name="chip",
@@ -22,11 +22,7 @@ CHIP = DeviceType(
 def make_graph(num_ops: int, **changes: Any) -> Graph:
     """Ops without tensors at batch 8."""
     zeros, none = np.zeros(num_ops), np.zeros(0, dtype=np.int32)
-    sizes = (
-        "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
-        "fixed_bytes_written", "parameter_bytes", "state_bytes", "saved_bytes", "workspace_bytes",
-    )  # fmt: skip
-    fields: dict[str, Any] = {name: zeros.copy() for name in sizes} | {
+    fields: dict[str, Any] = {name: zeros.copy() for name in OP_SIZES} | {
         "name": "ops",
         "batch": 8.0,
         "op_names": tuple(f"op{i}" for i in range(num_ops)),

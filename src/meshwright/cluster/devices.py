@@ -14,15 +14,28 @@ from meshwright.units import GIB, MIB
 
 _TERA, _GB_PER_SECOND = 1e12, 1e9
 
+# cuBLAS keeps a workspace for each thread that calls it: forward's and backward's. Default sizes of
+# its manual: 2 x 4 MiB + 8 x 16 KiB, and 32 MiB from Hopper on (seen on an H200).
+_CUBLAS_BYTES = 2 * 8.125 * MIB
+_HOPPER_CUBLAS_BYTES = 2 * 32 * MIB
+
 
 def _type(
-    name: str, *, memory_bytes: float, gb_per_second: float, **teraflops: float
+    name: str,
+    *,
+    memory_bytes: float,
+    gb_per_second: float,
+    library_bytes: float = _CUBLAS_BYTES,
+    is_asynchronous: bool = True,
+    **teraflops: float,
 ) -> DeviceType:
     return DeviceType(
         name=name,
         flops_per_second={precision: rate * _TERA for precision, rate in teraflops.items()},
         memory_bytes=memory_bytes,
         memory_bytes_per_second=gb_per_second * _GB_PER_SECOND,
+        library_bytes=library_bytes,
+        is_asynchronous=is_asynchronous,
     )
 
 
@@ -61,25 +74,31 @@ _TYPES = (
     ),
     # H100 SXM5 data sheet (2023); fp64 on tensor cores. CUDA total 79.10 GiB.
     _type(
-        "h100", memory_bytes=79.10 * GIB, gb_per_second=3350,
+        "h100", memory_bytes=79.10 * GIB, gb_per_second=3350, library_bytes=_HOPPER_CUBLAS_BYTES,
         fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
     ),
     # H200 SXM data sheet (2024): the H100's chip with HBM3e. CUDA total 139.72 GiB.
     _type(
-        "h200", memory_bytes=139.72 * GIB, gb_per_second=4800,
+        "h200", memory_bytes=139.72 * GIB, gb_per_second=4800, library_bytes=_HOPPER_CUBLAS_BYTES,
         fp64=67, fp32=67, tf32=494.5, fp16=989.5, bf16=989.5, fp8=1979,
     ),
     # HGX B200 data sheet (2025), a device's share, dense. CUDA total 178.35 GiB.
     _type(
-        "b200", memory_bytes=178.35 * GIB, gb_per_second=8000,
+        "b200", memory_bytes=178.35 * GIB, gb_per_second=8000, library_bytes=_HOPPER_CUBLAS_BYTES,
         fp64=37, fp32=75, tf32=1100, fp16=2250, bf16=2250, fp8=4500,
     ),
     # Jouppi et al., TPU v4, ISCA 2023, Table 4: 275 TFLOPS bf16, 32 GiB, 1,200 GB/s. Memory as
     # the paper has it. The matrix unit multiplies bf16 only; fp32 takes six passes of it.
-    _type("tpuv4", memory_bytes=32 * GIB, gb_per_second=1200, fp32=275 / 6, bf16=275),
+    _type(
+        "tpuv4", memory_bytes=32 * GIB, gb_per_second=1200, library_bytes=0,
+        fp32=275 / 6, bf16=275,
+    ),
     # A generic server socket, no product: 32 cores x 2 GHz x 2 AVX-512 FMA units x 16 lanes x 2
     # = 4.1 TFLOPS fp32; 8 channels of DDR5-4800 = 307 GB/s; 256 GiB of memory fitted.
-    _type("cpu", memory_bytes=256 * GIB, gb_per_second=307, fp64=2.05, fp32=4.1),
+    _type(
+        "cpu", memory_bytes=256 * GIB, gb_per_second=307, library_bytes=0, is_asynchronous=False,
+        fp64=2.05, fp32=4.1,
+    ),
 )  # fmt: skip
 
 DEVICE_TYPES: Mapping[str, DeviceType] = MappingProxyType({each.name: each for each in _TYPES})

@@ -40,6 +40,8 @@ class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
     flops_per_second: dict[str, Quantity]
     memory_bytes: Quantity
     memory_bytes_per_second: Quantity
+    library_bytes: Quantity = 0
+    is_asynchronous: bool = True
 
 
 class _DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -177,6 +179,8 @@ def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
         memory_bytes_per_second=parse_bytes_per_second(
             read.memory_bytes_per_second, f"{what}: memory_bytes_per_second"
         ),
+        library_bytes=parse_bytes(read.library_bytes, f"{what}: library_bytes"),
+        is_asynchronous=read.is_asynchronous,
     )
 
 
@@ -226,6 +230,8 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
         "flops_per_second": {key: float(rate) for key, rate in kind.flops_per_second.items()},
         "memory_bytes": float(kind.memory_bytes),
         "memory_bytes_per_second": float(kind.memory_bytes_per_second),
+        **({"library_bytes": float(kind.library_bytes)} if kind.library_bytes else {}),
+        **({} if kind.is_asynchronous else {"is_asynchronous": False}),
     }
 
 

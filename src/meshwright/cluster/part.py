@@ -23,6 +23,10 @@ class DeviceType:
     """Peak dense rate by precision: "fp64", "fp32", "tf32", "fp16", "bf16", "fp8"."""
     memory_bytes: float
     memory_bytes_per_second: float
+    library_bytes: float = 0.0
+    """What libraries keep of the memory for themselves once they are used."""
+    is_asynchronous: bool = True
+    """Whether a host launches kernels ahead of time; if not, it runs them itself (a CPU)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", MappingProxyType(dict(self.flops_per_second)))
@@ -33,6 +37,10 @@ class DeviceType:
         for name, value in rates.items():
             if not 0 < value < inf:
                 raise InputError(f"{what}: {name} must be positive and finite, got {value}")
+        if not 0 <= self.library_bytes < inf:
+            raise InputError(
+                f"{what}: library_bytes must be finite and not negative, got {self.library_bytes}"
+            )
         if "fp32" not in self.flops_per_second:
             raise InputError(f"{what}: must have a peak rate for fp32")
 

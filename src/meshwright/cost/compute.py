@@ -1,40 +1,56 @@
-"""Times ops on devices: measured where a measurement exists, else the roofline.
+"""Times ops on devices: measured where a measurement exists, else fitted, else the roofline.
 
-Knows nothing about the network, and nothing about kernels beyond their FLOPs and bytes.
+Knows nothing about the network.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import DeviceType
+from meshwright.cost.fitted import fitted_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import ANY_TYPE, Graph, Split
+from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
 
 Floats = npt.NDArray[np.float64]
+
+_FORWARD_CALL_SECONDS = 18e-6
+_BACKWARD_OP_SECONDS = 9e-6
+_UPDATE_SECONDS = 62e-6
 
 
 def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     """Time of every op on that type for `samples` samples of the batch; infinity: cannot run.
 
-    A time measured on the type comes first, then one that holds on any type, then the roofline.
+    A time measured on the type comes first, then one that holds on any type, then the model fitted
+    to measured kernels (for captured ops on devices that kernels are launched on), then the
+    roofline.
     """
     if not 0 < samples < np.inf:
         raise InputError(f"graph {graph.name}: samples must be positive and finite, got {samples}")
-    measured = _measured_seconds(graph, device_type.name, samples)
+    measured = _measured_seconds(graph, device_type, samples)
     if measured is None:
-        return roofline_seconds(graph, device_type, samples)
+        return _estimated_seconds(graph, device_type, samples)
     unknown = np.isnan(measured)
     if unknown.any():
-        measured[unknown] = roofline_seconds(graph, device_type, samples)[unknown]
+        measured[unknown] = _estimated_seconds(graph, device_type, samples)[unknown]
     return measured
 
 
-def _measured_seconds(graph: Graph, type_name: str, samples: float) -> Floats | None:
+def _estimated_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    seconds = roofline_seconds(graph, device_type, samples)
+    if not device_type.is_asynchronous:
+        return seconds
+    fitted = fitted_seconds(graph, device_type, samples)
+    return np.where(np.isnan(fitted), seconds, fitted)
+
+
+def _measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats | None:
     """The measured times, NaN where there is none; None where the graph has none at all.
 
-    Times of ops that split grow in proportion to the samples: profiles record no fixed part.
+    They are of the graph's batch. At another one ops that split take as much more or less as the
+    fitted model says, or in proportion where there is none.
     """
-    seconds = graph.seconds.get(type_name)
+    seconds = graph.seconds.get(device_type.name)
     general = graph.seconds.get(ANY_TYPE)
     if seconds is None:
         seconds = general
@@ -42,7 +58,26 @@ def _measured_seconds(graph: Graph, type_name: str, samples: float) -> Floats | 
         seconds = np.where(np.isnan(seconds), general, seconds)
     if seconds is None:
         return None
-    return seconds * np.where(graph.split == Split.NONE, 1.0, samples / graph.batch)
+    growth = np.where(graph.split == Split.NONE, 1.0, samples / graph.batch)
+    if samples != graph.batch and device_type.is_asynchronous:
+        fitted = fitted_seconds(graph, device_type, samples)
+        whole = fitted_seconds(graph, device_type, graph.batch)
+        is_fitted = (fitted > 0) & (whole > 0) & (graph.split != Split.NONE)
+        growth[is_fitted] = fitted[is_fitted] / whole[is_fitted]
+    return seconds * growth
+
+
+def host_seconds(graph: Graph) -> Floats:
+    """What the host takes to launch each op of a captured graph; zero for other ops.
+
+    Fitted to steps of twelve models on so few samples that an H200 waited for its host all the
+    time (2026-11-15, torch 2.11 from Python; such times vary by a third from run to run): by call
+    of forward, by op of backward, where no Python runs, and by parameter that is updated.
+    """
+    by_phase = np.array([_FORWARD_CALL_SECONDS, _BACKWARD_OP_SECONDS, _UPDATE_SECONDS])
+    calls = np.where(graph.phase == Phase.FORWARD, graph.calls, graph.calls > 0)
+    seconds: Floats = by_phase[graph.phase] * calls
+    return seconds
 
 
 def roofline_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:

@@ -33,7 +33,7 @@ from meshwright.program.record import (
 from meshwright.program.rows import bucket_rows, order_ops, saved_extras, server_extras
 from meshwright.program.schedule import Action
 from meshwright.program.unit import merge_units
-from meshwright.program.work import Work, prepare_work
+from meshwright.program.work import Work, prepare_work, sum_by_device
 
 Records = npt.NDArray[np.void]
 
@@ -204,20 +204,22 @@ def _assemble(
             for part in range(placement.num_parts)
         ),
         group_algorithm=tuple(algorithms.get(part.sync, "") for part in plan.parts),
-        state_bytes=_state_bytes(work, cluster.num_devices),
+        state_bytes=_state_bytes(work, cluster),
+        host_seconds=work.host_seconds,
         allocations=plan.allocations,
         microbatches=work.microbatches,
     )
 
 
-def _state_bytes(work: Work, num_devices: int) -> npt.NDArray[np.float64]:
-    """Weights and optimiser state on each device: a part's whole state on each of its replicas."""
-    placement = work.placement
-    by_part = np.bincount(
-        placement.part_of_op, weights=work.graph.state_bytes, minlength=placement.num_parts
-    )
-    return np.bincount(
-        placement.replica_device,
-        weights=np.repeat(by_part, np.diff(placement.replica_start)),
-        minlength=num_devices,
-    ).astype(np.float64, copy=False)
+def _state_bytes(work: Work, cluster: Cluster) -> npt.NDArray[np.float64]:
+    """Weights and optimiser state on each device: a part's whole state on each of its replicas.
+
+    Of a captured graph, whose sizes are those of a real step, what libraries keep counts, too.
+    """
+    held = sum_by_device(work.graph.state_bytes, work.placement, cluster.num_devices)
+    if not work.graph.calls.any():
+        return held
+    types = [cluster.types[name].library_bytes for name in cluster.type_names]
+    used = np.zeros(cluster.num_devices, dtype=np.bool_)
+    used[work.placement.replica_device] = True
+    return held + np.where(used, np.array(types)[cluster.type_of], 0.0)

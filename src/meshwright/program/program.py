@@ -104,11 +104,14 @@ class Program:
     """Algorithm that the plan asks of each group; "" for the fastest."""
     state_bytes: Floats
     """Held on each device for the whole step."""
+    host_seconds: Floats
+    """What the host of each device takes to launch all of the step's kernels, ahead of them."""
     allocations: tuple[Allocation, ...] = ()
     microbatches: int = 1
 
     def __post_init__(self) -> None:
-        for array in (self.instructions, self.buffers, self.reads, self.orders, self.state_bytes):
+        held = (self.state_bytes, self.host_seconds)
+        for array in (self.instructions, self.buffers, self.reads, self.orders, *held):
             array.setflags(write=False)
 
     @property
@@ -156,6 +159,7 @@ def freeze_order(program: Program, start: Sequence[float] | Floats) -> Program:
         groups=program.groups,
         group_algorithm=program.group_algorithm,
         state_bytes=program.state_bytes,
+        host_seconds=program.host_seconds,
         allocations=program.allocations,
         microbatches=program.microbatches,
     )

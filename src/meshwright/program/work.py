@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.compute import op_seconds
+from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement, resolve
@@ -42,6 +42,8 @@ class Work:
     """By op and replica of its part, op after op."""
     seconds_start: Ints
     """Where each op's entries in `seconds` begin."""
+    host_seconds: Floats
+    """By device: what its host takes to launch the step."""
 
     @property
     def microbatches(self) -> int:
@@ -71,7 +73,28 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         buckets=buckets,
         seconds=seconds,
         seconds_start=start,
+        host_seconds=_host_seconds(graph, cluster, placement, microbatches),
     )
+
+
+def sum_by_device(values: Floats, placement: Placement, num_devices: int) -> Floats:
+    """Sums over ops by device, each op on all replicas of its part."""
+    by_part = np.bincount(placement.part_of_op, weights=values, minlength=placement.num_parts)
+    return np.bincount(
+        placement.replica_device,
+        weights=np.repeat(by_part, np.diff(placement.replica_start)),
+        minlength=num_devices,
+    ).astype(np.float64, copy=False)
+
+
+def _host_seconds(
+    graph: Graph, cluster: Cluster, placement: Placement, microbatches: int
+) -> Floats:
+    """Launches of forward and backward ops for every microbatch, of updates once."""
+    times = np.where(graph.phase == Phase.UPDATE, 1, microbatches)
+    total = sum_by_device(host_seconds(graph) * times, placement, cluster.num_devices)
+    launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
+    return np.where(np.array(launched)[cluster.type_of], total, 0.0)
 
 
 def _refuse_unlowered(plan: Plan) -> None:

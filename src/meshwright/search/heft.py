@@ -68,7 +68,7 @@ def heft(
         verdict = try_plan(graph, cluster, plan, sharing)
         if verdict.fits:
             break
-        limits = tighten(limits, cluster, verdict)
+        limits = tighten(limits, verdict)
     statistics = {"unshared_seconds": seconds}
     return judge("heft", graph, cluster, plan, bound, started, statistics, sharing, verdict)
 

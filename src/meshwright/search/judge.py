@@ -8,6 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.memory import usable_bytes
 from meshwright.errors import quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
@@ -30,6 +31,8 @@ class Verdict:
     binding: str
     """Which device lacks memory, and how much; empty when the plan fits."""
     missing_bytes: float
+    over_bytes: tuple[float, ...]
+    """By device: what it needs beyond what it may hold; negative where there is room."""
 
     @property
     def fits(self) -> bool:
@@ -48,23 +51,25 @@ def try_plan(
     """Simulate a plan."""
     timeline = simulate(graph, cluster, plan, sharing=sharing, granularity=granularity)
     peak = np.array(timeline.peak_bytes)
-    over = peak - cluster.memory_bytes * (1 + MEMORY_TOLERANCE)
+    usable = usable_bytes(graph, cluster)
+    over = peak - usable * (1 + MEMORY_TOLERANCE)
     missing = float(np.maximum(over, 0.0).sum())
     return Verdict(
         step_seconds=timeline.step_seconds,
         peak_bytes=tuple(timeline.peak_bytes),
         binding=_explain(graph, cluster, peak, int(np.argmax(over))) if missing > 0 else "",
         missing_bytes=missing,
+        over_bytes=tuple(over.tolist()),
     )
 
 
-def tighten(limits: Floats, cluster: Cluster, verdict: Verdict) -> Floats:
+def tighten(limits: Floats, verdict: Verdict) -> Floats:
     """Lower the memory that a search may fill by what its last plan lacked, and half of it.
 
     Searches count what ops hold; what is received, gradients and workspace come on top.
     """
-    over = np.array(verdict.peak_bytes) - cluster.memory_bytes
-    lowered: Floats = np.maximum(limits - 1.5 * np.maximum(over, 0.0), 0.0)
+    over = np.maximum(np.array(verdict.over_bytes), 0.0)
+    lowered: Floats = np.maximum(limits - 1.5 * over, 0.0)
     return lowered
 
 
@@ -128,15 +133,18 @@ def refuse(
 def _explain(graph: Graph, cluster: Cluster, peak: Floats, worst: int) -> str:
     """Name the device that lacks the most, the bytes, and how many devices would do if more."""
     device = cluster.devices[worst]
-    missing = peak[worst] - device.memory_bytes
+    usable = usable_bytes(graph, cluster)
+    missing = peak[worst] - usable[worst]
+    kept = device.memory_bytes - usable[worst]
+    margin = f" less {format_bytes(kept)} kept free" if kept else ""
     text = (
         f"device {quoted(device.name)} needs {format_bytes(float(peak[worst]))}, has "
-        f"{format_bytes(device.memory_bytes)}: {format_bytes(missing)} ({missing:.0f} bytes) are "
-        f"missing"
+        f"{format_bytes(device.memory_bytes)}{margin}: {format_bytes(missing)} ({missing:.0f} "
+        f"bytes) are missing"
     )
     # What all devices hold together, spread evenly over devices like the largest: what a plan
     # that balances memory would need, and never fewer than the state alone does.
-    most = float(cluster.memory_bytes.max())
+    most = float(usable.max())
     wanted = max(devices_needed(graph, cluster), math.ceil(float(peak.sum()) / most))
     if wanted > cluster.num_devices:
         text += f"; {wanted} devices of {format_bytes(most)} would do by the memory bound"

@@ -67,7 +67,7 @@ def mcmc(
         verdict = try_plan(graph, cluster, plan, sharing)
         if verdict.fits or found.is_interrupted:
             break
-        limits, left = tighten(limits, cluster, verdict), max(1, steps // 4)
+        limits, left = tighten(limits, verdict), max(1, steps // 4)
         found.restart(limits)
     statistics = found.statistics
     return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict)

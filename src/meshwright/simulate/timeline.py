@@ -48,8 +48,28 @@ class Timeline:
 
     @cached_property
     def step_seconds(self) -> float:
+        """What a step takes, one after the other: until the last finish, or until the slowest host
+        has launched everything.
+
+        Hosts run ahead of their devices, from one step into the next, so that launches cost nothing
+        unless they take longer in all.
+        """
+        return max(self.device_seconds, self.launch_seconds)
+
+    @cached_property
+    def device_seconds(self) -> float:
         """From the start of the step to the last finish."""
         return float(self.finish.max()) if len(self.finish) else 0.0
+
+    @property
+    def launch_seconds(self) -> float:
+        """What the slowest host takes to launch the step."""
+        return float(self.program.host_seconds.max(initial=0.0))
+
+    @property
+    def is_launch_bound(self) -> bool:
+        """Whether devices wait for their hosts."""
+        return self.launch_seconds > self.device_seconds
 
     @cached_property
     def peak_bytes(self) -> tuple[float, ...]:

@@ -1,0 +1,152 @@
+"""Fits the times of ops that only move bytes to kernels measured by `fidelity.py measure`.
+
+    python benchmarks/streams.py FIDELITY.jsonl.gz ... -o src/meshwright/cost/stream.py
+
+Every row's model is captured again, so that each measured call stands beside the bytes that the
+graph says it moves.
+"""
+
+import argparse
+import gzip
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fidelity import capture_row
+from meshwright.cost.curve import Stream
+from meshwright.cost.fitted import KINDS, stream_seconds
+from meshwright.graph.graph import Graph
+
+PEAK_BANDWIDTH = 4.8e12
+LAUNCHES = np.array([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0]) * 1e-6
+SHARES = np.geomspace(0.004, 4.0, 150)
+TERMS = np.concatenate(([0.0], np.geomspace(1e-13, 8e-9, 80)))
+RELATIVE = 0.3
+"""Weight of the mean relative error beside that of the sum of times."""
+LONG = 8e-6
+"""Seconds above which a kernel's time is mostly its bytes."""
+EVIDENCE = 1e-4
+"""Seconds of such kernels that a fit needs."""
+HEADER = '''"""How fast an H200 runs ops that only move bytes, by kind: data, no code.
+
+Made by
+    {command}
+from kernels measured on {date} on an {device} with torch {torch}. Keys: the kind, and
+whether its precision is a 16-bit one; `curve.py` explains the fields.
+"""
+
+from meshwright.cost.curve import Stream
+
+USUAL = {usual}
+"""Of kinds that were not measured."""
+STREAMS = {{
+'''
+
+Floats = npt.NDArray[np.float64]
+Samples = dict[tuple[str, bool], list[tuple[float, float, float]]]
+
+
+def read_rows(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The header and the rows that were measured."""
+    with gzip.open(path, "rt") as file:
+        header, *rows = (json.loads(line) for line in file)
+    return header, [row for row in rows if "error" not in row]
+
+
+def collect(graphs: Iterator[Graph]) -> Samples:
+    """Bytes, terms and seconds of every op that is no product, by kind and precision."""
+    found: Samples = defaultdict(list)
+    for graph in graphs:
+        moved = graph.bytes_read + graph.bytes_written
+        for op in np.flatnonzero(moved > 0).tolist():
+            kind = graph.kind[op].removeprefix("biased_").replace("dropout_", "")
+            if kind not in KINDS:
+                key = (graph.kind[op], graph.precision[op] in ("bf16", "fp16"))
+                seconds = graph.seconds["h200"][op]
+                if np.isfinite(seconds):
+                    found[key].append((moved[op], graph.product_depth[op], seconds))
+    return found
+
+
+def fit(samples: list[tuple[float, float, float]], *, has_launch: bool) -> tuple[Stream, float]:
+    """The constants with the least error, by trying all, and that error of the sum."""
+    moved, depth, seconds = np.array(samples).T
+    best, best_loss, best_error = Stream(1.0, 0.0), np.inf, 0.0
+    for launch in LAUNCHES if has_launch else [0.0]:
+        for term in TERMS if depth.any() else [0.0]:
+            shares = SHARES[:, None]
+            predicted = stream_seconds(moved / (shares * PEAK_BANDWIDTH), depth * term, launch)
+            wrong = np.abs(predicted - seconds)
+            error = wrong.sum(axis=1) / seconds.sum()
+            loss = error + RELATIVE * (wrong / np.maximum(seconds, 1e-6)).mean(axis=1)
+            chosen = int(loss.argmin())
+            if loss[chosen] < best_loss:
+                best_loss, best_error = float(loss[chosen]), float(error[chosen])
+                best = Stream(float(SHARES[chosen]), float(launch), float(term))
+    return best, best_error
+
+
+def text_of(stream: Stream) -> str:
+    """As the data module has it."""
+    term = f", {stream.term_seconds:.3g}" if stream.term_seconds else ""
+    return f"Stream({stream.share:.3g}, {stream.launch_seconds:.2g}{term})"
+
+
+def fit_all(samples: Samples) -> dict[tuple[str, bool], Stream]:
+    """A stream for each kind and precision with enough evidence of its own.
+
+    Too few long kernels say nothing of bandwidth: then both precisions count together, and a kind
+    that has too few even so is left to the usual one.
+    """
+    fitted = {}
+    for kind in sorted({kind for kind, _ in samples}):
+        has_launch = not kind.startswith("_fused_")
+        both = [*samples.get((kind, False), []), *samples.get((kind, True), [])]
+        for is_half in (False, True):
+            own = samples.get((kind, is_half), [])
+            chosen = own if evidence(own) >= EVIDENCE else both
+            if own and (evidence(chosen) >= EVIDENCE or not has_launch):
+                stream, error = fit(chosen, has_launch=has_launch)
+                total = sum(entry[2] for entry in own)
+                print(
+                    f"{kind:40} {16 if is_half else 32} bit {total * 1e3:9.2f} ms {error:6.1%} "
+                    f"{text_of(stream)}"
+                )
+                fitted[kind, is_half] = stream
+    return fitted
+
+
+def evidence(entries: list[tuple[float, float, float]]) -> float:
+    """Seconds in kernels that are long enough to show their bandwidth."""
+    return sum(entry[2] for entry in entries if entry[2] > LONG)
+
+
+def main() -> None:
+    """Fit and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("-o", dest="output", type=Path, required=True, metavar="MODULE")
+    arguments = parser.parse_args()
+    read = [read_rows(path) for path in arguments.files]
+    rows = [row for _, some in read for row in some]
+    samples = collect(capture_row(row["row"], row) for row in rows)
+    write(fit_all(samples), read[0][0], arguments.output)
+
+
+def write(fitted: dict[tuple[str, bool], Stream], header: dict[str, Any], output: Path) -> None:
+    """The data module."""
+    first, rest = sys.argv[0], [*sys.argv[1:-2], " ".join(sys.argv[-2:])]
+    command = " \\\\\n        ".join([f"python {first}", *rest])
+    lines = [HEADER.format(usual=text_of(fitted["mul", False]), **header | {"command": command})]
+    lines += [f"    {key!r}: {text_of(stream)},\n" for key, stream in fitted.items()]
+    output.write_text("".join(lines).replace("'", '"') + "}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Times kernels of random sizes on a CUDA device: the measuring half of `calibrate.py`.
+
+Inputs are cold and random (see `meshwright.capture.profile`). The seed fixes the sizes, so that a
+sweep can be repeated on another device or with another version of the libraries.
+"""
+
+import gzip
+import json
+import math
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812
+
+from meshwright.capture.profile import CACHE_BYTES, time_kernel
+
+Row = dict[str, Any]
+
+SEED = 7
+DROPOUT_SEED = 8
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+"""tf32 is fp32 with the switch on."""
+WIDTHS = (
+    64, 128, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 1600, 2048, 2304, 2560, 3072, 3200,
+    4096, 5120, 6400, 8192, 11008, 14336, 16384, 28672, 30522, 32000, 50257, 128256,
+)  # fmt: skip
+"""Of the hidden layers, projections and vocabularies of common models."""
+TOKENS = (128, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+BATCHES = (4, 8, 16, 32, 64, 128, 256, 512)
+IMAGES = (4, 7, 8, 14, 16, 28, 32, 35, 56, 64, 112, 128, 224)
+CHANNELS_IN = (
+    3, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 768, 1024, 2048,
+)  # fmt: skip
+CHANNELS_OUT = (16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 2048)
+SEQUENCES = (49, 64, 77, 128, 197, 256, 512, 577, 1024, 2048, 4096, 8192)
+MATMUL_FLOPS = {"bf16": 6e12, "fp16": 6e12, "fp32": 6e11, "tf32": 2e12}
+"""Larger ones say no more, and take longer."""
+BMM_FLOPS = {"bf16": 2e12, "fp32": 3e11}
+CONVOLUTION_FLOPS = {"bf16": 3e12, "tf32": 1.5e12, "fp32": 3e11}
+ATTENTION_FLOPS = {"bf16": 3e12, "fp32": 2e11}
+
+
+def measure(path: Path) -> None:
+    """Time everything, writing as it comes, so that what was measured is kept."""
+    device = torch.device("cuda")
+    header = {
+        "kind": "header",
+        "command": " ".join(["python", *sys.argv]),
+        "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+    }
+    began = time.perf_counter()
+    with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
+        file.write(json.dumps(header) + "\n")
+        for number, row in enumerate(Sweep(device).rows()):
+            file.write(json.dumps(row) + "\n")
+            if number % 100 == 0:
+                file.flush()
+                print(number, row["kind"], f"{time.perf_counter() - began:.1f} s", flush=True)
+
+
+def _add_often(tensor: Tensor, times: int) -> None:
+    for _ in range(times):
+        tensor.add_(1)
+
+
+class Sweep:
+    """A seeded walk over sizes; holds the device's buffers and the state of the draws."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
+        self.random = random.Random(SEED)
+
+    def rows(self) -> Iterator[Row]:
+        """Every row; their order is part of the seed."""
+        yield from self.small()
+        for precision, number in (("bf16", 500), ("fp32", 320), ("tf32", 120), ("fp16", 40)):
+            yield from self.matmuls(precision, number)
+        for precision, number in (("bf16", 140), ("fp32", 120)):
+            yield from self.batched(precision, number)
+        for precision, number in (("tf32", 260), ("bf16", 260), ("fp32", 160)):
+            yield from self.convolutions(precision, number)
+        for precision, number in (("bf16", 160), ("fp32", 120)):
+            yield from self.attentions(precision, number, 0.0)
+        # after the rest and by a seed of its own: the sweep of 2026-11-15 had none
+        self.random = random.Random(DROPOUT_SEED)
+        for precision, number in (("bf16", 80), ("fp32", 60)):
+            yield from self.attentions(precision, number, 0.1)
+
+    def small(self) -> Iterator[Row]:
+        """What an event costs, a launch, and copies of all sizes."""
+        one = torch.zeros(1, device=self.device)
+        for name, times in (("nothing", 0), ("add_", 1), ("add_x2", 2), ("add_x4", 4)):
+            seconds = self.time(partial(_add_often, one, times))
+            yield {"kind": "tiny", "name": name, "seconds": seconds}
+        for megabytes in (0.01, 0.1, 1, 4, 16, 64, 256, 1024):
+            source = torch.zeros(int(megabytes * 2**18), device=self.device)
+            target = torch.empty_like(source)
+            cold = self.time(partial(target.copy_, source))
+            yield {"kind": "copy", "bytes": 2 * source.nbytes, "cold": cold}
+
+    def matmuls(self, precision: str, number: int) -> Iterator[Row]:
+        """Linear layers, forward and backward: a number of tokens and two widths."""
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        dtype = DTYPES.get(precision, torch.float32)
+        while number:
+            draw = self.random
+            tokens = draw.choice(
+                [self.pick(8, 65536, 8), self.pick(128, 65536, 64), draw.choice(TOKENS)]
+            )
+            first, second = self.width(), self.width()
+            layout = draw.choice(["nt", "nn", "tn", "ntb"])
+            m, n, k = (first, second, tokens) if layout == "tn" else (tokens, first, second)
+            held = (m * k + k * n + m * n) * dtype.itemsize
+            if not 1e6 <= 2.0 * m * n * k <= MATMUL_FLOPS[precision] or held > 3e9:
+                continue
+            left, right = self.factors((), m, n, k, layout, dtype)
+            bias = self.normal(n, dtype=dtype)
+            run = partial(torch.addmm, bias) if layout == "ntb" else torch.mm
+            seconds = self.time(partial(run, left, right))
+            yield {
+                "kind": "matmul", "dtype": precision, "layout": layout, "m": m, "n": n, "k": k,
+                "count": 1, "seconds": seconds,
+            }  # fmt: skip
+            number -= 1
+
+    def batched(self, precision: str, number: int) -> Iterator[Row]:
+        """Many small products at once."""
+        torch.backends.cuda.matmul.allow_tf32 = False
+        dtype = DTYPES[precision]
+        while number:
+            draw = self.random
+            count = self.pick(4, 4096, 1)
+            m = self.pick(16, 2048, draw.choice([1, 8, 16]))
+            n = self.pick(16, 2048, draw.choice([1, 8, 16]))
+            k = self.pick(16, 512, draw.choice([8, 16]))
+            held = count * (m * k + k * n + m * n) * dtype.itemsize
+            if 2.0 * count * m * n * k > BMM_FLOPS[precision] or held > 2e9:
+                continue
+            layout = draw.choice(["nt", "nn", "tn"])
+            left, right = self.factors((count,), m, n, k, layout, dtype)
+            yield {
+                "kind": "bmm", "dtype": precision, "layout": layout, "m": m, "n": n, "k": k,
+                "count": count, "seconds": self.time(partial(torch.bmm, left, right)),
+            }  # fmt: skip
+            number -= 1
+
+    def convolutions(self, precision: str, number: int) -> Iterator[Row]:
+        """Of images, forward, backward, and for some the weight's gradient alone."""
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        dtype = DTYPES.get(precision, torch.float32)
+        while number:
+            row = self.draw_convolution(precision)
+            batch, size, made, channels, width, window, stride, groups = list(row.values())[2:]
+            flops = 2.0 * batch * made * made * width * (channels // groups) * window * window
+            largest = max(batch * channels * size * size, batch * width * made * made)
+            if not 1e8 <= flops <= CONVOLUTION_FLOPS[precision] or largest * dtype.itemsize > 1.2e9:
+                continue
+            x = self.normal(batch, channels, size, size, dtype=dtype)
+            w = self.normal(width, channels // groups, window, window, dtype=dtype)
+            gradient = self.normal(batch, width, made, made, dtype=dtype)
+            common = ([stride] * 2, [window // 2] * 2, [1, 1], False, [0, 0], groups)
+
+            def forward(x: Tensor = x, w: Tensor = w, common: Any = common) -> object:
+                return torch.ops.aten.convolution(x, w, None, *common)
+
+            def backward(wanted: list[bool], args: Any = (gradient, x, w, None, *common)) -> object:
+                return torch.ops.aten.convolution_backward(*args, wanted)
+
+            row["forward"] = self.time(forward)
+            row["backward"] = self.time(partial(backward, [True, True, False]))
+            row["weight"] = None
+            if self.random.random() < 0.3:
+                row["weight"] = self.time(partial(backward, [False, True, False]))
+            yield row
+            number -= 1
+
+    def draw_convolution(self, precision: str) -> Row:
+        """Sizes; some are depthwise."""
+        draw = self.random
+        batch, size = draw.choice(BATCHES), draw.choice(IMAGES)
+        channels, width = draw.choice(CHANNELS_IN), draw.choice(CHANNELS_OUT)
+        window, stride, groups = draw.choice([1, 1, 3, 3, 3, 5, 7]), draw.choice([1, 1, 1, 2]), 1
+        if draw.random() < 0.08:
+            width = groups = channels
+            window = draw.choice([3, 5, 7])
+        if window == 7 and draw.random() < 0.3:
+            stride = 4
+        made = (size + 2 * (window // 2) - window) // stride + 1
+        return {
+            "kind": "conv", "dtype": precision, "N": batch, "hw": size, "ho": made, "ci": channels,
+            "co": width, "ks": window, "stride": stride, "groups": groups,
+        }  # fmt: skip
+
+    def attentions(self, precision: str, number: int, dropout: float) -> Iterator[Row]:
+        """Fused attention, plain, causal, and with a mask a sample or one for all."""
+        dtype = DTYPES[precision]
+        while number:
+            draw = self.random
+            batch = self.pick(1, 128, 1)
+            heads, queries = draw.choice([4, 8, 12, 16, 20, 25, 32]), draw.choice(SEQUENCES)
+            size = draw.choice([32, 64, 64, 64, 80, 96, 128, 128])
+            keys = queries if draw.random() < 0.85 else draw.choice([64, 128, 512, 1024])
+            if not 1e8 <= 4.0 * batch * heads * queries * keys * size <= ATTENTION_FLOPS[precision]:
+                continue
+            how = draw.choice(["none", "none", "causal", "mask", "full"])
+            if how == "causal" and keys != queries:
+                continue
+            # mostly as a model lays them out: a token's heads side by side
+            is_joined = draw.random() < 0.7
+            q, k, v = (
+                (
+                    self.normal(batch, length, heads, size, dtype=dtype).transpose(1, 2)
+                    if is_joined
+                    else self.normal(batch, heads, length, size, dtype=dtype)
+                ).requires_grad_()
+                for length in (queries, keys, keys)
+            )
+            mask = self.mask(how, (batch, queries, keys), dtype)
+
+            def forward(args: Any = (q, k, v, mask, dropout, how == "causal")) -> Tensor:
+                return F.scaled_dot_product_attention(*args)
+
+            try:
+                made = forward()
+            except RuntimeError:  # no kernel for these sizes, or no memory
+                continue
+            gradient = torch.randn_like(made)
+
+            def backward(
+                made: Tensor = made, inputs: Any = (q, k, v), gradient: Tensor = gradient
+            ) -> object:
+                return torch.autograd.grad(made, inputs, gradient, retain_graph=True)
+
+            yield {
+                "kind": "attention", "dtype": precision, "B": batch, "H": heads, "S": queries,
+                "Sk": keys, "d": size, "how": how, "dropout": dropout,
+                "forward": self.time(forward), "backward": self.time(backward),
+            }  # fmt: skip
+            number -= 1
+
+    def mask(self, how: str, sizes: tuple[int, int, int], dtype: torch.dtype) -> Tensor | None:
+        """All true for every sample, or a term of each score that all samples share."""
+        batch, queries, keys = sizes
+        if how == "mask":
+            return torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=self.device)
+        if how == "full":
+            return torch.zeros(1, 1, queries, keys, dtype=dtype, device=self.device)
+        return None
+
+    def factors(
+        self, batch: tuple[int, ...], m: int, n: int, k: int, layout: str, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Both matrices; a t at its place in the layout: stored transposed."""
+        left = (
+            self.normal(*batch, k, m, dtype=dtype).mT
+            if layout[0] == "t"
+            else self.normal(*batch, m, k, dtype=dtype)
+        )
+        right = (
+            self.normal(*batch, n, k, dtype=dtype).mT
+            if layout[1] == "t"
+            else self.normal(*batch, k, n, dtype=dtype)
+        )
+        return left, right
+
+    def width(self) -> int:
+        """Mostly one of a common model."""
+        if self.random.random() < 0.7:
+            return self.random.choice(WIDTHS)
+        return self.pick(16, 16384, self.random.choice([1, 8, 8, 64]))
+
+    def pick(self, low: int, high: int, multiple: int) -> int:
+        """Evenly on a logarithmic scale, then rounded down to a multiple."""
+        value = int(2 ** self.random.uniform(math.log2(low), math.log2(high)))
+        return max(multiple, value // multiple * multiple)
+
+    def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
+        """Random numbers: products of equal ones draw less power and run faster."""
+        return torch.randn(*shape, dtype=torch.float32, device=self.device).to(dtype)
+
+    def time(self, run: Callable[[], object]) -> float | str:
+        """Seconds, or why there are none: one kernel that fails must not end a sweep."""
+        try:
+            return time_kernel(run, self.flush)
+        except Exception as error:
+            torch.cuda.empty_cache()
+            return str(error)[:100]

@@ -1,0 +1,173 @@
+"""Times the ops of captured graphs by models fitted to measured kernels.
+
+Products, convolutions and attention by `product.py`; all else by the bytes it moves, each kind of
+op at its own share of the memory bandwidth. Measured on an H200; on other types of device the
+shares of peak FLOP/s and bandwidth are taken to be the same, and launches to take as long.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import DeviceType
+from meshwright.cost.curve import Kind, Stream
+from meshwright.cost.product import Products, product_seconds
+from meshwright.cost.stream import STREAMS, USUAL
+from meshwright.graph.graph import Graph, Phase
+
+Floats = npt.NDArray[np.float64]
+
+_BIASED = "biased_"
+_DROPS = "dropout_"
+KINDS = {
+    "mm": Kind.MATMUL,
+    "addmm": Kind.MATMUL,
+    "bmm": Kind.MATMUL,
+    "baddbmm": Kind.MATMUL,
+    "_grouped_mm": Kind.MATMUL,
+    "_scaled_mm": Kind.MATMUL,
+    "convolution": Kind.CONVOLUTION,
+    "convolution_backward": Kind.CONVOLUTION_BACKWARD,
+    "attention": Kind.ATTENTION,
+    "causal_attention": Kind.CAUSAL_ATTENTION,
+    "masked_attention": Kind.MASKED_ATTENTION,
+    "attention_backward": Kind.ATTENTION_BACKWARD,
+    "causal_attention_backward": Kind.CAUSAL_ATTENTION_BACKWARD,
+    "masked_attention_backward": Kind.MASKED_ATTENTION_BACKWARD,
+}
+_UPDATE = "_fused_adamw_"
+"""Stands for all optimisers: they move bytes."""
+_STRIDED = "strided_mul"
+"""Stands for element-wise ops that broadcast and were not measured."""
+_SHARPNESS = 4.0
+"""Exponent of the norm that joins moving bytes and adding terms."""
+_CALIBRATED_BANDWIDTH = 4.8e12
+"""Bytes a second of the device that `stream.py` was measured on."""
+
+
+def fitted_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    """Time of every op for `samples` samples; NaN where the op was not captured from a framework.
+
+    Never below its share of the time at the graph's own batch: what a bound may rely on.
+    """
+    seconds = _seconds(graph, device_type, samples)
+    if samples < graph.batch:
+        whole = _seconds(graph, device_type, graph.batch)
+        seconds = np.maximum(seconds, whole * (samples / graph.batch))
+    return seconds
+
+
+def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    captured = graph.calls > 0
+    if not captured.any():
+        return np.full(graph.num_ops, np.nan)
+    seconds = _stream_seconds(graph, device_type, samples)
+    kinds, codes, extra = _product_kinds(graph)
+    is_product = kinds[codes] >= 0
+    is_product &= (graph.scaled("flops", samples) > 0) & (graph.product_count > 0)
+    chosen = np.flatnonzero(is_product)
+    if len(chosen):
+        seconds[chosen] = _product_seconds(graph, device_type, samples, chosen, kinds[codes], extra)
+    seconds[~captured] = np.nan
+    return seconds
+
+
+def _product_kinds(graph: Graph) -> tuple[npt.NDArray[np.int8], Any, Any]:
+    """By distinct kind of op its product's kind (-1: none), each op's place there, and prefixes."""
+    names, codes = graph.kind_codes
+    plain = [name.removeprefix(_BIASED).replace(_DROPS, "") for name in names]
+    kinds = np.array([KINDS.get(name, -1) for name in plain], dtype=np.int8)
+    is_biased = np.array([name.startswith(_BIASED) for name in names])
+    drops = np.array([_DROPS in name for name in names])
+    return kinds, codes, (is_biased[codes], drops[codes])
+
+
+def _product_seconds(
+    graph: Graph,
+    device_type: DeviceType,
+    samples: float,
+    chosen: Any,
+    kinds: npt.NDArray[np.int8],
+    extra: Any,
+) -> Floats:
+    is_biased, drops = extra
+    size = {
+        name: graph.scaled(f"product_{name}", samples)[chosen]
+        for name in ("rows", "columns", "depth", "count")
+    }
+    precisions, codes = graph.precision_codes
+    moved = graph.scaled("bytes_read", samples) + graph.scaled("bytes_written", samples)
+    bias = _bias_bytes(graph, samples, chosen, kinds) * is_biased[chosen]
+    peaks = np.array([device_type.peak_flops_per_second(name) for name in precisions])
+    seconds = product_seconds(
+        Products(
+            kind=kinds[chosen],
+            flops=graph.scaled("flops", samples)[chosen],
+            bytes_moved=np.maximum(moved[chosen] - bias, 0.0),  # gradients may be expanded
+            alignment=graph.product_alignment[chosen],
+            precision=codes[chosen].astype(np.int64),
+            precisions=precisions,
+            drops=drops[chosen],
+            **size,
+        ),
+        peaks[codes[chosen]],
+        device_type.memory_bytes_per_second,
+    )
+    launch = np.where(bias > 0, USUAL.launch_seconds, 0.0)
+    added: Floats = seconds + launch + bias / (USUAL.share * device_type.memory_bytes_per_second)
+    return added
+
+
+def _bias_bytes(graph: Graph, samples: float, chosen: Any, kinds: npt.NDArray[np.int8]) -> Floats:
+    """What a convolution's bias moves: its output read and written, or its gradient read."""
+    results = (
+        graph.scaled("product_rows", samples)[chosen]
+        * graph.product_columns[chosen]
+        * graph.product_count[chosen]
+    )
+    names, codes = graph.precision_codes
+    sizes = np.array([2.0 if name in ("bf16", "fp16") else 4.0 for name in names])
+    times = np.where(kinds[chosen] == Kind.CONVOLUTION, 2.0, 1.0)
+    bytes_moved: Floats = times * results * sizes[codes[chosen]]
+    return bytes_moved
+
+
+def _stream_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
+    names, codes = graph.kind_codes
+    halves = np.array([name in ("bf16", "fp16") for name in graph.precision_codes[0]])
+    is_half = halves[graph.precision_codes[1]]
+    launch, share, term = (
+        np.where(
+            is_half,
+            np.array([getattr(_find(name, True), field) for name in names])[codes],
+            np.array([getattr(_find(name, False), field) for name in names])[codes],
+        )
+        for field in ("launch_seconds", "share", "term_seconds")
+    )
+    moved = graph.scaled("bytes_read", samples) + graph.scaled("bytes_written", samples)
+    bandwidth = device_type.memory_bytes_per_second
+    moving = moved / (share * bandwidth)
+    adding = graph.scaled("product_depth", samples) * term * (_CALIBRATED_BANDWIDTH / bandwidth)
+    seconds = stream_seconds(moving, adding, launch)
+    # All parameters are updated by one launch.
+    seconds = np.where(graph.phase == Phase.UPDATE, seconds - launch, seconds)
+    return np.where(moved > 0, seconds, 0.0)
+
+
+def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Floats:
+    """Moving bytes and adding terms, mostly at once, after the launch."""
+    larger = np.maximum(moving, adding)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(larger > 0, np.minimum(moving, adding) / larger, 0.0)
+    seconds: Floats = larger * (1 + ratio**_SHARPNESS) ** (1 / _SHARPNESS) + launch
+    return seconds
+
+
+def _find(name: str, is_half: bool) -> Stream:
+    name = _UPDATE if name.startswith(("_fused_adam", "_fused_sgd")) else name
+    like = _STRIDED if name.startswith("strided_") else name
+    for key in ((name, is_half), (name, not is_half), (like, is_half)):
+        if key in STREAMS:
+            return STREAMS[key]
+    return USUAL

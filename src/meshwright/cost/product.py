@@ -1,0 +1,330 @@
+"""Times matrix products, convolutions and attention by how kernels fill a device.
+
+Tiles of the result go to the multiprocessors in waves, sums are split where tiles are few, and
+memory and a launch bound the rest; the constants are fitted to kernels timed on one device
+(`h200.py`). Times of other device types follow from their peaks. Knows neither graphs nor the
+library's choice of a kernel, which at times jumps by a factor of two between near sizes.
+
+Times never fall when rows, columns, depth or count grow, and lie above FLOPs over peak except where
+a kernel computes less than the FLOPs counted: causal attention half, and in fp32 the gradient of a
+convolution's weight, which a transform shortens (Winograd).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost.curve import (
+    AttentionCurve,
+    Calibration,
+    ConvolutionCurve,
+    DepthwiseCurve,
+    Grid,
+    Kind,
+    MatmulCurve,
+    Roof,
+)
+from meshwright.cost.h200 import H200
+from meshwright.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+"""Into how many parts sums may be split."""
+FULL_ALIGNMENT = 16
+"""Bytes that kernels load at once."""
+PLANE_ALIGNMENT = 8
+"""What stands for planes that do not fill 16 bytes, which a change of layout mends."""
+POINTWISE = 0.05
+"""How far from one the taps of a convolution with a window and stride of one may come out."""
+ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+CURVE_OF = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "tf32": "tf32"}
+"""Whose curve a precision follows, each with its own peak; all others fp32's."""
+SUM_BYTES = 4
+"""Of the logarithm of the sum of a row's scores, which attention keeps in fp32 for its backward."""
+WINOGRAD_TAPS = (7.0, 26.0)
+"""Windows of three and of five at stride one: those that transforms are made for."""
+CONVOLUTIONS = (Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD)
+CAUSAL = (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Ops that multiply matrices, one entry an op.
+
+    A convolution has a row for each output pixel, a column for each output channel of a group, and
+    sums over the input channels of a group times the window; attention has queries, keys and the
+    head's size, and the batch times heads as its count.
+    """
+
+    kind: npt.NDArray[np.int8]
+    rows: Floats
+    columns: Floats
+    depth: Floats
+    count: Floats
+    """How many products of that size; of a convolution its groups."""
+    flops: Floats
+    """A multiple of 2 rows columns depth count; of causal attention as if it were not causal."""
+    bytes_moved: Floats
+    """All that its tensors hold, each read or written once; of attention the mask and the sums of
+    scores, too."""
+    alignment: Floats
+    """Bytes that rows of its matrices start at a multiple of, 16 at most; 0: unknown, taken for 16.
+
+    Of a convolution the channels of a group, in and out; with a window and stride of one, where
+    images are used as they lie, no more than 8 if an image's plane does not fill 16 bytes.
+    """
+    precision: npt.NDArray[np.int64]
+    """Index into `precisions`."""
+    precisions: tuple[str, ...]
+    """fp64, fp32, tf32, bf16, fp16 or fp8; any other is taken for fp32."""
+    drops: Bools
+    """Attention draws a random number for every score (dropout)."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name == "precisions":
+                continue
+            values = getattr(self, field.name)
+            if values.shape != self.rows.shape:
+                raise InputError(
+                    f"products: {field.name} must have an entry for each of {len(self.rows)} ops, "
+                    f"got shape {values.shape}"
+                )
+        for name in ("rows", "columns", "depth", "count", "flops"):
+            values = getattr(self, name)
+            bad = np.flatnonzero(~((values > 0) & (values < np.inf)))
+            if len(bad):
+                raise InputError(
+                    f"products: {name} of op {bad[0]} must be positive and finite, "
+                    f"got {values[bad[0]]}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Products on a device: what its kernels have to do."""
+
+    rows: Floats
+    columns: Floats
+    depth: Floats
+    count: Floats
+    multiple: Floats
+    """How many products of that size: two in a convolution's full backward."""
+    item_bytes: Floats
+    bytes_moved: Floats
+    alignment: Floats
+    drops: Bools
+    rate: Floats
+    """Peak FLOP/s of one multiprocessor."""
+    memory_rate: Floats
+    """Peak bytes a second of the device."""
+    multiprocessors: Floats
+
+    def only(self, chosen: npt.NDArray[np.intp]) -> "Work":
+        """The chosen products."""
+        return Work(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+
+    @property
+    def taps(self) -> Floats:
+        """Terms of a convolution's sums that one input element enters: window over stride, squared.
+
+        The input holds what is left of the bytes without the output and the weights.
+        """
+        output = self.rows * self.columns * self.count * self.item_bytes
+        weight = self.columns * self.depth * self.count * self.item_bytes
+        held = (self.bytes_moved - output - self.multiple * weight) / self.multiple
+        unrolled = self.rows * self.depth * self.count * self.item_bytes
+        return np.where(held > 0, unrolled / np.maximum(held, 1.0), 1.0)
+
+
+def product_seconds(
+    products: Products,
+    peak_flops_per_second: Floats,
+    memory_bytes_per_second: float,
+    calibration: Calibration = H200,
+) -> Floats:
+    """Time of each op on a device of these peaks; the peak FLOP/s are those of each op."""
+    work = prepare(products, peak_flops_per_second, memory_bytes_per_second, calibration)
+    seconds = np.empty(len(products.rows))
+    for key, chosen in group(products, work):
+        seconds[chosen] = _group_seconds(work.only(chosen), key, calibration)
+    return seconds
+
+
+def prepare(
+    products: Products,
+    peak_flops_per_second: Floats,
+    memory_bytes_per_second: float,
+    calibration: Calibration,
+) -> Work:
+    """The work that products are on a device."""
+    ones = np.ones(len(products.rows))
+    single = 2 * products.rows * products.columns * products.depth * products.count
+    items = np.array([ITEM_BYTES.get(name, 4) for name in products.precisions], dtype=np.float64)
+    alignment = np.where(products.alignment > 0, products.alignment, FULL_ALIGNMENT)
+    return Work(
+        rows=products.rows,
+        columns=products.columns,
+        depth=products.depth,
+        count=products.count,
+        multiple=products.flops / single,
+        item_bytes=items[products.precision],
+        bytes_moved=products.bytes_moved,
+        alignment=alignment,
+        drops=products.drops,
+        rate=peak_flops_per_second / calibration.multiprocessors,
+        memory_rate=memory_bytes_per_second * ones,
+        multiprocessors=calibration.multiprocessors * ones,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which curve an op follows."""
+
+    kind: Kind
+    precision: str
+    is_direct: bool
+    """Rows are aligned; of a convolution, too, that its planes are used as they lie."""
+
+
+def group(products: Products, work: Work) -> Iterator[tuple[Key, npt.NDArray[np.intp]]]:
+    """The ops of each curve."""
+    names = [CURVE_OF.get(name, "fp32") for name in products.precisions]
+    kinds = products.kind
+    is_direct = work.alignment >= FULL_ALIGNMENT
+    windowed = np.isin(kinds, CONVOLUTIONS)
+    is_direct &= ~windowed | (np.abs(work.taps - 1) < POINTWISE)
+    for kind in Kind:
+        for name in dict.fromkeys(names):
+            same = np.isin(products.precision, [i for i, each in enumerate(names) if each == name])
+            for direct in (False, True):
+                chosen = np.flatnonzero((kinds == kind) & same & (is_direct == direct))
+                if len(chosen):
+                    yield Key(kind, name, direct), chosen
+
+
+def _group_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
+    if key.kind == Kind.MATMUL:
+        return matmul_seconds(work, calibration.matmul[key.precision, key.is_direct])
+    if key.kind in CONVOLUTIONS:
+        return np.minimum(
+            convolution_seconds(
+                work, calibration.convolution[key.precision, key.kind, key.is_direct], key
+            ),
+            depthwise_seconds(work, calibration.depthwise[key.precision, key.kind]),
+        )
+    name = "fp32" if key.precision == "tf32" else key.precision
+    return attention_seconds(work, calibration.attention[name, key.kind], key.kind)
+
+
+def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
+    """Products of matrices, one by one or in batches."""
+    slower = np.select(
+        [work.alignment >= 16, work.alignment >= 8, work.alignment >= 4],
+        [1.0, *curve.misaligned[:2]],
+        curve.misaligned[2],
+    )
+    arithmetic = _grid_seconds(work, curve.grid, work.rows, work.columns, work.depth * slower)
+    return _under(work, curve.roof, arithmetic * work.multiple, work.bytes_moved)
+
+
+def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats:
+    """Forward, or the gradient of the weight and, where there are two products, of the input."""
+    taps = np.maximum(work.taps, 1.0)
+    thin = work.alignment < np.where(taps > 1 + POINTWISE, FULL_ALIGNMENT, PLANE_ALIGNMENT)
+    sums = np.where(thin, curve.misaligned, 1.0)
+    slower = sums * taps**curve.taps_power
+    rows, columns, depth = work.rows, work.columns, work.depth
+    if key.kind == Kind.CONVOLUTION:
+        arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
+    else:
+        # the weight's gradient sums over the pixels; the input's has a column an input channel
+        weight = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
+        slower = sums * taps**curve.data_taps_power / curve.data_share
+        # whole: a hair above a tile's width would cost a tile
+        channels = np.maximum(np.round(depth / taps), 1.0)
+        data = _grid_seconds(work, curve.grid, rows, channels, columns * taps * slower)
+        weight = _transformed(work, curve, taps, weight)
+        arithmetic = weight + np.maximum(work.multiple - 1, 0) * data
+    moved = work.bytes_moved * np.where(thin, curve.misaligned_memory, 1.0)
+    return _under(work, curve.roof, arithmetic, moved)
+
+
+def _transformed(work: Work, curve: ConvolutionCurve, taps: Floats, seconds: Floats) -> Floats:
+    """The smaller of that and one product by Winograd's transform, where there is one."""
+    if not curve.winograd_share:
+        return seconds
+    low, high = WINOGRAD_TAPS
+    suits = (taps > low) & (taps < high) & (work.alignment >= FULL_ALIGNMENT)
+    flops = 2 * work.rows * work.columns * work.depth * work.count
+    peak = work.rate * work.multiprocessors * curve.winograd_share
+    moving = curve.winograd_memory * work.bytes_moved / work.multiple / work.memory_rate
+    return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
+
+
+def depthwise_seconds(work: Work, curve: DepthwiseCurve) -> Floats:
+    """Arithmetic without matrix units, then memory."""
+    flops = 2 * work.rows * work.columns * work.depth * work.count * work.multiple
+    arithmetic = flops / (work.rate * work.multiprocessors * curve.share)
+    moving = curve.memory * work.bytes_moved / work.memory_rate
+    seconds: Floats = arithmetic + moving + curve.launch_seconds
+    return seconds
+
+
+def attention_seconds(work: Work, curve: AttentionCurve, kind: Kind) -> Floats:
+    """Fused attention, forward or backward."""
+    tile_queries, tile_keys, tile_size = curve.tile
+    keys = np.ceil(work.columns / tile_keys) * tile_keys
+    if kind in CAUSAL:
+        keys = (keys + tile_queries) / 2
+    size = np.ceil(work.depth / tile_size) * tile_size
+    terms = size + curve.score_terms + np.where(work.drops, curve.dropout_terms, 0.0)
+    tiles = np.ceil(work.rows / tile_queries) * work.count
+    flops = 2 * work.multiple * tile_queries * (keys + curve.prologue_keys) * terms
+    arithmetic = _waves(work, tiles, curve.rounding) * flops / (work.rate * curve.share)
+    # queries, keys, values and result, in backward the gradient of each, and a sum a query
+    tensors = 2.0 if kind <= Kind.MASKED_ATTENTION else 4.0
+    own = tensors * (work.rows + work.columns) * work.depth * work.count * work.item_bytes
+    own += SUM_BYTES * work.rows * work.count
+    mask = np.maximum(work.bytes_moved - own, 0.0) * curve.mask_memory / curve.roof.memory
+    return _under(work, curve.roof, arithmetic, own + mask)
+
+
+def _grid_seconds(work: Work, grid: Grid, rows: Floats, columns: Floats, depth: Floats) -> Floats:
+    """The fastest of the tiles and ways to split the sums."""
+    best = np.full(len(rows), np.inf)
+    for (height, width), share in zip(grid.tiles, grid.shares, strict=True):
+        rate = work.rate * share
+        for tall, wide in {(height, width), (width, height)}:
+            tiles = np.ceil(rows / tall) * np.ceil(columns / wide) * work.count
+            for parts in SPLITS:
+                flops = 2 * tall * wide * (depth / parts + grid.prologue)
+                seconds = _waves(work, tiles * parts, grid.rounding) * flops / rate
+                if parts > 1:
+                    partial = rows * columns * work.count * parts
+                    seconds += grid.split_bytes * partial / work.memory_rate
+                np.minimum(best, seconds, out=best)
+    return best
+
+
+def _waves(work: Work, tiles: Floats, rounding: float) -> Floats:
+    """How often every multiprocessor takes a tile, the last, part-filled wave paid in part."""
+    waves = tiles / work.multiprocessors
+    paid: Floats = rounding * np.ceil(waves) + (1 - rounding) * np.maximum(waves, 1.0)
+    return paid
+
+
+def _under(work: Work, roof: Roof, arithmetic: Floats, bytes_moved: Floats) -> Floats:
+    """Arithmetic and memory, partly at once, after the launch."""
+    moving = bytes_moved * roof.memory / work.memory_rate
+    sharp = roof.sharpness
+    larger, smaller = np.maximum(arithmetic, moving), np.minimum(arithmetic, moving)
+    # the norm, scaled by the larger so that no power under- or overflows
+    joined: Floats = larger * (1 + (smaller / larger) ** sharp) ** (1 / sharp)
+    return joined + roof.launch_seconds
