@@ -1,5 +1,6 @@
 """Settings and fixtures that all tests share."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,12 @@ def shared() -> Path:
     if not _SHARED.is_dir():
         pytest.skip("the published graphs (../shared/benchmarks) are not on this machine")
     return _SHARED
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Captured graphs are kept for the session, apart from the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("MESHWRIGHT_CACHE", str(folder))
+        yield folder

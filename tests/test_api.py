@@ -126,7 +126,8 @@ def test_graphs_by_object_path_and_name(tmp_path: Path) -> None:
     assert load_graph(str(tmp_path / "mlp.json")).num_ops == graph.num_ops
     assert load_graph(tmp_path / "mlp.json", 8).batch == 8
     assert load_graph(graph, 8).batch == load_graph("mlp", 8).batch == 8
-    assert isinstance(load_graph("mlp"), Graph)
+    assert isinstance(mw.load_graph("mlp"), Graph)
+    assert mw.load_graph is load_graph
 
 
 def test_a_folder_does_not_hide_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

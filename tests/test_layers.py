@@ -18,10 +18,11 @@ PACKAGE = "meshwright"
 # From the lowest: a module imports from its own layer and from those before it.
 LAYERS = (
     "errors", "units", "files", "compiled",
-    "graph", "cluster", "plan", "cost", "program", "simulate", "search",
-    "capture", "execute", "network", "export", "report", "api", "__init__", "cli", "__main__",
+    "graph", "profile", "zoo", "cluster", "plan", "cost", "program", "simulate", "search",
+    "capture", "execute", "network", "export", "report", "source", "api", "__init__", "cli",
+    "__main__",
 )  # fmt: skip
-FORBIDDEN = {("cluster", "graph")}
+FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""
 TORCH_LAYERS = {"capture", "execute"}
 NUMBA_MODULES = {f"{PACKAGE}.compiled"}

@@ -22,11 +22,14 @@ __all__ = [
     "InputError",
     "MeshwrightError",
     "Plan",
+    "Profile",
     "Timeline",
     "__version__",
     "capture",
     "cluster",
+    "load_graph",
     "plan",
+    "read_profile",
     "simulate",
 ]
 
@@ -37,9 +40,12 @@ _HOME = {
     "InputError": "meshwright.errors",
     "MeshwrightError": "meshwright.errors",
     "Plan": "meshwright.plan.plan",
+    "Profile": "meshwright.profile.profile",
     "Timeline": "meshwright.simulate.timeline",
+    "load_graph": "meshwright.source",
+    "read_profile": "meshwright.profile.profile",
 }
-"""Where each public type is defined."""
+"""Where each public name is defined, but for the functions that share a subpackage's name."""
 
 if TYPE_CHECKING:
     from meshwright.api import capture, cluster, plan, simulate
@@ -48,7 +54,9 @@ if TYPE_CHECKING:
     from meshwright.graph.graph import Graph
     from meshwright.plan.answer import Answer
     from meshwright.plan.plan import Plan
+    from meshwright.profile.profile import Profile, read_profile
     from meshwright.simulate.timeline import Timeline
+    from meshwright.source import load_graph
 
 
 def __getattr__(name: str) -> Any:

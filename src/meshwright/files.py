@@ -109,6 +109,8 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    except ValueError as error:  # a NUL byte in the name
+        raise InputError(f"{quoted(str(path))}: not a file name ({error})") from None
     finally:
         if temporary is not None and os.path.exists(temporary):
             os.unlink(temporary)

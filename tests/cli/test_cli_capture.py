@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from cli_runner import run
+from cli_runner import refusal, run
 
 from meshwright.graph.graph import Graph
 
@@ -104,3 +104,58 @@ def test_a_captured_step_can_be_had_at_another_batch(folder: Path) -> None:
     name = f"factories_{folder.name}:mapping"
     result = run("capture", name, "-o", "step.json.gz", "--batch", 12, "--json")
     assert result.json["batch"] == 12
+
+
+def test_a_model_of_the_zoo_takes_options(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="this model needs the zoo extra")
+    options = ("--batch", 2, "--sequence", 16, "--precision", "bf16", "--optimizer", "sgd")
+    result = run("capture", "bert-small", "-o", tmp_path / "a.json.gz", *options, "--json")
+    assert result.code == 0, result.err
+    assert (result.json["name"], result.json["batch"]) == ("bert-small", 2)
+    # 29,058,876 weights of two bytes.
+    assert result.json["parameter_bytes"] == 2 * 29_058_876
+
+
+def test_a_model_of_the_zoo_is_captured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path / "cache"))
+    first, again, without = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
+    model = ("alexnet-32", "--batch", 3)
+    assert "capturing with PyTorch" in run("capture", *model, "-o", first).err
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert "captured before, read from" in run("capture", *model, "-o", again).err
+    kept.write_bytes(kept.read_bytes()[:-20])  # a damaged file is captured again
+    result = run("capture", *model, "-o", without)
+    assert "capturing with PyTorch" in result.err
+    assert first.read_bytes() == again.read_bytes() == without.read_bytes()
+    assert "captured before" in run("capture", *model, "-o", without).err
+    kept.unlink()
+    result = run("capture", *model, "-o", without, "--no-cache")
+    assert "captured before" not in result.err
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bert-base", "--sequence", 0], "--sequence: must be a whole number from 1, got '0'"),
+        (["bert-base", "--sequence", 513], "bert-base: sequence must be at most 512, got 513"),
+        (["vit-l", "--sequence", 3], "vit-l: has no sequence, got sequence = 3"),
+        (["vit-l", "--precision", "fp8"], "vit-l: precision must be fp32 or bf16, got 'fp8'"),
+        (["fnet-base", "--precision", "bf16"], "fnet-base: precision must be fp32, got 'bf16'"),
+        (["vit-l", "--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
+        (["vit-l", "--autocast", "int4"], "autocast: must be one of bf16, fp16, got 'int4'"),
+        (["mlp"], "mlp: is built from formulas, so there is nothing to capture"),
+    ],
+)
+def test_bad_options_are_one_line(tmp_path: Path, arguments: list[object], message: str) -> None:
+    assert message in refusal("capture", *arguments, "-o", tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_has_its_own_sequence_and_precision(folder: Path) -> None:
+    name = f"factories_{folder.name}:mapping"
+    for option, value in (("sequence", 3), ("precision", "bf16")):
+        result = run("capture", name, "-o", "step.json", f"--{option}", value)
+        assert (result.code, f"a factory sets its own {option}" in result.err) == (2, True)

@@ -28,6 +28,9 @@ options = st.one_of(
     _option("--plan", ["/dev/null", __file__, "none.json"]),
     _option("-o", ["/dev/null", "/proc/nowhere", "\0"]),
     _option("--trace", ["/dev/null/x"]),
+    _option("--device", ["cuda", "tpu", ""]),
+    _option("--type", ["h200", "", "*"]),
+    _option("--profile", ["/dev/null", __file__, "none.json"]),
     st.sampled_from([["--json"], ["--help"], ["--bogus"], ["--traceback"], ["--clust"], ["-"]]),
 )
 commands = st.one_of(
@@ -35,6 +38,8 @@ commands = st.one_of(
     st.tuples(st.just("simulate"), st.sampled_from(GRAPHS)),
     st.tuples(st.just("cluster"), st.sampled_from(["list", "show", "save", "x"])),
     st.tuples(st.just("cluster"), st.just("show"), st.sampled_from(CLUSTERS)),
+    st.tuples(st.just("profile"), st.sampled_from(["mlp", "nope", "", "a.b:c", "a\0b"])),
+    st.tuples(st.just("capture"), st.sampled_from(["mlp", "nope", "a.b:c"])),
     st.tuples(st.just("zoo")),
     st.tuples(st.just("zoo"), st.just("save"), st.sampled_from(GRAPHS), st.just("/dev/null/x")),
     st.lists(st.text(max_size=5), max_size=3),
@@ -71,6 +76,7 @@ def test_files_of_noise_are_refused(
         ("plan", "mlp", "--cluster", path),
         ("simulate", "mlp", "--cluster", "cpu-x1", "--plan", path),
         ("cluster", "show", path),
+        ("capture", "alexnet-32", "-o", path.with_name("g"), "--profile", path),
     ):
         assert run(*arguments).code == 2
 

@@ -3,15 +3,17 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from cli_runner import run
+from cli_runner import refusal, run
 
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.file import read_cluster
 from meshwright.graph.graph import read_graph
-from meshwright.graph.zoo import zoo_models
+from meshwright.zoo.shipped import shipped_names
+from meshwright.zoo.table import zoo_models
 
 
 def test_cluster_list_names_every_family() -> None:
@@ -52,15 +54,45 @@ def test_cluster_save_can_be_loaded(tmp_path: Path, name: str) -> None:
 def test_zoo_lists_every_model() -> None:
     text = run("zoo").out
     models = {each["name"]: each for each in run("zoo", "--json").json["models"]}
-    assert list(models) == [entry.name for entry in zoo_models()]
+    assert list(models) == [model.name for model in zoo_models()]
     assert all(name in text for name in models)
+    assert max(map(len, text.splitlines())) <= 100
     # 12 layers of 768 and the embeddings: the 110 million of Devlin et al. (2019), section 3.
     assert models["bert-base"]["parameters"] == pytest.approx(110e6, rel=0.01)
+    assert (models["bert-base"]["batch"], models["bert-base"]["sequence"]) == (64, 128)
+    assert all(models[name]["source"] == "shipped" for name in shipped_names())
+    assert models["mlp"]["source"] == "formula"
 
 
 def test_zoo_save_writes_a_graph(tmp_path: Path) -> None:
     assert run("zoo", "save", "mlp", tmp_path / "g.json.gz", "--batch", 8).code == 0
     assert read_graph(tmp_path / "g.json.gz").batch == 8
+
+
+def test_zoo_save_takes_a_step(tmp_path: Path) -> None:
+    options = ("--batch", 2, "--sequence", 16, "--optimizer", "adam", "--precision", "fp32")
+    result = run("zoo", "save", "bert-small", tmp_path / "g.json.gz", *options)
+    if find_spec("transformers") is None or find_spec("torch") is None:
+        assert (result.code, "needs PyTorch" in result.err) == (2, True)
+    else:
+        assert (result.code, read_graph(tmp_path / "g.json.gz").batch) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gpt2", ["--sequence", 2000], "gpt2: sequence must be at most 1024, got 2000"),
+        ("resnet50", ["--sequence", 8], "resnet50: has no sequence, got sequence = 8"),
+        ("mlp", ["--precision", "bf16"], "mlp: precision must be fp32, got 'bf16'"),
+        ("gpt2", ["--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
+        ("gpt-2", [], "zoo: no model is called 'gpt-2'; did you mean gpt2"),
+    ],
+)
+def test_zoo_save_refuses_in_one_line(
+    tmp_path: Path, name: str, options: list[object], message: str
+) -> None:
+    assert message in refusal("zoo", "save", name, tmp_path / "g.json.gz", *options)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_pipe_is_no_fault() -> None:
@@ -98,10 +130,10 @@ def test_ascii_output_is_no_fault() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_listing_needs_no_numba() -> None:
+def test_listing_needs_neither_numba_nor_torch() -> None:
     code = (
         "import sys; from meshwright.cli import main; main(['zoo', '--json']); "
-        "main(['cluster', 'list', '--json']); sys.exit('numba' in sys.modules)"
+        "main(['cluster', 'list', '--json']); sys.exit(bool({'numba', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert all(json.loads(line) for line in done.stdout.splitlines())

@@ -21,6 +21,7 @@ from meshwright.cli import plan as plan_command
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import read_cluster
 from meshwright.graph.graph import Graph, read_graph
+from meshwright.graph.zoo import build_model
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 
@@ -115,6 +116,24 @@ def test_a_graph_file_plans_like_its_model(tmp_path: Path) -> None:
     assert from_file["step_seconds"] == pytest.approx(from_zoo["step_seconds"])
 
 
+def test_a_shipped_graph_is_planned_by_its_name() -> None:
+    options = ("--cluster", "v100-32-x2", "--method", "data", "--budget", 1, "--json")
+    result = run("plan", "alexnet-32", *options)
+    assert (result.json["model"], result.json["batch"]) == ("alexnet-32", 512)
+    assert "PyTorch" not in result.err
+
+
+def test_a_shipped_graph_is_planned_without_torch() -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers'))); "
+        "from meshwright.cli import main; "
+        "sys.exit(main(['plan', 'vgg16-32', '--cluster', 'v100-32-x2', '--method', 'single']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "vgg16-32 (batch 512" in done.stdout
+
+
 def test_simulate_repeats_the_plan_and_writes_a_trace(tmp_path: Path) -> None:
     planned = plan_mlp("--json", "-o", tmp_path).json
     arguments = ("simulate", "mlp", "--cluster", "v100-32-x2", "--plan", tmp_path / "plan.json")
@@ -182,8 +201,10 @@ def test_no_plan_is_code_3_and_names_the_constraint(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_too_large_for_its_device_is_code_3() -> None:
-    result = run("plan", "gpt2-xl", "--cluster", "1080ti-x1", "--budget", 60, "--json")
+def test_a_model_too_large_for_its_device_is_code_3(tmp_path: Path) -> None:
+    build_model("gpt2-xl").save(tmp_path / "graph.json")
+    options = ("--cluster", "1080ti-x1", "--budget", 60, "--json")
+    result = run("plan", tmp_path / "graph.json", *options)
     assert result.code == 3
     assert result.json["plan"] is None
     assert "no plan fits" in result.err
@@ -262,10 +283,14 @@ def test_ctrl_c_in_a_real_search_leaves_its_best_so_far(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0])
-def test_ctrl_c_at_any_moment_is_no_traceback(tmp_path: Path, seconds: float) -> None:
-    command = [sys.executable, "-m", "meshwright", "plan", "gpt2-xl", "--cluster", "dgx1-x4"]
+@pytest.mark.parametrize("model", ["graph.json", "gpt2-xl"])  # while it searches or captures
+def test_ctrl_c_at_any_moment_is_no_traceback(tmp_path: Path, model: str, seconds: float) -> None:
+    build_model("gpt2-xl").save(tmp_path / "graph.json")
+    command = [sys.executable, "-m", "meshwright", "plan", model, "--cluster", "dgx1-x4"]
     command += ["--budget", "100", "-o", str(tmp_path / "out"), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path
+    ) as process:
         time.sleep(seconds)
         os.kill(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=100)
@@ -274,4 +299,4 @@ def test_ctrl_c_at_any_moment_is_no_traceback(tmp_path: Path, seconds: float) ->
     if out and json.loads(out)["plan"] is not None:
         assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     else:
-        assert list(tmp_path.iterdir()) == []
+        assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]

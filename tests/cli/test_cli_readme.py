@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.cli.parser import make_parser
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -16,9 +18,12 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    """The lines of shell blocks that start with a program, without comments."""
-    lines = (line for block in blocks("sh") for line in block.splitlines())
+def commands(language: str = "sh") -> list[list[str]]:
+    """The lines of shell blocks that start with a program, without comments.
+
+    Blocks of "sh" are run, those of "bash" need a GPU and are only parsed.
+    """
+    lines = (line for block in blocks(language) for line in block.splitlines())
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
@@ -42,13 +47,20 @@ def test_every_command_is_known() -> None:
     assert ["scripts/test"] in commands()
 
 
+def test_commands_that_need_a_gpu_are_understood() -> None:
+    assert any("cuda" in words for words in commands("bash"))
+    for program, *words in commands("bash"):
+        assert program == "meshwright"
+        make_parser().parse_args(words)
+
+
 @pytest.mark.slow
 def test_commands_run_in_order(tmp_path: Path) -> None:
     ours = [words for words in commands() if words[0] == "meshwright"]
     assert ours
     _write_example(tmp_path)
     for words in ours:
-        assert run_in(tmp_path, words) or "save" in words or "capture" in words
+        assert run_in(tmp_path, words) or {"save", "capture", "profile"} & set(words)
 
 
 def _write_example(folder: Path) -> None:

@@ -1,12 +1,15 @@
 """`meshwright capture`: a PyTorch training step as a graph file."""
 
 from argparse import Namespace
+from typing import Any
 
-from meshwright.api import capture_model
+import numpy as np
+
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.message import say
 from meshwright.graph.graph import Graph
+from meshwright.source import capture_model
 from meshwright.units import format_bytes
 
 
@@ -14,7 +17,18 @@ def run_capture(arguments: Namespace) -> int:
     """Run `capture`."""
     if ":" in arguments.model:
         say(f"importing and calling {arguments.model}")
-    graph = capture_model(arguments.model, arguments.optimizer, arguments.autocast, arguments.batch)
+    graph = capture_model(
+        arguments.model,
+        arguments.optimizer,
+        arguments.autocast,
+        arguments.batch,
+        sequence=arguments.sequence,
+        precision=arguments.precision,
+        profiles=arguments.profiles,
+        compile=arguments.compile,
+        use_cache=arguments.use_cache,
+        say=say,
+    )
     graph.save(arguments.output)
     if arguments.json:
         print_json({**_document(graph), "graph": str(arguments.output)})
@@ -24,10 +38,29 @@ def run_capture(arguments: Namespace) -> int:
             f"{format_bytes(float(graph.parameter_bytes.sum()))} of parameters, "
             f"{float(graph.flops.sum()) / 1e12:.4g} TFLOP a step at batch {graph.batch:g}"
         )
+        if arguments.profiles:
+            say(_describe_measured(graph))
     return ExitCode.DONE
 
 
-def _document(graph: Graph) -> dict[str, float | str]:
+def count_measured(graph: Graph) -> dict[str, int]:
+    """How many ops have a measured time on each type of device."""
+    return {kind: int(np.isfinite(each).sum()) for kind, each in graph.seconds.items()}
+
+
+def _describe_measured(graph: Graph) -> str:
+    counts = count_measured(graph)
+    if not counts:
+        return (
+            "no op has a measured time: the profile must be of the same step (batch, sequence, "
+            "precision, optimizer, autocast)"
+        )
+    each = ", ".join(f"{count} on {kind}" for kind, count in counts.items())
+    rest = "" if min(counts.values()) == graph.num_ops else "; the others' are estimated"
+    return f"measured times: of {graph.num_ops} ops {each}{rest}"
+
+
+def _document(graph: Graph) -> dict[str, Any]:
     return {
         "name": graph.name,
         "batch": graph.batch,
@@ -35,4 +68,5 @@ def _document(graph: Graph) -> dict[str, float | str]:
         "tensors": graph.num_tensors,
         "flops": float(graph.flops.sum()),
         "parameter_bytes": float(graph.parameter_bytes.sum()),
+        "measured_ops": count_measured(graph),
     }

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.cli.console import finite
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.simulate.timeline import Timeline
@@ -41,7 +42,8 @@ def timeline_document(timeline: Timeline, graph: Graph, cluster: Cluster) -> dic
         "sharing": timeline.sharing,
         "step_seconds": finite(timeline.step_seconds),
         "peak_bytes": [finite(size) for size in timeline.peak_bytes],
-        "fits": bool(np.all(np.array(timeline.peak_bytes) <= cluster.memory_bytes)),
+        "launch_bound": timeline.is_launch_bound,
+        "fits": bool(np.all(np.array(timeline.peak_bytes) <= usable_bytes(graph, cluster))),
         "utilisation": [finite(share) for share in timeline.device_utilisation.tolist()],
         "attribution": {name: finite(value) for name, value in timeline.attribution.items()},
     }

@@ -55,6 +55,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.capture import run_capture
 
         return run_capture(arguments)
+    if arguments.command == "profile":
+        from meshwright.cli.profile import run_profile
+
+        return run_profile(arguments)
     if arguments.command == "cluster":
         from meshwright.cli.cluster import run_cluster
 

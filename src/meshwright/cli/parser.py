@@ -13,10 +13,15 @@ from meshwright.errors import InputError, quoted
 
 SHARINGS = ("none", "fair")
 GRANULARITIES = ("op", "part")
+DEVICES = ("cpu", "cuda")
 
 _GRAPH = (
     "a model of the zoo (`meshwright zoo`), a graph file of any known format, or "
     "package.module:factory, which is imported, called and captured"
+)
+_MODEL = (
+    "a PyTorch model of the zoo, or package.module:factory, a function that returns "
+    "(model, args) and is imported and called"
 )
 _CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 
@@ -41,6 +46,7 @@ def make_parser() -> ArgumentParser:
     _add_plan(commands)
     _add_simulate(commands)
     _add_capture(commands)
+    _add_profile(commands)
     _add_cluster(commands)
     _add_zoo(commands)
     return parser
@@ -111,21 +117,59 @@ def _add_simulate(commands: Any) -> None:
 
 def _add_capture(commands: Any) -> None:
     parser = _add_command(commands, "capture", "write a PyTorch training step as a graph file")
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="a PyTorch model of the zoo, or package.module:factory, a function that returns "
-        "(model, args) and is imported and called",
-    )
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument(
         "-o", dest="output", type=Path, required=True, metavar="FILE",
         help="JSON, gzip when it ends in .gz",
     )  # fmt: skip
-    parser.add_argument(
-        "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
-    )
-    parser.add_argument("--autocast", metavar="P", help="bf16 or fp16 (default: none)")
     _add_batch(parser)
+    _add_step(parser)
+    _add_autocast(parser)
+    parser.add_argument(
+        "--profile",
+        dest="profiles",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="times of kernels, as `meshwright profile` measures them; of several the last counts",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="as torch.compile runs the step: element-wise ops are merged",
+    )
+    parser.add_argument(
+        "--no-cache",
+        dest="use_cache",
+        action="store_false",
+        help="capture a model of the zoo again, and keep nothing",
+    )
+    _add_json(parser)
+
+
+def _add_profile(commands: Any) -> None:
+    parser = _add_command(commands, "profile", "time the kernels of a training step on a device")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
+        "--device", required=True, choices=DEVICES, help="where kernels run: one of this machine"
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="FILE",
+        help="JSON, gzip when it ends in .gz; what the file has already is kept",
+    )  # fmt: skip
+    parser.add_argument(
+        "--type",
+        dest="device_type",
+        metavar="T",
+        help="the device's type in clusters (default: by the name that it gives itself)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also time calls that the file has already"
+    )
+    _add_batch(parser)
+    _add_step(parser)
+    _add_autocast(parser)
     _add_json(parser)
 
 
@@ -149,6 +193,7 @@ def _add_zoo(commands: Any) -> None:
     save.add_argument("name", metavar="NAME", help="a model of the zoo")
     save.add_argument("file", type=Path, metavar="FILE", help="JSON, gzip when it ends in .gz")
     _add_batch(save)
+    _add_step(save)
 
 
 def _add_command(commands: Any, name: str, text: str) -> ArgumentParser:
@@ -171,6 +216,23 @@ def _add_batch(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=_count, metavar="B", help="samples a step (default: the graph's own)"
     )
+
+
+def _add_step(parser: ArgumentParser) -> None:
+    """What one may choose about the step of a model of the zoo, besides its batch."""
+    parser.add_argument(
+        "--sequence", type=_count, metavar="N", help="tokens a sample (default: the model's own)"
+    )
+    parser.add_argument(
+        "--precision", metavar="P", help="of weights: fp32 or bf16 (default: the model's own)"
+    )
+    parser.add_argument(
+        "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
+    )
+
+
+def _add_autocast(parser: ArgumentParser) -> None:
+    parser.add_argument("--autocast", metavar="P", help="bf16 or fp16 (default: none)")
 
 
 def _add_sharing(parser: ArgumentParser) -> None:

@@ -27,7 +27,7 @@ def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(arguments.graph, arguments.batch)
+    graph = load_graph(arguments.graph, arguments.batch, say=say)
     cluster = load_cluster(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     if answer.plan is None:

@@ -16,7 +16,7 @@ from meshwright.plan.plan import Plan
 
 def run_simulate(arguments: Namespace) -> int:
     """Simulate, write the trace when asked to, and show the prediction."""
-    graph = load_graph(arguments.graph, arguments.batch)
+    graph = load_graph(arguments.graph, arguments.batch, say=say)
     cluster = load_cluster(arguments.cluster)
     plan = Plan.load(arguments.plan)
     with shown_progress(f"simulating {graph.name}", is_quiet=arguments.json):

@@ -42,6 +42,7 @@ def show_answer(
     kind = "" if answer.method.startswith("auto") else " of this kind"
     rows = {
         "step": f"{format_seconds(answer.step_seconds)}   {rate:.4g} samples/s",
+        **_launch_row(timeline),
         "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
@@ -62,6 +63,7 @@ def show_simulation(
     rate = graph.batch / timeline.step_seconds if timeline.step_seconds else math.inf
     rows = {
         "step": f"{format_seconds(timeline.step_seconds)}   {rate:.4g} samples/s",
+        **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
     }
@@ -76,6 +78,14 @@ def show_timeline(console: Console, cluster: Cluster, plan: Plan, timeline: Time
     console.print(_attribution(timeline))
     console.print()
     console.print(Group(*_chart(cluster, timeline, console.width)))
+
+
+def _launch_row(timeline: Timeline) -> dict[str, str]:
+    """Says so where devices wait for their hosts."""
+    if not timeline.is_launch_bound:
+        return {}
+    busy = format_seconds(timeline.device_seconds)
+    return {"launches": f"bound the step: its host launches longer than devices run ({busy})"}
 
 
 def _compare_methods(answer: Answer) -> str:
@@ -118,7 +128,9 @@ def _facts(rows: dict[str, str]) -> Table:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %" if math.isfinite(share) else "unknown"
+    if not math.isfinite(share):
+        return "unknown"
+    return f"{100 * share:.3g} %" if share >= 1e-6 else "0 %"
 
 
 def _device_table(cluster: Cluster, plan: Plan, timeline: Timeline) -> Table:

@@ -3,19 +3,29 @@
 from argparse import Namespace
 from typing import Any
 
-from meshwright.cli.console import print_json, print_table
+from meshwright.cli.console import make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.message import say
-from meshwright.graph.zoo import build_model, zoo_models
+from meshwright.source import list_zoo, zoo_graph
 
-_PARAMETER_BYTES = 4
-"""The zoo's weights are fp32."""
+_SOURCES = (
+    "source: `shipped` and `formula` are there at once; `torch` is captured with PyTorch when "
+    "first used, `cached` from then on; `missing` needs PyTorch: install meshwright[zoo]"
+)
 
 
 def run_zoo(arguments: Namespace) -> int:
     """Run `zoo` or `zoo save`."""
     if arguments.action == "save":
-        build_model(arguments.name, arguments.batch).save(arguments.file)
+        graph = zoo_graph(
+            arguments.name,
+            arguments.batch,
+            sequence=arguments.sequence,
+            precision=arguments.precision,
+            optimizer=arguments.optimizer,
+            say=say,
+        )
+        graph.save(arguments.file)
         say(f"wrote {arguments.file}")
         return ExitCode.DONE
     models = zoo_documents()
@@ -23,35 +33,38 @@ def run_zoo(arguments: Namespace) -> int:
         print_json({"models": models})
         return ExitCode.DONE
     print_table(
-        ("model", "batch", "ops", "parameters", "what it is"),
+        ("model", "batch", "sequence", "parameters", "source", "what it is"),
         [
             (
                 each["name"],
                 str(each["batch"]),
-                str(each["ops"]),
-                f"{each['parameters'] / 1e6:.4g} M",
+                str(each["sequence"] or ""),
+                _millions(each["parameters"]),
+                each["source"],
                 each["description"],
             )
             for each in models
         ],
     )
+    make_console().print(_SOURCES, markup=False)
     return ExitCode.DONE
 
 
 def zoo_documents() -> list[dict[str, Any]]:
-    """Every model with its size at its usual batch."""
-    models = []
-    for entry in zoo_models():
-        graph = build_model(entry.name)
-        models.append(
-            {
-                "name": entry.name,
-                "description": entry.description,
-                "batch": entry.batch,
-                "sequence": entry.sequence,
-                "ops": graph.num_ops,
-                "tensors": graph.num_tensors,
-                "parameters": round(float(graph.parameter_bytes.sum()) / _PARAMETER_BYTES),
-            }
-        )
-    return models
+    """Every model with its usual step, and where its graph would come from."""
+    return [
+        {
+            "name": model.name,
+            "description": model.description,
+            "batch": model.batch,
+            "sequence": model.sequence,
+            "parameters": model.parameters,
+            "precisions": model.precisions,
+            "source": origin,
+        }
+        for model, origin in list_zoo()
+    ]
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:,.4g} M" if count < 1e9 else f"{count / 1e9:.4g} G"

@@ -1,0 +1,154 @@
+"""`meshwright profile`: times the kernels of a training step on a real device, into a file."""
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from meshwright.cli.console import print_json
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.interrupt import held_interrupt
+from meshwright.cli.message import say
+from meshwright.cli.progress import shown_progress
+from meshwright.errors import InputError, some
+from meshwright.profile.device import find_device_type
+from meshwright.profile.profile import (
+    Profile,
+    Table,
+    check_device_type,
+    merge_profiles,
+    op_of,
+    read_profile,
+)
+from meshwright.source import need_torch, step_calls
+from meshwright.units import format_seconds
+
+_SHOWN_FAILURES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was measured."""
+
+    calls: Mapping[str, float]
+    failed: Mapping[str, str]
+    was_interrupted: bool
+
+
+def run_profile(arguments: Namespace) -> int:
+    """Time the calls of a step that the file does not have, and add them to it."""
+    need_torch("profile")
+    from meshwright.capture.device import device_name, device_software, open_device
+    from meshwright.capture.profile import time_calls
+
+    path: Path = arguments.output
+    before = _read_output(path)
+    device = open_device(arguments.device)
+    name, software = device_name(device), device_software(device)
+    kind = arguments.device_type or ("cpu" if device.type == "cpu" else find_device_type(name))
+    check_device_type(kind)
+    calls = _trace(arguments)
+    table = before.find(kind, software)
+    known = {} if table is None or arguments.again else table.calls
+    wanted = Counter({call: count for call, count in calls.items() if call not in known})
+
+    title = f"profiling {arguments.model} on {name}"
+    with shown_progress(title, is_quiet=arguments.json) as progress:
+        found = _collect(time_calls(wanted, device) if wanted else (), len(wanted), progress)
+    if found.calls or found.failed:
+        new = Table(
+            device_type=kind,
+            device=name,
+            software=software,
+            date=datetime.now(UTC).replace(microsecond=0),
+            calls=found.calls,
+            failed=found.failed,
+        )
+        with held_interrupt():  # read again: another process may have written meanwhile
+            merge_profiles(_read_output(path), Profile(tables=(new,))).save(path)
+    _report(arguments, calls, {**known, **found.calls}, found, (kind, name, software))
+    return ExitCode.INTERRUPTED if found.was_interrupted else ExitCode.DONE
+
+
+def _read_output(path: Path) -> Profile:
+    """What the file has; noticed now, and not after an hour of measuring, if it cannot be one."""
+    if path.exists():
+        return read_profile(path)
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: cannot be written (there is no folder {path.parent})")
+    return Profile()
+
+
+def _trace(arguments: Namespace) -> Counter[str]:
+    if ":" in arguments.model:
+        say(f"importing and calling {arguments.model}")
+    return step_calls(
+        arguments.model,
+        arguments.optimizer,
+        arguments.autocast,
+        arguments.batch,
+        sequence=arguments.sequence,
+        precision=arguments.precision,
+    )
+
+
+def _collect(
+    timed: Iterable[tuple[str, float | str]], total: int, progress: Callable[[str], None]
+) -> _Found:
+    """Take in results as they come; Ctrl-C ends it, and what was measured stays."""
+    calls: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    try:
+        for number, (call, result) in enumerate(timed, 1):
+            if isinstance(result, str):
+                failed[call] = result
+            else:
+                calls[call] = result
+            progress(f"{number} of {total} calls, last {op_of(call)}")
+    except KeyboardInterrupt:
+        return _Found(calls, failed, was_interrupted=True)
+    return _Found(calls, failed, was_interrupted=False)
+
+
+def _report(
+    arguments: Namespace,
+    calls: Counter[str],
+    times: Mapping[str, float],
+    found: _Found,
+    device: tuple[str, str, Mapping[str, str]],
+) -> None:
+    kind, name, software = device
+    timed = {call: count for call, count in calls.items() if call in times}
+    seconds = sum(count * times[call] for call, count in timed.items())
+    if arguments.json:
+        print_json(
+            {
+                "profile": str(arguments.output),
+                "model": arguments.model,
+                "device_type": kind,
+                "device": name,
+                "software": dict(software),
+                "calls": calls.total(),
+                "distinct_calls": len(calls),
+                "measured_calls": len(timed),
+                "timed_now": len(found.calls),
+                "failed": dict(found.failed),
+                "step_seconds": seconds,
+            }
+        )
+        return
+    say(
+        f"{arguments.output}: has times on {kind} of {len(timed)} of {len(calls)} distinct calls, "
+        f"{len(found.calls)} of them timed now"
+    )
+    say(
+        f"{sum(timed.values())} of the {calls.total()} calls of a step take "
+        f"{format_seconds(seconds)}, one after another"
+    )
+    if found.failed:
+        reasons = [f"{op_of(call)} ({why})" for call, why in found.failed.items()]
+        say(f"{len(reasons)} could not be run by themselves: {some(reasons, _SHOWN_FAILURES)}")
+    if found.was_interrupted:
+        say("interrupted; the same command goes on where it stopped")

@@ -1,0 +1,1 @@
+"""Measured times of kernel calls: tables of them, their files, and which device they are of."""

@@ -1,0 +1,103 @@
+"""Reads and writes profile files. Knows fields, not what makes a table legal.
+
+    {"format": "meshwright.profile", "version": 1, "tables": [
+      {"device_type": "h200", "device": "NVIDIA H200",
+       "software": {"torch": "2.11.0+cu130", "cuda": "13.0"}, "date": "2026-11-15T06:00:00Z",
+       "calls": {"{\\"args\\":[...],\\"kwargs\\":{},\\"op\\":\\"aten.mm.default\\"}": 1.5e-05, ...},
+       "failed": {"{...}": "RuntimeError: ..."}}]}
+
+A call is a key: text that is compared and never run. Gzip when the name ends in .gz.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import msgspec
+
+from meshwright.errors import InputError, quoted
+from meshwright.files import decode_json, read_bytes, write_bytes
+
+FORMAT = "meshwright.profile"
+VERSION = 1
+
+_Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+_Date = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class TableFields(TypedDict):
+    """The arguments of a Table."""
+
+    device_type: str
+    device: str
+    software: Mapping[str, str]
+    date: datetime
+    calls: Mapping[str, float]
+    failed: Mapping[str, str]
+
+
+class _Header(msgspec.Struct):
+    format: str = ""
+    version: _Int = 0
+
+
+class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    device_type: str
+    device: str
+    software: dict[str, str]
+    date: _Date
+    calls: dict[str, float]
+    failed: dict[str, str] = {}
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    format: str
+    version: int
+    tables: list[_TableEntry]
+
+
+def decode_tables(path: str | Path) -> list[TableFields]:
+    """The tables of a file, field by field."""
+    data = read_bytes(path)
+    header = decode_json(data, _Header, str(path))
+    if header.format != FORMAT:
+        raise InputError(f"{path}: format must be {FORMAT}, got {quoted(header.format)}")
+    if header.version != VERSION:
+        raise InputError(
+            f"{path}: {FORMAT} version must be {VERSION}, got {header.version}; measure again with "
+            f"this version of Meshwright"
+        )
+    document = decode_json(data, _Document, str(path))
+    return [
+        TableFields(
+            device_type=each.device_type,
+            device=each.device,
+            software=each.software,
+            date=each.date,
+            calls=each.calls,
+            failed=each.failed,
+        )
+        for each in document.tables
+    ]
+
+
+def encode_tables(tables: Sequence[TableFields], path: str | Path) -> None:
+    """Write tables, calls in the order of their text so that files can be compared."""
+    entries = [
+        _TableEntry(
+            device_type=each["device_type"],
+            device=each["device"],
+            software=dict(sorted(each["software"].items())),
+            date=each["date"],
+            calls=dict(sorted(each["calls"].items())),
+            failed=dict(sorted(each["failed"].items())),
+        )
+        for each in tables
+    ]
+    document = _Document(format=FORMAT, version=VERSION, tables=entries)
+    try:
+        data = msgspec.json.encode(document)
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise InputError(f"{path}: not all text is Unicode ({error})") from None
+    write_bytes(path, data + b"\n")

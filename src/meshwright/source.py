@@ -1,0 +1,267 @@
+"""Turns what a user may give (a name, a path, a factory) into a Graph.
+
+The only module that knows the user's cache. torch is imported when something has to be captured,
+Numba never.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph, read_graph
+from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
+from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
+from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
+from meshwright.zoo.model import Choice, ZooModel, check_names, choose
+from meshwright.zoo.table import find_model, near_names, zoo_models
+
+if TYPE_CHECKING:
+    from meshwright.capture.workload import Workload
+
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""package.module:factory"""
+
+
+def load_graph(
+    source: str | Path | Graph,
+    batch: float | None = None,
+    *,
+    say: Callable[[str], None] | None = None,
+) -> Graph:
+    """A graph itself, else the file at that path, else the zoo's model of that name.
+
+    A "package.module:factory" is imported and called, and what it returns is captured; no other
+    code is ever run. `batch` is the number of samples a step; None leaves the graph's own. `say`
+    receives a line where a graph is captured or read from the cache.
+    """
+    if isinstance(source, Graph):
+        return source if batch is None else source.at_batch(batch)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"a graph must be a zoo name, a path or a Graph, got {type(source).__name__}"
+        )
+    name = str(source)
+    names = [model.name for model in zoo_models()]
+    if _exists(name) and (name not in names or not Path(name).is_dir()):
+        graph = read_graph(name)
+        return graph if batch is None else graph.at_batch(batch)
+    if name in names:
+        return zoo_graph(name, batch, say=say)
+    if _FACTORY.fullmatch(name):
+        return capture_model(name, batch=batch)
+    raise InputError(
+        f"no file {quoted(name)}, and no model of that name in the zoo; {near_names(name, names)}"
+    )
+
+
+def zoo_graph(
+    name: str,
+    batch: float | None = None,
+    *,
+    sequence: int | None = None,
+    precision: str | None = None,
+    optimizer: str = "adamw",
+    say: Callable[[str], None] | None = None,
+) -> Graph:
+    """The training step of a model of the zoo: shipped, cached, captured, or built from formulas.
+
+    One graph, at the model's usual batch, serves all: a graph knows how it grows. `capture_model`
+    traces at a batch itself.
+    """
+    model = find_model(name)
+    choice = choose(model, sequence=sequence, precision=precision, optimizer=optimizer)
+    graph = find_graph(
+        choice,
+        capture=_capture_choice if _can_capture(model) else None,
+        cache=_open_cache(),
+        say=say or _say_nothing,
+    )
+    return graph if batch is None else graph.at_batch(batch)
+
+
+def list_zoo() -> list[tuple[ZooModel, Origin]]:
+    """Every model of the zoo, and where `zoo_graph` would take it from now."""
+    cache = _open_cache()
+    return [
+        (model, find_origin(choose(model), can_capture=_can_capture(model), cache=cache))
+        for model in zoo_models()
+    ]
+
+
+def capture_model(
+    name: str,
+    optimizer: str = "adamw",
+    autocast: str | None = None,
+    batch: float | None = None,
+    *,
+    sequence: int | None = None,
+    precision: str | None = None,
+    profiles: Sequence[str | Path] = (),
+    compile: bool = False,  # noqa: A002
+    use_cache: bool = True,
+    say: Callable[[str], None] | None = None,
+) -> Graph:
+    """Capture what "package.module:factory" returns, or a PyTorch model of the zoo by its name.
+
+    `autocast` is "bf16" or "fp16"; `batch` is the number of samples, None as the model has it.
+    `sequence` (tokens a sample) and `precision` ("fp32" or "bf16", of weights) are for models of
+    the zoo, whose graphs are kept and not captured twice unless `use_cache` is False. `profiles`
+    are files of `meshwright profile`: ops whose calls they have get measured times, of several
+    files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged.
+    """
+    measured = combine_measured(read_profile(path) for path in profiles)
+    if _FACTORY.fullmatch(name):
+        _check_factory(name, optimizer, autocast, sequence, precision)
+        need_torch()
+        graph = _capture_factory(name, optimizer, autocast, batch, measured, compile)
+        return graph if batch is None else graph.at_batch(batch)
+    choice = replace(
+        _choose(name, optimizer, autocast, batch, sequence, precision), compile=compile
+    )
+    if measured:
+        choice = replace(choice, measured=digest_measured(measured))
+    return capture_once(
+        choice,
+        capture=lambda choice: _capture_choice(choice, measured),
+        cache=_open_cache() if use_cache else None,
+        say=say or _say_nothing,
+    )
+
+
+def step_calls(
+    name: str,
+    optimizer: str = "adamw",
+    autocast: str | None = None,
+    batch: int | None = None,
+    *,
+    sequence: int | None = None,
+    precision: str | None = None,
+) -> Counter[str]:
+    """Every kernel call of the step that `capture_model` captures, and how often it occurs."""
+    if _FACTORY.fullmatch(name):
+        _check_factory(name, optimizer, autocast, sequence, precision)
+        need_torch()
+        workload = _run_factory(name, batch)
+    else:
+        workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision))
+    from meshwright.capture.capture import trace_workload
+    from meshwright.capture.profile import distinct_calls
+
+    return distinct_calls(trace_workload(workload, optimizer, autocast))
+
+
+def _check_factory(
+    name: str,
+    optimizer: str,
+    autocast: str | None,
+    sequence: int | None,
+    precision: str | None,
+) -> None:
+    for option, value in (("sequence", sequence), ("precision", precision)):
+        if value is not None:
+            raise InputError(f"{quoted(name)}: a factory sets its own {option}, got {value}")
+    check_names(optimizer, autocast)
+
+
+def _choose(
+    name: str,
+    optimizer: str,
+    autocast: str | None,
+    batch: float | None,
+    sequence: int | None,
+    precision: str | None,
+) -> Choice:
+    """A step of a model of the zoo that can be captured here."""
+    model = find_model(name)
+    if model.source == "formula":
+        raise InputError(
+            f"{name}: is built from formulas, so there is nothing to capture; "
+            f"`meshwright zoo save {name} FILE` writes its graph"
+        )
+    choice = choose(
+        model,
+        batch=None if batch is None else _whole_samples(name, batch),
+        sequence=sequence,
+        precision=precision,
+        optimizer=optimizer,
+        autocast=autocast,
+    )
+    if not _can_capture(model):
+        raise InputError(f"{name}: {needs(model)}")
+    return choice
+
+
+def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
+    from meshwright.capture.capture import capture_workload
+
+    graph = capture_workload(
+        _build(choice), choice.optimizer, choice.autocast, measured, compile=choice.compile
+    )
+    return replace(graph, name=choice.model.name)
+
+
+def _capture_factory(
+    name: str,
+    optimizer: str,
+    autocast: str | None,
+    batch: float | None,
+    measured: Measured,
+    compile: bool,  # noqa: A002
+) -> Graph:
+    from meshwright.capture.capture import capture_workload
+
+    workload = _run_factory(name, batch)
+    return capture_workload(workload, optimizer, autocast, measured, compile=compile)
+
+
+def _build(choice: Choice) -> "Workload":
+    from meshwright.capture.zoo import build
+
+    return build(choice.model.name, choice.batch, choice.sequence, choice.precision)
+
+
+def _run_factory(name: str, batch: float | None) -> "Workload":
+    """What a factory returns, on that many samples where they are whole ones."""
+    from meshwright.capture.factory import run_factory
+
+    workload = run_factory(name)
+    return workload if batch is None or batch % 1 != 0 else workload.at_batch(int(batch))
+
+
+def _whole_samples(name: str, batch: float) -> int:
+    if batch % 1 != 0:  # also true of infinity and NaN
+        raise InputError(f"{name}: batch to capture must be a whole number, got {batch}")
+    return int(batch)
+
+
+def _can_capture(model: ZooModel) -> bool:
+    wanted = {"own": ("torch",), "transformers": ("torch", "transformers"), "formula": ()}
+    return all(find_spec(package) is not None for package in wanted[model.source])
+
+
+def need_torch(command: str = "capture") -> None:
+    """Refuse what needs torch where it is not installed."""
+    if find_spec("torch") is None:
+        raise InputError(f"{command}: needs PyTorch; install meshwright[torch]")
+
+
+def _open_cache() -> GraphCache | None:
+    folder = cache_folder(os.environ)
+    return None if folder is None else open_cache(folder)
+
+
+def _say_nothing(_line: str) -> None:
+    pass
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long for a name, or with a NUL byte
+        return False

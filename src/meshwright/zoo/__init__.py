@@ -1,0 +1,1 @@
+"""Models by name: what there is, as data, and a graph of each. Needs no torch."""

@@ -1,0 +1,279 @@
+"""`meshwright profile`: kernels timed on this machine's CPU, and what is done with their times."""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_runner import Result, refusal, run
+
+import meshwright as mw
+from meshwright import source
+from meshwright.plan.part import Part
+from meshwright.profile.profile import Table, read_profile
+
+torch = pytest.importorskip("torch", reason="profile needs the torch extra")
+
+from meshwright.capture import profile, replay  # noqa: E402
+
+FACTORIES = """
+import torch
+from torch import nn
+
+
+def make():
+    with torch.device("meta"):
+        loss = lambda y: y.square().mean()
+        model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU())
+        return {"model": model, "args": (torch.empty(4, 8),), "loss": loss}
+"""
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model of this folder, and measurements that take no time."""
+    name = f"profiled_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(profile, "CACHE_BYTES", 1 << 10)
+    monkeypatch.setattr(profile, "RUNS", 3)
+    monkeypatch.setattr(replay, "_UPDATE_BYTES", 1 << 10)
+    return f"{name}:make"
+
+
+def run_profile(model: str, *options: object) -> Result:
+    return run("profile", model, "--device", "cpu", "-o", "p.json.gz", *options)
+
+
+def clocked(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[str]:
+    """A clock that says 1, 2, 3 s, and the calls that it was asked for; changes by op."""
+    asked: list[str] = []
+
+    def time_calls(calls: Counter[str], _device: object) -> Iterator[tuple[str, float | str]]:
+        for number, call in enumerate(calls, 1):
+            asked.append(call)
+            result = changes.get(json.loads(call)["op"].split(".")[1], float(number))
+            if isinstance(result, BaseException):
+                raise result
+            yield call, result
+
+    monkeypatch.setattr(profile, "time_calls", time_calls)
+    return asked
+
+
+def test_what_was_profiled_is_what_is_simulated(factory: str) -> None:
+    result = run_profile(factory, "--batch", 2, "--json")
+    assert result.code == 0, result.err
+    assert "importing and calling" in result.err
+    found = result.json
+    assert found["device_type"] == "cpu"
+    assert found["failed"] == {}
+    assert found["distinct_calls"] == found["measured_calls"] == found["timed_now"]
+    (table,) = mw.read_profile("p.json.gz").tables
+    assert dict(table.software) == {
+        "torch": str(torch.__version__),
+        "threads": str(torch.get_num_threads()),
+    }
+    assert len(table.calls) == found["distinct_calls"]
+
+    result = run("capture", factory, "-o", "g.json", "--batch", 2, "--profile", "p.json.gz")
+    assert result.code == 0, result.err
+    graph = mw.load_graph("g.json")
+    assert f"measured times: of {graph.num_ops} ops {graph.num_ops} on cpu" in result.err
+    assert graph.num_ops == found["calls"]
+    assert np.isfinite(graph.seconds["cpu"]).all()
+    assert graph.seconds["cpu"].sum() == pytest.approx(found["step_seconds"])
+
+    cluster = mw.cluster("cpu-x1")
+    plan = mw.Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
+    timeline = mw.simulate(graph, cluster, plan)
+    assert timeline.step_seconds == pytest.approx(float(graph.seconds["cpu"].sum()))
+
+
+def test_a_captured_module_takes_measured_times(factory: str) -> None:
+    run_profile(factory, "--optimizer", "sgd")
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6))
+        inputs = torch.empty(4, 8)
+    measured = mw.read_profile("p.json.gz").measured()
+    graph = mw.capture(
+        model, (inputs,), loss=lambda y: y.square().mean(), optimizer="sgd", measured=measured
+    )
+    # The same layers but the last: every call of the first is measured.
+    seconds = graph.seconds["cpu"]
+    first = [number for number, name in enumerate(graph.module) if name == "0"]
+    assert first
+    assert np.isfinite(seconds[first]).all()
+
+
+def test_the_step_at_another_batch_is_another_step(factory: str) -> None:
+    run_profile(factory, "--batch", 2)
+    result = run("capture", factory, "-o", "g.json", "--profile", "p.json.gz", "--json")
+    counts = result.json["measured_ops"]
+    assert 0 < counts["cpu"] < result.json["ops"]  # the update of weights does not know the batch
+    run_profile(factory)
+    result = run("capture", factory, "-o", "g.json", "--profile", "p.json.gz", "--json")
+    assert result.json["measured_ops"] == {"cpu": result.json["ops"]}
+    result = run("capture", factory, "-o", "g.json", "--json")
+    assert result.json["measured_ops"] == {}
+
+
+def write_profile(name: str, calls: dict[str, float]) -> None:
+    date = datetime(2026, 11, 15, tzinfo=UTC)
+    table = Table(device_type="h200", device="NVIDIA H200", date=date, calls=calls)
+    mw.Profile(tables=(table,)).save(name)
+
+
+def test_the_last_of_several_profiles_counts(factory: str) -> None:
+    one, other, *_ = source.step_calls(factory)
+    write_profile("a.json", {one: 1.0, other: 2.0})
+    write_profile("b.json", {one: 3.0})
+    a, b = ("--profile", "a.json"), ("--profile", "b.json")
+    for options, first in (((*a, *b), 3.0), ((*b, *a), 1.0)):
+        result = run("capture", factory, "-o", "g.json", *options)
+        seconds = mw.load_graph("g.json").seconds["h200"]
+        assert set(seconds[np.isfinite(seconds)].tolist()) == {first, 2.0}
+        assert "on h200; the others' are estimated" in result.err
+
+
+def test_a_profile_without_a_call_of_the_step_is_noticed(factory: str) -> None:
+    write_profile("p.json", {'{"op":"aten.mm.default"}': 1.0})
+    result = run("capture", factory, "-o", "g.json", "--profile", "p.json")
+    assert result.code == 0
+    assert "no op has a measured time: the profile must be of the same step" in result.err
+    assert dict(mw.load_graph("g.json").seconds) == {}
+
+
+def test_calls_are_timed_once_unless_told_otherwise(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = clocked(monkeypatch)
+    first = run_profile(factory, "--json").json
+    assert first["timed_now"] == len(asked) == first["distinct_calls"]
+    content = Path("p.json.gz").read_bytes()
+    again = run_profile(factory, "--json").json
+    assert (again["timed_now"], again["measured_calls"]) == (0, first["measured_calls"])
+    assert again["step_seconds"] == first["step_seconds"]
+    assert Path("p.json.gz").read_bytes() == content
+    assert run_profile(factory, "--again", "--json").json["timed_now"] == first["timed_now"]
+    more = run_profile(factory, "--batch", 2, "--json").json
+    assert 0 < more["timed_now"] < more["distinct_calls"]
+    other = run_profile(factory, "--type", "h200", "--json").json
+    assert other["timed_now"] == first["timed_now"]
+    assert len(asked) == 3 * first["timed_now"] + more["timed_now"]
+    assert {each.device_type for each in read_profile("p.json.gz").tables} == {"cpu", "h200"}
+
+
+def test_what_cannot_be_replayed_is_named_and_tried_again(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = clocked(monkeypatch, relu="RuntimeError: no such kernel")
+    result = run_profile(factory)
+    assert result.code == 0
+    assert "1 could not be run by themselves: aten.relu.default (RuntimeError: no" in result.err
+    assert f"times on cpu of {len(asked) - 1} of {len(asked)} distinct calls" in result.err
+    (table,) = read_profile("p.json.gz").tables
+    assert list(table.failed.values()) == ["RuntimeError: no such kernel"]
+    asked = clocked(monkeypatch)
+    run_profile(factory)
+    assert len(asked) == 1
+    (table,) = read_profile("p.json.gz").tables
+    assert not table.failed
+
+
+def test_the_sum_is_of_every_call_of_the_step(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocked(monkeypatch, relu=0.25)
+    found = run_profile(factory, "--json").json
+    # Two ReLUs are one call that occurs twice; the others were timed 1, 2, 3 s in their order.
+    (table,) = read_profile("p.json.gz").tables
+    calls = source.step_calls(factory)
+    assert calls.total() == found["calls"] > found["distinct_calls"]
+    assert found["step_seconds"] == sum(table.calls[call] * calls[call] for call in calls)
+    assert next(count for call, count in calls.items() if "aten.relu." in call) == 2
+
+
+def test_an_interrupt_keeps_what_was_measured(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = clocked(monkeypatch, relu=KeyboardInterrupt())
+    result = run_profile(factory)
+    assert result.code == 130
+    assert "interrupted; the same command goes on where it stopped" in result.err
+    (table,) = read_profile("p.json.gz").tables
+    assert len(table.calls) == len(asked) - 1 > 0
+    asked = clocked(monkeypatch)
+    assert run_profile(factory).code == 0
+    (whole,) = read_profile("p.json.gz").tables
+    assert len(whole.calls) == len(table.calls) + len(asked)
+
+
+def test_a_model_of_the_zoo_is_profiled_by_its_name(
+    factory: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert factory
+    monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path / "cache"))
+    clocked(monkeypatch)
+    model = ("alexnet-32", "--batch", 2, "--optimizer", "sgd")
+    assert run_profile(*map(str, model)).code == 0
+    captured = ("capture", *model, "-o", "g.json", "--profile", "p.json.gz", "--json")
+    first = run(*captured)
+    assert first.json["measured_ops"] == {"cpu": first.json["ops"]}
+    assert "captured before" in run(*captured).err
+    assert run(*captured).json == first.json
+    without = run(*captured[:-3], "--json")
+    assert "captured before" not in without.err
+    assert without.json["measured_ops"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
+        (["--type", "my gpu"], "device type: must be at most 64 letters"),
+        (["-o", "none/p.json"], "none/p.json: cannot be written (there is no folder none)"),
+        (["-o", "a\0b"], "not a file name"),
+        (["-o", "."], ".: cannot be read (Is a directory)"),
+        (["-o", os.path.basename(__file__)], "Input data was truncated"),
+        (["--sequence", 4], "alexnet-32: has no sequence"),
+        (["--autocast", "int4"], "autocast: must be one of bf16, fp16, got 'int4'"),
+        (["--optimizer", "lion"], "optimizer: must be one of"),
+        (["--batch", 2**50], "alexnet-32: batch 1125899906842624 is too large"),
+    ],
+)
+def test_bad_options_are_one_line(
+    factory: str, monkeypatch: pytest.MonkeyPatch, options: list[object], message: str
+) -> None:
+    assert factory
+    clocked(monkeypatch)
+    Path(os.path.basename(__file__)).touch()
+    assert message in refusal("profile", "alexnet-32", "--device", "cpu", "-o", "p.json", *options)
+    assert not Path("p.json").exists()
+
+
+def test_without_cuda_one_line_says_so(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = refusal("profile", factory, "--device", "cuda", "-o", "p.json")
+    assert message.startswith("device cuda: torch ")
+    assert "finds none that it can use" in message
+
+
+def test_without_torch_one_line_says_so(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "find_spec", lambda _: None)
+    message = refusal("profile", factory, "--device", "cpu", "-o", "p.json")
+    assert message == "profile: needs PyTorch; install meshwright[torch]"
+
+
+def test_a_bad_profile_is_refused_before_anything_is_captured(factory: str) -> None:
+    Path("p.json").write_text('{"format": "meshwright.graph", "version": 1}')
+    result = run("capture", factory, "-o", "g.json", "--profile", "p.json")
+    assert result.code == 2
+    assert "p.json: format must be meshwright.profile, got 'meshwright.graph'" in result.err
+    assert not Path("g.json").exists()

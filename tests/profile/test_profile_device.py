@@ -1,0 +1,65 @@
+"""Names that devices give themselves, as CUDA reports them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.profile.device import find_device_type
+from meshwright.profile.profile import check_device_type
+
+KNOWN = {
+    "NVIDIA H200": "h200",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA B200": "b200",
+    "NVIDIA A100-SXM4-40GB": "a100-40",
+    "A100-PCIE-40GB": "a100-40",
+    "NVIDIA A100-SXM4-80GB": "a100-80",
+    "NVIDIA A100 80GB PCIe": "a100-80",
+    "Tesla V100-SXM2-16GB": "v100-16",
+    "Tesla V100-PCIE-16GB": "v100-16",
+    "Tesla V100-SXM2-32GB": "v100-32",
+    "Tesla V100S-PCIE-32GB": "v100-32",
+    "Tesla P100-PCIE-16GB": "p100",
+    "Tesla T4": "t4",
+    "NVIDIA GeForce GTX 1080 Ti": "1080ti",
+    "GeForce GTX 1080 Ti": "1080ti",
+    "NVIDIA TITAN V": "titan-v",
+    "NVIDIA GeForce RTX 3070": "rtx3070",
+    "NVIDIA GeForce RTX 4080 SUPER": "rtx4080s",
+}
+OTHERS = {
+    "NVIDIA GeForce RTX 3070 Ti": "geforce-rtx-3070-ti",
+    "NVIDIA GeForce RTX 3070 Laptop GPU": "geforce-rtx-3070-laptop-gpu",
+    "NVIDIA GeForce RTX 4080": "geforce-rtx-4080",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb": "h100-80gb-hbm3-mig-1g-10gb",
+    "NVIDIA GH200 480GB": "gh200-480gb",
+    "AMD Instinct MI300X": "amd-instinct-mi300x",
+    "": "unknown",
+    "  éé ": "unknown",
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_devices_of_the_catalogue_are_known_by_their_names(name: str) -> None:
+    assert find_device_type(name) == KNOWN[name]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_devices_are_types_of_their_own(name: str) -> None:
+    assert find_device_type(name) == OTHERS[name]
+
+
+def test_every_device_of_the_catalogue_that_runs_cuda_has_a_name() -> None:
+    assert set(KNOWN.values()) == set(DEVICE_TYPES) - {"cpu", "tpuv4"}
+
+
+@given(st.text())
+def test_any_name_gives_a_type_that_can_be_written(name: str) -> None:
+    check_device_type(find_device_type(name))
+
+
+@given(st.text(alphabet="ab -", min_size=50, max_size=90))
+def test_long_names_are_cut(name: str) -> None:
+    check_device_type(find_device_type(name))

@@ -1,0 +1,136 @@
+"""Graphs by name, path and factory, with the cache and without torch."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from meshwright import source
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.graph.zoo import build_mlp, build_model
+from meshwright.profile.profile import Measured, Profile, Table
+from meshwright.source import capture_model, list_zoo, load_graph, zoo_graph
+from meshwright.zoo.model import Choice
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "find_spec", lambda _: None)
+
+
+@pytest.fixture
+def captured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
+    """A capture that costs nothing, and the steps that it was asked for."""
+    asked: list[Choice] = []
+
+    def capture(choice: Choice, _measured: Measured | None = None) -> Graph:
+        asked.append(choice)
+        return build_mlp(choice.model.name, choice.batch, (3, 4))
+
+    monkeypatch.setattr(source, "find_spec", lambda _: "there")
+    monkeypatch.setattr(source, "_capture_choice", capture)
+    monkeypatch.setenv("MESHWRIGHT_CACHE", str(tmp_path / "cache"))
+    return asked
+
+
+def test_a_file_comes_before_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    build_mlp("mine", 3, (4, 5)).save("gpt2")
+    assert load_graph("gpt2").name == "mine"
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_shipped_graphs_and_formulas_need_no_torch() -> None:
+    shipped = load_graph("inception-v3")
+    assert (shipped.name, shipped.batch) == ("inception-v3", 32)
+    assert shipped.op_names != build_model("inception-v3").op_names  # not the formulas'
+    assert load_graph("inception-v3", 8).batch == 8
+    assert load_graph("bert-large").op_names == build_model("bert-large").op_names
+    assert zoo_graph("bert-large", 3, sequence=64).batch == 3
+    assert {origin for _, origin in list_zoo()} == {"shipped", "formula", "missing"}
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_without_torch_one_line_says_what_to_install() -> None:
+    with pytest.raises(InputError, match=r"vit-l: needs PyTorch; install meshwright\[torch\]"):
+        load_graph("vit-l")
+    with pytest.raises(InputError, match=r"alexnet-32: needs PyTorch; install meshwright\[torch"):
+        capture_model("alexnet-32")
+    with pytest.raises(InputError, match=r"capture: needs PyTorch; install meshwright\[torch\]"):
+        capture_model("a.b:c")
+
+
+def test_one_capture_at_the_usual_batch_serves_every_batch(captured: list[Choice]) -> None:
+    lines: list[str] = []
+    assert load_graph("bert-large", say=lines.append).batch == 32
+    assert load_graph("bert-large", 7, say=lines.append).batch == 7
+    assert [choice.batch for choice in captured] == [32]
+    assert "capturing" in lines[0]
+    assert "captured before" in lines[1]
+    assert ("bert-large", "cached") in [(model.name, origin) for model, origin in list_zoo()]
+
+
+def test_capture_traces_at_the_batch_itself(captured: list[Choice]) -> None:
+    for _ in range(2):
+        capture_model("bert-large", "sgd", "bf16", 7, sequence=64, precision="bf16")
+    (choice,) = captured
+    assert (choice.batch, choice.sequence, choice.precision) == (7, 64, "bf16")
+    assert (choice.optimizer, choice.autocast) == ("sgd", "bf16")
+    capture_model("alexnet-32")  # also where a graph is shipped
+    capture_model("alexnet-32", use_cache=False)
+    assert len(captured) == 3
+
+
+def test_measured_times_are_part_of_what_is_kept(captured: list[Choice], tmp_path: Path) -> None:
+    def write(name: str, seconds: float, day: int) -> Path:
+        table = Table(
+            device_type="h200",
+            device="NVIDIA H200",
+            date=datetime(2026, 11, day, tzinfo=UTC),
+            calls={'{"op":"aten.mm.default"}': seconds},
+        )
+        Profile(tables=(table,)).save(tmp_path / name)
+        return tmp_path / name
+
+    fast, same, slow = write("a.json", 1.0, 1), write("b.json.gz", 1.0, 2), write("c.json", 2.0, 1)
+    capture_model("vit-l")
+    assert captured[0].measured is None
+    capture_model("vit-l", profiles=[fast])
+    capture_model("vit-l", profiles=[str(same)])  # another file with the same times
+    capture_model("vit-l", profiles=[slow, fast])  # the last counts
+    assert len(captured) == 2
+    capture_model("vit-l", profiles=[slow])
+    assert len(captured) == 3
+    assert captured[1].measured != captured[2].measured
+    with pytest.raises(InputError, match=r"none\.json: cannot be read"):
+        capture_model("vit-l", profiles=[tmp_path / "none.json"])
+
+
+def test_a_missing_home_is_no_fault(
+    captured: list[Choice], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MESHWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for _ in range(2):
+        load_graph("vit-l")
+    assert len(captured) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("mlp", {}, "mlp: is built from formulas, so there is nothing to capture"),
+        ("vit-l", {"batch": 2.5}, "vit-l: batch to capture must be a whole number, got 2.5"),
+        ("vit-l", {"batch": float("inf")}, "must be a whole number, got inf"),
+        ("vit-l", {"sequence": 4}, "vit-l: has no sequence"),
+        ("a.b:c", {"sequence": 4}, "'a.b:c': a factory sets its own sequence, got 4"),
+        ("a.b:c", {"precision": "bf16"}, "'a.b:c': a factory sets its own precision, got bf16"),
+        ("nothing", {}, "no model is called 'nothing'"),
+    ],
+)
+def test_what_cannot_be_captured_is_named(
+    name: str, options: dict[str, float], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        capture_model(name, **options)  # type: ignore[arg-type]

@@ -1,0 +1,111 @@
+"""Where the graph of a model comes from: shipped, captured, or formulas, in this order."""
+
+from pathlib import Path
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.graph.zoo import build_mlp
+from meshwright.zoo.cache import GraphCache
+from meshwright.zoo.find import find_graph, find_origin
+from meshwright.zoo.model import Choice, choose
+from meshwright.zoo.shipped import FOLDER, SUFFIX, is_shipped, shipped_names
+from meshwright.zoo.table import find_model, zoo_models
+
+LIMIT_BYTES = 300_000
+
+
+def capture(choice: Choice) -> Graph:
+    return build_mlp(f"captured {choice.model.name}", choice.batch, (3, 4))
+
+
+def refuse(_choice: Choice) -> Graph:
+    raise AssertionError("nothing is to be captured")
+
+
+def find(choice: Choice, *, has_torch: bool) -> Graph:
+    way = capture if has_torch else None
+    return find_graph(choice, capture=way, cache=None, say=lambda _: None)
+
+
+def test_shipped_graphs_are_models_at_their_usual_batch_and_small() -> None:
+    assert {"alexnet-32", "inception-v3"} <= set(shipped_names())
+    for name in shipped_names():
+        model = find_model(name)
+        graph = find_graph(choose(model), capture=refuse, cache=None, say=lambda _: None)
+        assert (graph.name, graph.batch) == (name, model.batch)
+        assert graph.parameter_bytes.sum() == 4 * model.parameters
+        assert (FOLDER / f"{name}{SUFFIX}").stat().st_size < LIMIT_BYTES
+
+
+def test_only_the_usual_step_is_shipped() -> None:
+    model = find_model("alexnet-32")
+    assert is_shipped(choose(model))
+    assert not is_shipped(choose(model, precision="bf16"))
+    assert not is_shipped(choose(model, optimizer="sgd"))
+    assert not is_shipped(choose(model, batch=1))
+
+
+def test_a_captured_graph_comes_before_formulas() -> None:
+    choice = choose(find_model("bert-large"))
+    assert find(choice, has_torch=True).name == "captured bert-large"
+    built = find(choice, has_torch=False)
+    assert (built.name, built.batch) == ("bert-large", 32)
+
+
+def test_formulas_take_the_steps_of_the_zoo() -> None:
+    # bert-base is 64 samples of 128 tokens in the zoo; the formulas' own default is another.
+    graph = find(choose(find_model("bert-base")), has_torch=False)
+    assert graph.tensor_bytes[graph.outputs[graph.index["ids"]][0]] == 64 * 128 * 8
+    graph = find(choose(find_model("bert-base"), sequence=32), has_torch=False)
+    assert graph.tensor_bytes[graph.outputs[graph.index["ids"]][0]] == 64 * 32 * 8
+
+
+def test_formulas_alone_are_never_captured() -> None:
+    assert find(choose(find_model("unet")), has_torch=True).name == "unet"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("vit-l", {}, r"vit-l: needs PyTorch; install meshwright\[torch\]"),
+        ("llama-3-8b", {}, r"needs PyTorch and the package transformers; install meshwright\[zoo"),
+        ("bert-large", {"precision": "bf16"}, "formulas must be fp32, got 'bf16'; anything else"),
+        ("gpt2-xl", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'; anything"),
+        ("mlp", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'$"),
+    ],
+)
+def test_what_there_is_not_without_torch_is_named(
+    name: str, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        find(choose(find_model(name), **options), has_torch=False)  # type: ignore[arg-type]
+
+
+def test_origins_say_what_would_be_found(tmp_path: Path) -> None:
+    cache = GraphCache(folder=tmp_path, code="c", versions={})
+    seen = choose(find_model("vgg19"))
+    cache.write(seen, capture(seen))
+    wanted = {
+        "alexnet-32": ("shipped", "shipped"),
+        "vgg19": ("cached", "missing"),
+        "bert-large": ("torch", "formula"),
+        "llama-3-8b": ("torch", "missing"),
+        "mlp": ("formula", "formula"),
+    }
+    for name, origins in wanted.items():
+        choice = choose(find_model(name))
+        found = (
+            find_origin(choice, can_capture=can_capture, cache=cache)
+            for can_capture in (True, False)
+        )
+        assert tuple(found) == origins
+
+
+def test_every_origin_is_that_of_the_graph() -> None:
+    for model in zoo_models():
+        origin = find_origin(choose(model), can_capture=False, cache=None)
+        if origin == "missing":
+            with pytest.raises(InputError, match="install"):
+                find(choose(model), has_torch=False)

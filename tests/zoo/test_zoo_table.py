@@ -1,0 +1,63 @@
+"""The table of the zoo: one row a name, true to the models it names, readable without torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.graph.zoo import build_model
+from meshwright.graph.zoo import zoo_models as formula_models
+from meshwright.zoo.model import choose
+from meshwright.zoo.table import find_model, zoo_models
+
+FORMULAS = [entry.name for entry in formula_models()]
+
+
+def test_every_name_stands_once() -> None:
+    names = [model.name for model in zoo_models()]
+    assert len(set(names)) == len(names) == 32
+    assert set(FORMULAS) <= set(names)
+
+
+def test_reading_it_needs_no_torch() -> None:
+    code = (
+        "import sys; from meshwright.zoo.table import zoo_models; zoo_models(); "
+        "sys.exit(bool({'torch', 'numba'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formulas_have_the_parameters_that_the_table_says(name: str) -> None:
+    assert build_model(name, batch=1).parameter_bytes.sum() / 4 == find_model(name).parameters
+
+
+def test_a_usual_step_is_as_the_table_has_it() -> None:
+    choice = choose(find_model("mixtral-8x7b"))
+    assert (choice.batch, choice.sequence, choice.precision) == (64, 4096, "bf16")
+    assert (choice.optimizer, choice.autocast) == ("adamw", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bert-base", {"batch": 0}, "bert-base: batch must be positive, got 0"),
+        ("resnet50", {"sequence": 9}, "resnet50: has no sequence, got sequence = 9"),
+        ("bert-base", {"sequence": 513}, "bert-base: sequence must be at most 512, got 513"),
+        ("vit-l", {"precision": "fp8"}, "vit-l: precision must be fp32 or bf16, got 'fp8'"),
+        ("mlp", {"precision": "bf16"}, "mlp: precision must be fp32, got 'bf16'"),
+        ("mlp", {"optimizer": "lion"}, "optimizer: must be one of sgd, momentum, adam, adamw"),
+        ("mlp", {"autocast": "int4"}, "autocast: must be one of bf16, fp16, got 'int4'"),
+    ],
+)
+def test_wrong_steps_are_named(name: str, options: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        choose(find_model(name), **options)  # type: ignore[arg-type]
+
+
+def test_unknown_names_get_a_hint() -> None:
+    with pytest.raises(InputError, match="no model is called 'GPT2-XXL'; did you mean gpt2-xl"):
+        find_model("GPT2-XXL")
+    with pytest.raises(InputError, match="no model is called 'q'; known: alexnet, "):
+        find_model("q")
