@@ -6,17 +6,18 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from meshwright.capture.call import describe_call
-from meshwright.capture.ledger import Ledger
+from meshwright.capture.convert import read_trace
+from meshwright.capture.trace import Trace
 from meshwright.graph.graph import Graph
 from meshwright.profile.profile import Measured
 
 
-def with_measured(graph: Graph, kernels: Ledger, calls: Ledger, measured: Measured | None) -> Graph:
+def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured | None) -> Graph:
     """The graph with the seconds of its calls, NaN where there is no measurement.
 
     A type of device for which there is none at all is left out.
 
-    Its ops are `kernels`; they are called as in `calls`, which may lack some or have more.
+    Its ops are those of `kernels`; they are called as in `calls`, which may lack some or have more.
     """
     if not measured:
         return graph
@@ -30,15 +31,15 @@ def with_measured(graph: Graph, kernels: Ledger, calls: Ledger, measured: Measur
     )
 
 
-def _aligned(kernels: Ledger, calls: Ledger) -> list[str]:
+def _aligned(kernels: Trace, calls: Trace) -> list[str]:
     """The call of each kernel, "" for those that have no counterpart."""
+    called = read_trace(calls).kernels
     if kernels is calls:
-        return [describe_call(kernel.node) for kernel in calls.kernels]
-    first, second = (
-        [str(kernel.node.target) for kernel in each.kernels] for each in (kernels, calls)
-    )
+        return [describe_call(kernel.node) for kernel in called]
+    first = [str(kernel.node.target) for kernel in read_trace(kernels).kernels]
+    second = [str(kernel.node.target) for kernel in called]
     texts = [""] * len(first)
     for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():
         for offset in range(block.size):
-            texts[block.a + offset] = describe_call(calls.kernels[block.b + offset].node)
+            texts[block.a + offset] = describe_call(called[block.b + offset].node)
     return texts
