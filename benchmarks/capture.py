@@ -4,16 +4,13 @@ Needs the extras torch and zoo. Models are captured at their usual batch, which 
 not the work of capturing. Seconds are of the capture alone; imports and building stand beside it.
 """
 
-import argparse
-import json
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.errors import InputError
+from apart import run_models
 
 LIMIT_SECONDS = 180.0
 MICROSECONDS = 6
@@ -51,49 +48,6 @@ def _peak_bytes() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak  # Linux counts in KiB
 
 
-def capture_apart(name: str, limit_seconds: float) -> dict[str, Any]:
-    """Capture one model in a process of its own; a failure is a record too."""
-    command = [sys.executable, __file__, "--here", name]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=limit_seconds
-        )
-    except subprocess.TimeoutExpired:
-        return {"model": name, "error": f"took more than {limit_seconds:g} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"model": name, "error": lines[-1].removeprefix("error: ")}
-    record: dict[str, Any] = json.loads(done.stdout)
-    return record
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, print one line a model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="models of the zoo (default: all)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a model")
-    parser.add_argument("--here", metavar="NAME", help="capture one model in this process")
-    options = parser.parse_args(arguments)
-    try:
-        if options.here:
-            print(json.dumps(capture_model(options.here)))
-            return 0
-        for name in options.names or _zoo_names():
-            record = capture_apart(name, options.limit)
-            print(json.dumps(record) if options.json else as_text(record), flush=True)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _zoo_names() -> list[str]:
-    from meshwright.capture.zoo import zoo_models
-
-    return [each.name for each in zoo_models()]
-
-
 def as_text(record: dict[str, Any]) -> str:
     """A record for people."""
     if "error" in record:
@@ -102,6 +56,13 @@ def as_text(record: dict[str, Any]) -> str:
         f"{record['model']:>13}: {record['ops']:6} ops in {record['seconds']:6.2f} s "
         f"(build {record['build_seconds']:5.2f} s), peak {record['peak_bytes'] / 1e6:5.0f} MB"
     )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print one line a model."""
+    for _ in run_models(__file__, __doc__, capture_model, as_text, LIMIT_SECONDS, arguments):
+        pass
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ must be equal to the last bit; where not, the largest relative difference and it
 Needs the extras torch and zoo.
 """
 
-import argparse
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -16,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.errors import InputError
+from apart import run_models
 from meshwright.graph.graph import OP_LINES, Graph
-from meshwright.zoo.table import find_model, zoo_models
+from meshwright.zoo.table import find_model
 
 LIMIT_SECONDS = 900.0
 LARGEST_BATCH = 64
@@ -97,46 +94,6 @@ def _first_difference(graph: Graph, scaled: Any, captured: Any) -> dict[str, Any
     }
 
 
-def check_apart(name: str, limit_seconds: float) -> dict[str, Any]:
-    """Check one model in a process of its own; a failure is a record too."""
-    command = [sys.executable, __file__, "--here", name]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=limit_seconds
-        )
-    except subprocess.TimeoutExpired:
-        return {"model": name, "error": f"took more than {limit_seconds:g} s"}
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"model": name, "error": lines[-1].removeprefix("error: ")}
-    record: dict[str, Any] = json.loads(done.stdout)
-    return record
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Read the command line, print one line a model; exit code 1 where one is not exact."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", help="models of the zoo (default: all)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds a model")
-    parser.add_argument("--here", metavar="NAME", help="check one model in this process")
-    options = parser.parse_args(arguments)
-    try:
-        if options.here:
-            print(json.dumps(check_model(options.here)))
-            return 0
-        usual = [model.name for model in zoo_models() if model.source != "formula"]
-        is_exact = True
-        for name in options.names or usual:
-            record = check_apart(name, options.limit)
-            is_exact &= record.get("is_exact", False)
-            print(json.dumps(record) if options.json else as_text(record), flush=True)
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0 if is_exact else 1
-
-
 def as_text(record: dict[str, Any]) -> str:
     """A record for people."""
     if "error" in record:
@@ -150,6 +107,13 @@ def as_text(record: dict[str, Any]) -> str:
         for each in record["differences"]
     ]
     return head + "; ".join(texts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print one line a model; exit code 1 where one is not exact."""
+    records = run_models(__file__, __doc__, check_model, as_text, LIMIT_SECONDS, arguments)
+    exact = [record.get("is_exact", False) for record in records]  # of all, not up to the first
+    return 0 if all(exact) else 1
 
 
 if __name__ == "__main__":

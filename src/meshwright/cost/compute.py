@@ -71,8 +71,8 @@ def host_seconds(graph: Graph) -> Floats:
     """What the host takes to launch each op of a captured graph; zero for other ops.
 
     Fitted to steps of twelve models on so few samples that an H200 waited for its host all the
-    time (2026-11-15, torch 2.11 from Python; such times vary by a third from run to run): by call
-    of forward, by op of backward, where no Python runs, and by parameter that is updated.
+    time (`benchmarks/launch.py`, 2026-11-15, torch 2.11; such times vary by a third from run to
+    run): by call of forward, by op of backward, where no Python runs, and by parameter updated.
     """
     by_phase = np.array([_FORWARD_CALL_SECONDS, _BACKWARD_OP_SECONDS, _UPDATE_SECONDS])
     calls = np.where(graph.phase == Phase.FORWARD, graph.calls, graph.calls > 0)

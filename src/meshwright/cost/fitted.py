@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import DeviceType
+from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.curve import Kind, Stream
-from meshwright.cost.product import Products, product_seconds
+from meshwright.cost.product import ITEM_BYTES, Products, product_seconds
 from meshwright.cost.stream import STREAMS, USUAL
 from meshwright.graph.graph import Graph, Phase
 
@@ -42,8 +43,8 @@ _STRIDED = "strided_mul"
 """Stands for element-wise ops that broadcast and were not measured."""
 _SHARPNESS = 4.0
 """Exponent of the norm that joins moving bytes and adding terms."""
-_CALIBRATED_BANDWIDTH = 4.8e12
-"""Bytes a second of the device that `stream.py` was measured on."""
+_CALIBRATED_BANDWIDTH = DEVICE_TYPES["h200"].memory_bytes_per_second
+"""Of the device that `stream.py` was measured on."""
 
 
 def fitted_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
@@ -127,7 +128,7 @@ def _bias_bytes(graph: Graph, samples: float, chosen: Any, kinds: npt.NDArray[np
         * graph.product_count[chosen]
     )
     names, codes = graph.precision_codes
-    sizes = np.array([2.0 if name in ("bf16", "fp16") else 4.0 for name in names])
+    sizes = np.array([float(ITEM_BYTES.get(name, 4)) for name in names])
     times = np.where(kinds[chosen] == Kind.CONVOLUTION, 2.0, 1.0)
     bytes_moved: Floats = times * results * sizes[codes[chosen]]
     return bytes_moved
@@ -135,7 +136,7 @@ def _bias_bytes(graph: Graph, samples: float, chosen: Any, kinds: npt.NDArray[np
 
 def _stream_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     names, codes = graph.kind_codes
-    halves = np.array([name in ("bf16", "fp16") for name in graph.precision_codes[0]])
+    halves = np.array([ITEM_BYTES.get(name, 4) <= 2 for name in graph.precision_codes[0]])
     is_half = halves[graph.precision_codes[1]]
     launch, share, term = (
         np.where(

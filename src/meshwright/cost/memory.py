@@ -10,7 +10,7 @@ MEMORY_MARGIN = 0.05
 """Part of a device's memory that plans of captured graphs leave free.
 
 Of 57 steps measured on an H200 (benchmarks/results) the predicted peak was 3.0% below the
-allocator's at most, 0.6% off on average. Memory that the allocator has reserved and cannot use, the
+allocator's at most, 0.5% off on average. Memory that the allocator has reserved and cannot use, the
 CUDA context and other processes are not in the prediction.
 """
 
