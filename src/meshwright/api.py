@@ -44,6 +44,7 @@ def capture(
     autocast: Any = None,
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
+    untie: bool = False,
 ) -> Graph:
     """One training step of a PyTorch module as a Graph; nothing is allocated or computed.
 
@@ -52,7 +53,8 @@ def capture(
     momentum, adam or adamw. `batch`: the samples in the inputs; None takes the first dimension of
     the first tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of
     kernel calls that ops get, as `read_profile(path).measured()` has them. `compile`: as
-    torch.compile fuses it.
+    torch.compile fuses it. `untie`: weights that modules share are copies, kept equal, so that a
+    pipeline may hold an embedding on its first stage and the head tied to it on its last.
     """
     need_torch()
     from meshwright.capture.capture import capture as capture_step
@@ -67,6 +69,7 @@ def capture(
         autocast=autocast,
         measured=measured,
         compile=compile,
+        untie=untie,
     )
 
 

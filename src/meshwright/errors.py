@@ -1,7 +1,8 @@
 """What can go wrong, and whose fault it is.
 
     MeshwrightError
-    └── InputError      the user's: names the thing, the rule and the value
+    ├── InputError      the user's: names the thing, the rule and the value
+    └── RankError       one process's of several: names what it was doing
 
 That no plan fits is an answer (see `meshwright.plan.answer`), not an exception; our own mistakes
 are assertions.
@@ -17,6 +18,14 @@ class InputError(MeshwrightError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(message.split()))
+
+
+class RankError(MeshwrightError):
+    """One process of a run failed while it ran an instruction; raised from the failure itself."""
+
+    def __init__(self, doing: str, reason: str) -> None:
+        super().__init__(" ".join(f"at {doing}: {reason}".split()))
+        self.doing = doing
 
 
 def quoted(name: str, limit: int = 80) -> str:

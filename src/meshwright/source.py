@@ -104,6 +104,7 @@ def capture_model(
     precision: str | None = None,
     profiles: Sequence[str | Path] = (),
     compile: bool = False,  # noqa: A002
+    untie: bool = False,
     use_cache: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> Graph:
@@ -114,15 +115,18 @@ def capture_model(
     the zoo, whose graphs are kept and not captured twice unless `use_cache` is False. `profiles`
     are files of `meshwright profile`: ops whose calls they have get measured times, of several
     files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged.
+    `untie`: weights that modules share are copies, which a pipeline may hold on different stages.
     """
     measured = combine_measured(read_profile(path) for path in profiles)
     if _FACTORY.fullmatch(name):
         _check_factory(name, optimizer, autocast, sequence, precision)
         need_torch()
-        graph = _capture_factory(name, optimizer, autocast, batch, measured, compile)
+        graph = _capture_factory(name, optimizer, autocast, batch, measured, compile, untie)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
-        _choose(name, optimizer, autocast, batch, sequence, precision), compile=compile
+        _choose(name, optimizer, autocast, batch, sequence, precision),
+        compile=compile,
+        untie=untie,
     )
     if measured:
         choice = replace(choice, measured=digest_measured(measured))
@@ -154,6 +158,23 @@ def step_calls(
     from meshwright.capture.profile import distinct_calls
 
     return distinct_calls(trace_workload(workload, optimizer, autocast))
+
+
+def make_workload(
+    name: str,
+    batch: float,
+    *,
+    sequence: int | None = None,
+    precision: str | None = None,
+) -> Callable[[], "Workload"]:
+    """What builds the model and inputs of a name, for real, on so many samples."""
+    if _FACTORY.fullmatch(name):
+        _check_factory(name, "adamw", None, sequence, precision)
+        need_torch("run")
+        return lambda: _run_factory(name, batch)
+    choice = _choose(name, "adamw", None, batch, sequence, precision)
+    need_torch("run")
+    return lambda: _build(choice, "cpu")
 
 
 def _check_factory(
@@ -201,7 +222,12 @@ def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
     from meshwright.capture.capture import capture_workload
 
     graph = capture_workload(
-        _build(choice), choice.optimizer, choice.autocast, measured, compile=choice.compile
+        _build(choice),
+        choice.optimizer,
+        choice.autocast,
+        measured,
+        compile=choice.compile,
+        untie=choice.untie,
     )
     return replace(graph, name=choice.model.name)
 
@@ -213,17 +239,18 @@ def _capture_factory(
     batch: float | None,
     measured: Measured,
     compile: bool,  # noqa: A002
+    untie: bool,
 ) -> Graph:
     from meshwright.capture.capture import capture_workload
 
     workload = _run_factory(name, batch)
-    return capture_workload(workload, optimizer, autocast, measured, compile=compile)
+    return capture_workload(workload, optimizer, autocast, measured, compile=compile, untie=untie)
 
 
-def _build(choice: Choice) -> "Workload":
+def _build(choice: Choice, device: str = "meta") -> "Workload":
     from meshwright.capture.zoo import build
 
-    return build(choice.model.name, choice.batch, choice.sequence, choice.precision)
+    return build(choice.model.name, choice.batch, choice.sequence, choice.precision, device)
 
 
 def _run_factory(name: str, batch: float | None) -> "Workload":

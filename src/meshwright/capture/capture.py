@@ -33,6 +33,7 @@ def capture(
     autocast: torch.dtype | None = None,
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
+    untie: bool = False,
 ) -> Graph:
     """One training step of a model as a Graph; nothing is allocated or computed.
 
@@ -42,7 +43,9 @@ def capture(
     Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
     `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
     torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
-    measured time.
+    measured time. `untie`: a parameter that several modules share (an embedding and the output
+    head) is a copy in each, so that they may run on different devices; the update adds up the
+    copies' gradients and keeps them equal.
     """
     kwargs = dict(kwargs or {})
     chosen = _find_optimiser(optimizer)
@@ -50,7 +53,9 @@ def capture(
 
     def trace(times: int) -> Trace:
         given, named = resize_inputs(args, kwargs, size, times * size)
-        return trace_step(model, given, named, loss=loss, optimizer=chosen, autocast=autocast)
+        return trace_step(
+            model, given, named, loss=loss, optimizer=chosen, autocast=autocast, untie=untie
+        )
 
     name = type(model).__name__
     small, large = trace(1), trace(GROWTH)
@@ -70,6 +75,7 @@ def capture_workload(
     measured: Measured | None = None,
     *,
     compile: bool = False,  # noqa: A002
+    untie: bool = False,
 ) -> Graph:
     """Capture a step of a workload; `autocast` by its short name."""
     return capture(
@@ -82,10 +88,13 @@ def capture_workload(
         autocast=_find_autocast(autocast),
         measured=measured,
         compile=compile,
+        untie=untie,
     )
 
 
-def trace_workload(workload: Workload, optimizer: str, autocast: str | None = None) -> Trace:
+def trace_workload(
+    workload: Workload, optimizer: str, autocast: str | None = None, *, untie: bool = False
+) -> Trace:
     """The step whose calls are looked up among the measured ones when it is captured."""
     return trace_step(
         workload.model,
@@ -94,6 +103,7 @@ def trace_workload(workload: Workload, optimizer: str, autocast: str | None = No
         loss=workload.loss,
         optimizer=_find_optimiser(optimizer),
         autocast=_find_autocast(autocast),
+        untie=untie,
     )
 
 

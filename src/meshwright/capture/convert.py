@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from meshwright.capture.call import uses_tf32
 from meshwright.capture.kind import name_kind
@@ -84,6 +85,7 @@ class _Converter:
                 self.reads[reader].append(version)
         self.split, self.partial = self._find_splits()
         self.parameter_of = self._placeholders()
+        self.copied_gradient = self._find_copied_gradients()
 
     def graph(self) -> Graph:
         """Ops first, then the tensors between them."""
@@ -190,8 +192,10 @@ class _Converter:
         that comes first.
         """
         found = []
-        for version in self.reads[number]:
-            source = self.small.versions[version].source
+        # All inputs, also those of which only the shape counts: backward starts from ones_like of
+        # the loss.
+        for each in self.small.kernels[number].node.all_input_nodes:
+            source = self.small.kernel_of.get(each.name, -1)
             if source >= 0:
                 found.append(source if self.phase[source] is Phase.FORWARD else partner[source])
         return min((each for each in found if each >= 0), default=-1)
@@ -296,31 +300,62 @@ class _Converter:
                     members.append(gradient)
         return sorted(set(members))
 
+    def _find_copied_gradients(self) -> dict[str, list[Node]]:
+        """The gradient of each copy of a tied parameter, before it is added to the others'."""
+        if not self.trace.tied:
+            return {}
+        found: dict[str, list[Node]] = {name: [] for names in self.trace.tied for name in names}
+        output = next(node for node in reversed(self.place) if node.op == "output")
+        _, *gradients = pytree.tree_leaves(output.args)
+        for name, gradient in zip(self.trace.gradient_names, gradients, strict=True):
+            if name in found:
+                found[name].append(gradient)
+        return found
+
     def _gradient_maker(self, update: int) -> int:
-        for each in self.small.kernels[update].node.all_input_nodes:
+        """Of a copy it is that of its own gradient, although the update reads a sum."""
+        inputs = self.small.kernels[update].node.all_input_nodes
+        for each in inputs:
+            if self.parameter_of.get(each.name) in self.copied_gradient:
+                inputs = self.copied_gradient[self.parameter_of[each.name]]
+                break
+        for each in inputs:
             kernel = self.small.kernel_of.get(each.name, -1)
             if kernel >= 0 and self.phase[kernel] is Phase.BACKWARD:
                 return kernel
         return -1
 
-    def _is_state(self, version: Version) -> bool:
-        """Whether it overwrites what is held anyway: a parameter, a running mean."""
-        while version.replaces >= 0:
-            version = self.small.versions[version.replaces]
-        return version.source < 0
-
     def _add_tensors(self) -> None:
-        pairs = zip(self.small.versions, self.large.versions, strict=True)
-        for number, (version, grown) in enumerate(pairs):
-            if version.source >= 0 and (version.readers or not self._is_state(version)):
-                readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
-                self.builder.add_tensor(
-                    version.source,
-                    version.bytes,
-                    readers,
-                    fixed_bytes=self._fixed(version.bytes, grown.bytes),
-                    partial=self.partial[number],
-                )
+        for number in tensor_versions(self.small):
+            version, grown = self.small.versions[number], self.large.versions[number]
+            readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
+            self.builder.add_tensor(
+                version.source,
+                version.bytes,
+                readers,
+                fixed_bytes=self._fixed(version.bytes, grown.bytes),
+                partial=self.partial[number],
+            )
+
+
+def tensor_versions(ledger: Ledger) -> list[int]:
+    """The version that each tensor of the graph is, in the graph's order.
+
+    All that kernels make, but for what overwrites state (a parameter, a running mean) and is not
+    read again in the step.
+    """
+    return [
+        number
+        for number, version in enumerate(ledger.versions)
+        if version.source >= 0 and (version.readers or not _is_state(ledger, version))
+    ]
+
+
+def _is_state(ledger: Ledger, version: Version) -> bool:
+    """Whether it is in a storage that is there from the start."""
+    while version.replaces >= 0:
+        version = ledger.versions[version.replaces]
+    return version.source < 0
 
 
 def _precision(node: Node) -> str:

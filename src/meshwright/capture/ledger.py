@@ -21,6 +21,11 @@ _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided
 """They take memory and do nothing."""
 _NO_CALLS = {operator.getitem, torch.ops.aten.detach.default}
 """What tracing adds: choices among outputs, and the detaching of parameters and saved tensors."""
+_SHAPED = {
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",
+    "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full",
+}  # fmt: skip
+"""They look at the shape of their input, not at what is in it."""
 _GATHERS = {"embedding", "index_select", "gather", "index"}
 """They read as much of their first input as they make, rows that are asked for twice too."""
 
@@ -49,6 +54,8 @@ class Kernel:
     workspace_bytes: float
     calls: int
     """Calls that run it: its own, and of the views made since the kernel before."""
+    reads: dict[str, int] = field(default_factory=dict)
+    """The version that each of its inputs is in, by node name."""
     made: list[int] = field(default_factory=list)
     """Versions that it writes."""
 
@@ -107,14 +114,13 @@ class _Reader:
 
     def call(self, node: Node) -> None:
         """Read a call."""
-        inputs = [each.meta["val"] for each in node.all_input_nodes if "val" in each.meta]
-        read = [tensor for value in inputs for tensor in _tensors(value)]
+        inputs = [each for each in node.all_input_nodes if "val" in each.meta]
+        known = {_storage(tensor) for each in inputs for tensor in _tensors(each.meta["val"])}
         made = list(_tensors(node.meta.get("val")))
-        known = {_storage(tensor) for tensor in read}
         fresh = [tensor for tensor in made if _storage(tensor) not in known]
         written = _written(node)
-        if (fresh or written) and not _counts_steps(node):
-            self._run(node, read, fresh, written)
+        if (fresh or written) and not counts_steps(node):
+            self._run(node, [] if op_name(node) in _SHAPED else inputs, fresh, written)
         elif node.target not in _NO_CALLS:
             self.views += 1
         if made:
@@ -123,16 +129,20 @@ class _Reader:
     def _run(
         self,
         node: Node,
-        read: list[torch.Tensor],
+        inputs: list[Node],
         fresh: list[torch.Tensor],
         written: list[torch.Tensor],
     ) -> None:
         number = len(self.kernels)
+        read = [tensor for each in inputs for tensor in _tensors(each.meta["val"])]
         kernel = _price(node, read, [*fresh, *written], self.views + 1)
         self.views = 0
         self.kernels.append(kernel)
         for storage in dict.fromkeys(_storage(tensor) for tensor in read):
             self.versions[self.newest[storage]].readers.append(number)
+        for each in inputs:
+            for tensor in _tensors(each.meta["val"]):
+                kernel.reads[each.name] = self.newest[_storage(tensor)]
         for storage, tensor in {_storage(each): each for each in (*fresh, *written)}.items():
             replaces = self.newest.get(storage, -1)
             self.newest[storage] = len(self.versions)
@@ -140,7 +150,12 @@ class _Reader:
             self.versions.append(Version(_storage_bytes(tensor), number, replaces=replaces))
 
 
-def _counts_steps(node: Node) -> bool:
+def op_name(node: Node) -> str:
+    """The name of the ATen op that a node calls, without its overload; "" where it calls none."""
+    return str(getattr(getattr(node.target, "_overloadpacket", None), "__name__", ""))
+
+
+def counts_steps(node: Node) -> bool:
     """Whether it advances an optimiser's counter, which the fused update does for all at once."""
     counter = node.args[0] if node.args else None
     return (
@@ -157,7 +172,7 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
     args, kwargs = pytree.tree_map_only(
         Node, lambda each: each.meta["val"], (node.args, node.kwargs)
     )
-    name = getattr(getattr(node.target, "_overloadpacket", None), "__name__", "")
+    name = op_name(node)
     written = sum(_tensor_bytes(tensor) for tensor in made)
     sizes = [_tensor_bytes(tensor) for tensor in read]
     if name in _GATHERS and sizes:

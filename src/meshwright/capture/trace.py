@@ -6,6 +6,7 @@ are used here and nowhere else; the version is pinned in constraints.txt.
 """
 
 import contextlib
+import functools
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
@@ -46,7 +47,8 @@ class Trace:
     parameter_names: tuple[str, ...]
     buffer_names: tuple[str, ...]
     gradient_names: tuple[str, ...]
-    """Parameters that get a gradient (and an update)."""
+    """Parameters that get a gradient (and an update); of copies (see `tied`) each has its own, not
+    yet summed."""
     state_names: tuple[str, ...]
     """The optimiser's tensors, for each parameter that needs a gradient."""
     num_inputs: int
@@ -54,6 +56,9 @@ class Trace:
     """How many nodes belong to forward, ..."""
     num_backward: int
     """... and how many to forward and backward."""
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Names of copies of one parameter, the model's own name for it first. The update adds up their
+    gradients and updates every copy that is read with the sum, so that equal ones stay equal."""
 
 
 def trace_step(
@@ -64,9 +69,13 @@ def trace_step(
     loss: Loss | None,
     optimizer: Optimiser,
     autocast: torch.dtype | None = None,
+    untie: bool = False,
 ) -> Trace:
-    """Trace a step of `model` on inputs of which only shapes and types count."""
-    step = _Step(model, args, kwargs, loss, optimizer, autocast)
+    """Trace a step of `model` on inputs of which only shapes and types count.
+
+    `untie`: a parameter that several modules share is a copy in each of them.
+    """
+    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie)
     if not step.trained:
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
@@ -85,7 +94,22 @@ def trace_step(
         num_inputs=len(step.tensors),
         num_forward=step.num_forward,
         num_backward=step.num_backward,
+        tied=step.tied,
     )
+
+
+def find_copies(model: nn.Module) -> tuple[dict[str, nn.Parameter], tuple[tuple[str, ...], ...]]:
+    """Parameters by every name that can hold a tensor of its own, and the names of tied ones.
+
+    A module that is registered twice has one name for each of its parameters, its first.
+    """
+    found: dict[str, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        found |= module.named_parameters(path, recurse=False, remove_duplicate=False)
+    names: dict[int, list[str]] = {}
+    for name, each in found.items():
+        names.setdefault(id(each), []).append(name)
+    return found, tuple(tuple(each) for each in names.values() if len(each) > 1)
 
 
 class _Step:
@@ -99,10 +123,14 @@ class _Step:
         loss: Loss | None,
         optimizer: Optimiser,
         autocast: torch.dtype | None,
+        untie: bool,
     ) -> None:
-        self.model, self.loss, self.autocast = model, loss, autocast
+        self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
         self.optimizer, self.state_names = optimizer, state_names(optimizer)
+        self.tied: tuple[tuple[str, ...], ...] = ()
         self.parameters = dict(model.named_parameters())  # tied ones once
+        if untie:
+            self.parameters, self.tied = find_copies(model)
         self.buffers = dict(model.named_buffers())
         self.trained = [name for name, each in self.parameters.items() if each.requires_grad]
         self.leaves, self.structure = pytree.tree_flatten((list(args), dict(kwargs)))
@@ -132,7 +160,12 @@ class _Step:
         leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
         # Around backward, too: activation checkpointing runs modules again in it.
         with (
-            stateless._reparametrize_module(self.model, {**leaf, **held}, tie_weights=True),
+            stateless._reparametrize_module(
+                self.model,
+                {**leaf, **self._name_buffers(held)},
+                tie_weights=not self.untie,
+                stack_weights=True,  # or a module of two names would keep a tensor of ours
+            ),
             _named_modules(self.model),
             fused_ops(),
             cuda_autocast(),
@@ -157,9 +190,37 @@ class _Step:
             )
         self.num_backward = _num_nodes()
         with torch.no_grad():
-            for name, gradient in gradients.items():
+            for name, gradient in self._sum_copies(gradients).items():
                 update_parameter(self.optimizer, given[name], gradient, state[name])
         return [value, *gradients.values()]
+
+    def _name_buffers(self, held: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Buffers by all their names where torch does not look for the names of tied tensors."""
+        if not self.untie:
+            return held
+        given = {id(each): held[name] for name, each in self.buffers.items()}
+        return {
+            name: given[id(each)]
+            for path, module in self.model.named_modules()
+            for name, each in module.named_buffers(path, recurse=False, remove_duplicate=False)
+        }
+
+    def _sum_copies(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """What each parameter is updated with: copies that are read, with the sum of theirs.
+
+        Added up in the order in which forward reads them: so that a pipeline can do all of it where
+        the first of them is, and no stage has to wait for an update and to be waited for.
+        """
+        if not self.tied:
+            return gradients
+        in_order = _order_by_reader(list(self.parameters))
+        found = dict(gradients)
+        for names in self.tied:
+            read = [name for name in in_order if name in names]
+            parts = [gradients[name] for name in read if name in gradients]
+            if parts:
+                found |= dict.fromkeys(read, functools.reduce(torch.add, parts))
+        return {name: found[name] for name in self.trained if name in found}
 
     def _forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         queue = iter(tensors)
@@ -215,10 +276,27 @@ def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def _num_nodes() -> int:
+def _nodes() -> list[Node]:
+    """What has been traced so far."""
     mode = get_proxy_mode()
     assert mode is not None
-    return len(mode.tracer.graph.nodes)
+    return list(mode.tracer.graph.nodes)
+
+
+def _num_nodes() -> int:
+    return len(_nodes())
+
+
+def _order_by_reader(names: Sequence[str]) -> list[str]:
+    """The parameters that are read, in the order of the first nodes that do."""
+    nodes = _nodes()
+    place = {node: number for number, node in enumerate(nodes)}
+    readers = {
+        # A parameter is read as its leaf, which is detached from what it is given as.
+        name: [place[reader] for leaf in given.users for reader in leaf.users]
+        for name, given in zip(names, nodes, strict=False)
+    }
+    return sorted((name for name in names if readers[name]), key=lambda name: min(readers[name]))
 
 
 def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:

@@ -26,6 +26,7 @@ def run_capture(arguments: Namespace) -> int:
         precision=arguments.precision,
         profiles=arguments.profiles,
         compile=arguments.compile,
+        untie=arguments.untie,
         use_cache=arguments.use_cache,
         say=say,
     )

@@ -51,6 +51,18 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.simulate import run_simulate
 
         return run_simulate(arguments)
+    if arguments.command == "run":
+        from meshwright.cli.run import run_run
+
+        return run_run(arguments)
+    if arguments.command == "compare":
+        from meshwright.cli.compare import run_compare
+
+        return run_compare(arguments)
+    if arguments.command == "testbed":
+        from meshwright.cli.testbed import run_testbed
+
+        return run_testbed(arguments)
     if arguments.command == "capture":
         from meshwright.cli.capture import run_capture
 

@@ -45,6 +45,9 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_plan(commands)
     _add_simulate(commands)
+    _add_run(commands)
+    _add_compare(commands)
+    _add_testbed(commands)
     _add_capture(commands)
     _add_profile(commands)
     _add_cluster(commands)
@@ -115,6 +118,121 @@ def _add_simulate(commands: Any) -> None:
     _add_json(parser)
 
 
+def _add_run(commands: Any) -> None:
+    parser = _add_command(commands, "run", "train a model by a plan, on torch.distributed")
+    parser.add_argument(
+        "plan",
+        type=Path,
+        metavar="PLAN",
+        help="a folder as `meshwright plan -o` writes it, or the plan file in it",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", metavar="MODEL", help=_MODEL)
+    source.add_argument(
+        "--emulate",
+        action="store_true",
+        help="wait for the planned time of every op instead of computing; communication is real",
+    )
+    parser.add_argument(
+        "--steps", type=_count, default=10, metavar="N", help="steps to train (default: 10)"
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, help="where ranks compute (default: cuda where there is one)"
+    )
+    parser.add_argument(
+        "--backend", choices=("gloo", "nccl"), help="of torch.distributed (default: by device)"
+    )
+    _add_step(parser)
+    _add_autocast(parser)
+    parser.add_argument(
+        "--learning-rate", type=_positive, default=1e-3, metavar="R", help="default: 0.001"
+    )
+    parser.add_argument(
+        "--loss",
+        choices=("mean", "sum"),
+        default="mean",
+        help="whether the loss is a mean over the samples of a batch or a sum (default: mean)",
+    )
+    parser.add_argument(
+        "--local-statistics",
+        action="store_true",
+        help="let batch normalisation see only the samples of its own device and microbatch",
+    )
+    parser.add_argument(
+        "--seed", type=_whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
+    )
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="keep checkpoints there, and resume from it"
+    )
+    parser.add_argument(
+        "--every", type=_count, default=100, metavar="N", help="steps between them (default: 100)"
+    )
+    parser.add_argument(
+        "--restarts",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="how often ranks are started again after one failed (default: 0)",
+    )
+    parser.add_argument(
+        "--stall",
+        type=_positive,
+        default=120.0,
+        metavar="S",
+        help="seconds of waiting after which a rank is taken for hung (default: 120)",
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
+    )
+    _add_json(parser)
+
+
+def _add_compare(commands: Any) -> None:
+    parser = _add_command(commands, "compare", "hold a plan's prediction against a run of it")
+    parser.add_argument(
+        "plan",
+        type=Path,
+        metavar="PLAN",
+        help="a folder as `meshwright plan -o` writes it, or the plan file in it",
+    )
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run file, or a folder that holds run.json.gz"
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of both for ui.perfetto.dev there",
+    )
+    for name, text in (
+        ("graph", "the graph with the ops' measured times"),
+        ("cluster", "the cluster with the links' measured rates and latencies"),
+        ("profile", "the measured times of kernel calls; what the file has already is kept"),
+    ):
+        parser.add_argument(f"--write-{name}", type=Path, metavar="FILE", help=f"write {text}")
+    _add_json(parser)
+
+
+def _add_testbed(commands: Any) -> None:
+    parser = _add_command(commands, "testbed", "emulate a cluster's network on this machine (root)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = _add_command(actions, "up", "build hosts as network namespaces with shaped links")
+    up.add_argument("cluster", metavar="CLUSTER", help=_CLUSTER)
+    _add_testbed_name(up)
+    _add_json(up)
+    run = _add_command(actions, "run", "build it, run a command, take it down")
+    run.add_argument("cluster", metavar="CLUSTER", help=_CLUSTER)
+    _add_testbed_name(run)
+    run.add_argument("program", nargs="+", metavar="COMMAND", help="after --, with its arguments")
+    _add_testbed_name(_add_command(actions, "down", "take it down, or what is left of it"))
+
+
+def _add_testbed_name(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--name", default="mw", metavar="N", help="to have several at once (default: mw)"
+    )
+
+
 def _add_capture(commands: Any) -> None:
     parser = _add_command(commands, "capture", "write a PyTorch training step as a graph file")
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
@@ -138,6 +256,11 @@ def _add_capture(commands: Any) -> None:
         "--compile",
         action="store_true",
         help="as torch.compile runs the step: element-wise ops are merged",
+    )
+    parser.add_argument(
+        "--untie",
+        action="store_true",
+        help="weights that modules share are copies, which stages of a pipeline may hold apart",
     )
     parser.add_argument(
         "--no-cache",

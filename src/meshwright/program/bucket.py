@@ -91,7 +91,9 @@ def effective_splits(
     partial = graph.tensor_partial.copy()
     duplicates = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
     if duplicates.any():
-        is_whole = duplicates[placement.part_of_op] & (split == Split.SUM)
+        # Gradients only: a loss stays each replica's own, which is what its backward refers to.
+        is_sum = (split == Split.SUM) & (graph.phase == Phase.BACKWARD)
+        is_whole = duplicates[placement.part_of_op] & is_sum
         split[is_whole] = Split.NONE
         partial[is_whole[graph.tensor_source]] = False
     return split, partial

@@ -97,6 +97,8 @@ def _join(
     m: Int,
     device: Int,
     before: Int,
+    low: Float,
+    high: Float,
     size: Float,
     read_size: Float,
 ) -> Int:
@@ -116,7 +118,8 @@ def _join(
         row.stream = device
         row.seconds = given.copy_seconds[device] * (size + read_size)
         row.priority = made.instructions[before].priority + 0.5
-        row.rows_to = 1.0
+        row.rows_from = low
+        row.rows_to = high
     made.counts[INSTRUCTIONS] += 1
     made.counts[TASKS] += 1
     return number
@@ -201,7 +204,7 @@ def _gather_pieces(
     size = given.tensors[t].bytes if is_partial else rows_bytes(given, t, high - low)
     read_size = size * replicas if is_partial else size
     kind = _SUM if is_partial else _CONCATENATE
-    join = _join(given, made, kind, t, m, device, before, size, read_size)
+    join = _join(given, made, kind, t, m, device, before, low, high, size, read_size)
     for r in range(replicas):
         piece_low = 0.0 if is_partial else max(low, given.slots[first + r].rows_from)
         piece_high = 1.0 if is_partial else min(high, given.slots[first + r].rows_to)

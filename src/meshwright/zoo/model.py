@@ -49,6 +49,8 @@ class Choice:
     """A digest of the measured times that its ops get; None: they get none."""
     compile: bool = False
     """Whether its element-wise ops are merged, as torch.compile does."""
+    untie: bool = False
+    """Whether weights that modules share are copies."""
 
 
 def choose(

@@ -1,0 +1,240 @@
+"""`meshwright compare`: holds a plan's prediction against a run of it, and writes costs back."""
+
+from argparse import Namespace
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from meshwright.api import simulate
+from meshwright.cli.console import finite, make_console, print_json, print_table
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.message import say
+from meshwright.cli.progress import shown_progress
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.export.perfetto_compare import write_comparison
+from meshwright.graph.graph import Graph, read_graph
+from meshwright.plan.plan import Plan
+from meshwright.profile.profile import Profile, merge_profiles, read_profile
+from meshwright.report.breakdown import Breakdown
+from meshwright.report.calibrate import calibrated_cluster, measured_graph, measured_profile
+from meshwright.report.compare import Comparison, compare
+from meshwright.simulate.measured import Run, measured_timeline
+from meshwright.simulate.timeline import Timeline
+from meshwright.units import format_seconds
+
+PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.gz"
+RUN_FILE = "run.json.gz"
+
+MAX_DEVICES = 32
+"""Devices of a larger cluster that get lines of their own."""
+MAX_GROUPS = 12
+MAX_FINDINGS = 12
+_NOTHING = 1e-10
+"""Seconds below this are what adding up floats leaves behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """A plan with all that it was made for, a run of it, and both timelines."""
+
+    graph: Graph
+    cluster: Cluster
+    plan: Plan
+    run: Run
+    predicted: Timeline
+    measured: Timeline
+
+
+def run_compare(arguments: Namespace) -> int:
+    """Compare, write what is asked for, and show where prediction and reality part."""
+    with shown_progress(f"comparing {arguments.plan}", is_quiet=arguments.json):
+        case = _read_case(arguments)
+        comparison = compare(case.predicted, case.measured, case.cluster)
+        if arguments.trace is not None:
+            write_comparison(case.predicted, case.measured, case.cluster, arguments.trace)
+        written = _write_back(arguments, case)
+    if arguments.json:
+        print_json(_document(arguments, case, comparison) | {"calibrated_seconds": written})
+        return ExitCode.DONE
+    _show(case, comparison)
+    if written is not None:
+        say(
+            f"with the costs written, the same plan is predicted to take "
+            f"{format_seconds(written)} a step"
+        )
+    if arguments.trace is not None:
+        say(f"wrote {arguments.trace}; open it in ui.perfetto.dev")
+    return ExitCode.DONE
+
+
+def _read_case(arguments: Namespace) -> _Case:
+    _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
+    graph, cluster, plan = _read_plan(arguments.plan)
+    with_links = arguments.trace is not None
+    predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
+    try:
+        measured = measured_timeline(predicted.program, run)
+    except InputError as error:
+        raise InputError(f"{arguments.run}: {error}") from None
+    return _Case(
+        graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted, measured=measured
+    )
+
+
+def _read_plan(path: Path) -> tuple[Graph, Cluster, Plan]:
+    """The plan in a file or folder, and the graph and cluster beside it."""
+    folder = path if path.is_dir() else path.parent
+    plan = Plan.load(folder / PLAN_FILE if path.is_dir() else path)
+    for name in (CLUSTER_FILE, GRAPH_FILE):
+        if not (folder / name).is_file():
+            raise InputError(
+                f"{folder}: must be a folder as `meshwright plan -o` writes it, but has no {name}"
+            )
+    return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
+
+
+def _read_run(path: Path) -> Run:
+    return Run.load(path / RUN_FILE if path.is_dir() else path)
+
+
+def _refuse_emulated_costs(arguments: Namespace, run: Run) -> None:
+    """Emulated devices have waited for predicted times: writing these back would prove them."""
+    asked = arguments.write_graph, arguments.write_profile
+    if run.is_emulated and asked != (None, None):
+        name = "--write-graph" if asked[0] is not None else "--write-profile"
+        raise InputError(
+            f"{name}: must be given a run that computed, but {arguments.run} was emulated; its "
+            f"communication can be written with --write-cluster"
+        )
+
+
+def _write_back(arguments: Namespace, case: _Case) -> float | None:
+    """Write measured costs; returns the step time predicted with them, None if none are used."""
+    graph, cluster = case.graph, case.cluster
+    if arguments.write_profile is not None:
+        _write_profile(arguments.write_profile, case)
+    if arguments.write_graph is not None:
+        graph = measured_graph(graph, cluster, case.plan, case.measured)
+        graph.save(arguments.write_graph)
+    if arguments.write_cluster is not None:
+        cluster = calibrated_cluster(cluster, case.measured)
+        cluster.save(arguments.write_cluster)
+        if _network_of(cluster) == _network_of(case.cluster):
+            say("no transfer had its route to itself for long enough: the links stay as they were")
+    if graph is case.graph and cluster is case.cluster:
+        return None
+    return simulate(graph, cluster, case.plan).step_seconds
+
+
+def _network_of(cluster: Cluster) -> tuple[object, ...]:
+    return cluster.links, cluster.hop_bytes_per_second
+
+
+def _write_profile(path: Path, case: _Case) -> None:
+    """Add the calls of the run to what the file has."""
+    date = datetime.now(UTC).replace(microsecond=0)
+    new = measured_profile(case.cluster, case.run, case.measured, date)
+    if not new.tables:
+        raise InputError("--write-profile: the run must say which kernel calls its ops were")
+    before = read_profile(path) if path.exists() else Profile()
+    merge_profiles(before, new).save(path)
+
+
+def _document(arguments: Namespace, case: _Case, comparison: Comparison) -> dict[str, Any]:
+    paths = ("trace", "write_graph", "write_cluster", "write_profile")
+    given = {name: getattr(arguments, name) for name in paths}
+    return {
+        "plan": str(arguments.plan),
+        "run": str(arguments.run),
+        "model": case.graph.name,
+        "cluster": case.cluster.name,
+        "is_emulated": case.run.is_emulated,
+        "steps": len(case.run.step_seconds),
+        "wall_seconds": finite(_wall_seconds(case.run)),
+        "predicted_seconds": finite(comparison.predicted_seconds),
+        "measured_seconds": finite(comparison.measured_seconds),
+        "error": finite(comparison.error),
+        "predicted": asdict(comparison.predicted),
+        "measured": asdict(comparison.measured),
+        "devices": [asdict(each) for each in comparison.devices],
+        "groups": [
+            asdict(each) | {"difference_seconds": each.difference_seconds}
+            for each in comparison.groups
+        ],
+        "findings": list(comparison.findings),
+        **{name: None if path is None else str(path) for name, path in given.items()},
+    }
+
+
+def _wall_seconds(run: Run) -> float:
+    """The median step by the clock on the wall, the first left out: it warms up."""
+    steps = run.step_seconds[1:] or run.step_seconds
+    return float(np.median(steps)) if steps else np.nan
+
+
+def _show(case: _Case, comparison: Comparison) -> None:
+    """What stands out, then where the time of each device went, then what differs most."""
+    console = make_console()
+    kind = "an emulated" if case.run.is_emulated else "a"
+    wall = _wall_seconds(case.run)
+    step = f"step {case.run.measured_step} of {kind} run"
+    title = f"{case.graph.name} on {case.cluster.name}, {step}"
+    console.print(Text(title, style="bold"))
+    if np.isfinite(wall):
+        count = len(case.run.step_seconds)
+        console.print(Text(f"median of {count} steps by the wall clock: {format_seconds(wall)}"))
+    for text in comparison.findings[:MAX_FINDINGS]:
+        console.print(Text(f"- {text}"))
+    more = len(comparison.findings) - MAX_FINDINGS
+    if more > 0:
+        console.print(Text(f"- and {more} more (--json has all)"))
+    console.print()
+    heads = ("device", "", "step", "compute", "communication", "waiting", "overhead")
+    print_table(heads, _device_rows(comparison))
+    console.print()
+    rows = [
+        (
+            group.sort,
+            group.name,
+            str(group.count),
+            format_seconds(group.predicted_seconds),
+            format_seconds(group.measured_seconds),
+            _signed(group.difference_seconds),
+        )
+        for group in comparison.groups[:MAX_GROUPS]
+    ]
+    print_table(("what", "which", "count", "predicted", "measured", "difference"), rows)
+
+
+def _device_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    rows = []
+    for device in comparison.devices[:MAX_DEVICES]:
+        rows.append((device.name, "predicted", *map(format_seconds, _cells(device.predicted))))
+        rows.append(("", "measured", *map(format_seconds, _cells(device.measured))))
+    if len(comparison.devices) > MAX_DEVICES:
+        rows.append((f"... {len(comparison.devices) - MAX_DEVICES} more", *[""] * 6))
+    pairs = zip(_cells(comparison.measured), _cells(comparison.predicted), strict=True)
+    rows.append(("all", "difference", *(_signed(after - before) for after, before in pairs)))
+    return rows
+
+
+def _cells(breakdown: Breakdown) -> tuple[float, ...]:
+    return (
+        breakdown.total_seconds,
+        breakdown.compute_seconds,
+        breakdown.communication_seconds,
+        breakdown.waiting_seconds,
+        breakdown.overhead_seconds,
+    )
+
+
+def _signed(seconds: float) -> str:
+    if abs(seconds) < _NOTHING:
+        return "0 s"
+    return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"

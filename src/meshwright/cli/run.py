@@ -1,0 +1,176 @@
+"""`meshwright run`: train by a plan, or emulate it; starts the ranks itself unless torchrun did."""
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshwright.api import simulate
+from meshwright.cli.compare import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, RUN_FILE
+from meshwright.cli.console import print_json
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.folder import check_folder, write_folder
+from meshwright.cli.message import say
+from meshwright.cli.testbed import VARIABLE
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.export.perfetto_compare import write_comparison
+from meshwright.graph.graph import Graph, read_graph
+from meshwright.network.testbed_apply import host_address, interface, rank_prefixes
+from meshwright.plan.check import resolve
+from meshwright.plan.plan import Plan
+from meshwright.program.program import Program
+from meshwright.simulate.measured import Run, measured_timeline
+from meshwright.source import make_workload, need_torch
+from meshwright.units import format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.capture.workload import Workload
+
+TRACE_FILE = "trace.json"
+
+
+def run_run(arguments: Namespace) -> int:
+    """Run this rank of a plan, or start all of them."""
+    if arguments.output is not None:
+        check_folder(arguments.output)
+    need_torch("run")
+    graph, cluster, plan = read_plan_folder(arguments.plan)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _run_rank(arguments, graph, cluster, plan)
+    return _launch(arguments, graph, cluster, plan)
+
+
+def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
+    """The graph, cluster and plan that `meshwright plan -o` wrote."""
+    folder = path if path.is_dir() else path.parent
+    for name in (GRAPH_FILE, CLUSTER_FILE):
+        if not (folder / name).exists():
+            raise InputError(
+                f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
+            )
+    plan = Plan.load(folder / PLAN_FILE if path.is_dir() else path)
+    return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
+
+
+def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
+    """Start a process for each device of the plan, and stay with them."""
+    from meshwright.execute.group import HOST
+    from meshwright.execute.launch import launch
+
+    placement = resolve(graph, cluster, plan)
+    devices = np.unique(placement.replica_device).tolist()
+    hosts = [cluster.devices[device].host for device in devices]
+    testbed = os.environ.get(VARIABLE)
+    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    if arguments.model:
+        say(f"importing and calling {arguments.model}" if ":" in arguments.model else
+            f"training {arguments.model} on {len(devices)} ranks")  # fmt: skip
+    prefixes: Sequence[Sequence[str]] = [["env", f"{HOST}={host}"] for host in hosts]
+    address = "127.0.0.1"
+    if testbed:
+        ways = rank_prefixes(testbed, hosts)
+        prefixes = [[*way, *each] for way, each in zip(ways, prefixes, strict=True)]
+        address = host_address(testbed, hosts[0])
+        environment["GLOO_SOCKET_IFNAME"] = interface(testbed, hosts[0])
+    else:
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    command = [sys.executable, "-m", "meshwright", *sys.argv[1:]]
+    return launch(
+        command,
+        len(devices),
+        prefixes=prefixes,
+        environment=environment,
+        master_address=address,
+        max_restarts=arguments.restarts,
+        say=say,
+    )
+
+
+def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
+    if arguments.emulate:
+        from meshwright.execute.emulate import hasten_wakeups
+
+        hasten_wakeups()
+    from meshwright.execute.session import Settings, run_rank
+
+    settings = Settings(
+        steps=arguments.steps,
+        device=arguments.device,
+        backend=arguments.backend,
+        optimizer=arguments.optimizer,
+        autocast=arguments.autocast,
+        learning_rate=arguments.learning_rate,
+        is_mean=arguments.loss == "mean",
+        allows_local_statistics=arguments.local_statistics,
+        seed=arguments.seed,
+        checkpoint=arguments.checkpoint,
+        every=arguments.every,
+        stall_seconds=arguments.stall,
+        is_measured=arguments.emulate or arguments.output is not None,
+    )
+    outcome = run_rank(graph, cluster, plan, _builder(arguments, graph), settings, say)
+    if outcome.rank == 0:
+        _present(arguments, graph, cluster, plan, outcome.run)
+    return ExitCode.DONE
+
+
+def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | None":
+    if arguments.emulate:
+        return None
+    return make_workload(
+        arguments.model,
+        graph.batch,
+        sequence=arguments.sequence,
+        precision=arguments.precision,
+    )
+
+
+def _present(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, run: Run) -> None:
+    predicted = simulate(graph, cluster, plan)
+    if arguments.output is not None:
+        measured = measured_timeline(predicted.program, run)
+        write_folder(
+            arguments.output,
+            {
+                RUN_FILE: run.save,
+                TRACE_FILE: lambda path: write_comparison(predicted, measured, cluster, path),
+                PLAN_FILE: plan.save,
+                CLUSTER_FILE: cluster.save,
+                GRAPH_FILE: graph.save,
+            },
+        )
+    document = run_document(run, predicted.program, predicted.step_seconds)
+    if arguments.json:
+        print_json(document)
+        return
+    for number, loss in enumerate(run.losses):
+        print(f"step {number + 1 + document['first_step']}: loss {loss:.6f}")
+    if run.step_seconds:
+        say(
+            f"{len(run.step_seconds)} steps, median {format_seconds(document['step_seconds'])} "
+            f"(predicted {format_seconds(predicted.step_seconds)})"
+        )
+    if arguments.output is not None:
+        say(f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`")
+
+
+def run_document(run: Run, program: Program, predicted_seconds: float) -> dict[str, Any]:
+    """A run in numbers."""
+    # The first step pays for caches and connections.
+    steady = run.step_seconds[1:] or run.step_seconds
+    return {
+        "ranks": len(set(program.instructions["device"].tolist())),
+        "steps": len(run.step_seconds),
+        "first_step": 0,
+        "losses": list(run.losses),
+        "step_seconds": median(steady) if steady else None,
+        "predicted_seconds": predicted_seconds,
+        "is_emulated": run.is_emulated,
+    }

@@ -1,0 +1,159 @@
+"""`meshwright testbed`: the hosts of a cluster as network namespaces of this machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+from meshwright.cli.console import print_json, print_table
+from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.message import say
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.errors import InputError, quoted
+from meshwright.network.testbed import Testbed, check_name, plan_testbed
+from meshwright.network.testbed_apply import (
+    build,
+    built,
+    check_machine,
+    raised_signals,
+    remove,
+)
+
+VARIABLE = "MESHWRIGHT_TESTBED"
+"""Tells `meshwright run` inside of `testbed run` in which testbed to place its ranks."""
+GRACE_SECONDS = 15.0
+"""For the command to end after SIGTERM or SIGHUP, before it is killed."""
+
+
+def run_testbed(arguments: Namespace) -> int:
+    """Run `testbed up`, `testbed run` or `testbed down`."""
+    check_name(arguments.name)
+    check_machine()
+    if arguments.action == "up":
+        return _up(arguments)
+    if arguments.action == "run":
+        return _run(arguments)
+    namespaces = remove(arguments.name)
+    say(f"testbed {quoted(arguments.name)}: {_down_text(len(namespaces))}")
+    return ExitCode.DONE
+
+
+def _down_text(num_namespaces: int) -> str:
+    return f"took {num_namespaces} namespaces down" if num_namespaces else "was not up"
+
+
+def _up(arguments: Namespace) -> int:
+    testbed = plan_testbed(load_cluster(arguments.cluster), arguments.name)
+    with raised_signals():
+        is_new = build(testbed)
+    if arguments.json:
+        print_json(testbed_document(testbed))
+    else:
+        print_table(
+            ("host", "address", "interface", "namespace"),
+            [(each.name, each.address, each.interface, each.namespace) for each in testbed.hosts],
+        )
+        _say_remarks(testbed)
+    if not is_new:
+        say(f"testbed {quoted(arguments.name)}: was up already")
+    return ExitCode.DONE
+
+
+def testbed_document(testbed: Testbed) -> dict[str, Any]:
+    """A testbed for programs."""
+    return {
+        "name": testbed.name,
+        "cluster": testbed.cluster,
+        "hosts": [
+            {
+                "name": each.name,
+                "address": each.address,
+                "interface": each.interface,
+                "namespace": each.namespace,
+            }
+            for each in testbed.hosts
+        ],
+        "remarks": list(testbed.remarks),
+    }
+
+
+def _say_remarks(testbed: Testbed) -> None:
+    for remark in testbed.remarks:
+        say(f"testbed {quoted(testbed.name)}: {remark}")
+
+
+def _run(arguments: Namespace) -> int:
+    """Build, run the command, take down: the command's exit code."""
+    command = list(arguments.program)
+    if shutil.which(command[0]) is None:
+        raise InputError(f"testbed run: no program {quoted(command[0])} to run")
+    with built(load_cluster(arguments.cluster), arguments.name) as testbed:
+        _say_remarks(testbed)
+        return run_command(command, {**os.environ, VARIABLE: arguments.name})
+
+
+def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command to its end, passing on signals; its exit code, as a shell would give it."""
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise InputError(
+            f"testbed run: cannot run {quoted(command[0])} ({error.strerror or error})"
+        ) from None
+    try:
+        with _forwarded_signals(process):
+            code = process.wait()
+    finally:
+        process.kill()  # nothing, unless something above went wrong
+        process.wait()
+    return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _forwarded_signals(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Within this signals to end go to the process, and it is killed when it does not heed them.
+
+    Ctrl-C is exempt from the latter: the command may have its own way with it.
+    """
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and _is_foreground():
+            return  # the terminal has sent it to the process, too
+        with suppress(ProcessLookupError):
+            process.send_signal(number)
+        if number != signal.SIGINT:
+            signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+
+    def kill(_number: int, _frame: FrameType | None) -> None:
+        process.kill()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), forward)
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in {**handlers, signal.SIGALRM: kill}.items()
+    }
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_foreground() -> bool:
+    """Whether Ctrl-C on the terminal reaches this process's whole group."""
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,0 +1,1 @@
+"""Program -> torch.distributed: runs a plan and measures it."""

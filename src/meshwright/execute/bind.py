@@ -1,0 +1,272 @@
+"""Turns one device's share of a Program into what its rank does, in order.
+
+The program must be frozen: every stream in a fixed order. The main thread runs segments of ops,
+joins, and starts sends and collectives where the last thing they need is done; receives are posted
+ahead. Knows nothing of processes and of how anything is sent.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.errors import InputError, quoted
+from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Start
+from meshwright.execute.lookup import Lookup, held_name
+from meshwright.execute.rows import Rows
+from meshwright.execute.segment import Here, bind_segment
+from meshwright.graph.graph import Phase, Split
+from meshwright.program.program import Kind, Program
+
+
+def bind_part(lookup: Lookup, device: int) -> Part:
+    """What the rank of a device does."""
+    return _PartBinder(lookup, device).part()
+
+
+class _PartBinder:
+    """One device of a program."""
+
+    def __init__(self, lookup: Lookup, device: int) -> None:
+        self.lookup, self.device = lookup, device
+        self.program, self.rows = lookup.program, lookup.program.instructions
+        self.mine = np.flatnonzero(self.rows["device"] == device).tolist()
+        self.kind = self.rows["kind"].tolist()
+        self.order = self._main_order()
+        self.place = {instruction: k for k, instruction in enumerate(self.order)}
+        self.starts, self.when = self._place_starts()
+        self.last_user = self._find_last_users()
+        self.here = Here(place=self.place, last_user=self.last_user)
+        self.done: set[int] = set()
+
+    def part(self) -> Part:
+        items = self._items()
+        return Part(
+            device=self.device,
+            items=tuple(items),
+            receives=self._receives(),
+            state=tuple(self.here.state),
+            num_sums=len(self.here.sums),
+            inputs=tuple((key, *each) for key, each in self.here.inputs.items()),
+        )
+
+    def _main_order(self) -> list[int]:
+        """What the main thread runs, by priority; what writes state goes after all its readers."""
+        here = [i for i in self.mine if self.rows["stream"][i] == self.device]
+        here.sort(key=lambda i: -self.rows["priority"][i])
+        return here if self.lookup.steps is None else self._delay_writers(here)
+
+    def _delay_writers(self, order: list[int]) -> list[int]:
+        """A parameter must not change while an op of the step still has to read it."""
+        last_reader: dict[str, int] = {}
+        writers: dict[int, list[str]] = {}
+        for k, instruction in enumerate(order):
+            if self.kind[instruction] != Kind.COMPUTE:
+                continue
+            step, op = self.lookup.step_of(instruction), int(self.rows["op"][instruction])
+            kernel = step.ledger.kernels[op]
+            written = {step.roots[version] for version in kernel.made}
+            for version in kernel.reads.values():
+                name = held_name(step, version)
+                if name is not None:
+                    last_reader[name] = k
+                    if step.roots[version] in written:
+                        writers.setdefault(instruction, []).append(name)
+        keys = {
+            instruction: (
+                max([k, *(last_reader[name] for name in writers.get(instruction, ()))]),
+                k,
+            )
+            for k, instruction in enumerate(order)
+        }
+        return sorted(order, key=lambda instruction: (keys[instruction][0], keys[instruction][1]))
+
+    def _place_starts(self) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """After which place of the main order each send and collective starts."""
+        place = dict.fromkeys(self.mine, -1)
+        place |= self.place
+        others = [i for i in self.mine if i not in self.place and self.kind[i] != Kind.RECEIVE]
+        lanes = self.rows["stream"]
+        # Collectives keep the order of their stream; sends come in that of their start.
+        sends = [i for i in others if lanes[i] < 0]
+        queued = sorted(
+            (i for i in others if lanes[i] >= 0), key=lambda i: -self.rows["priority"][i]
+        )
+        found: dict[int, list[int]] = defaultdict(list)
+        last = -1
+        for instruction in queued:
+            last = max([last, *(place[each] for each in self._needs(instruction))])
+            place[instruction] = last
+            found[last].append(instruction)
+        sent: dict[int, int] = {}
+        for instruction in sorted(sends, key=self._send_order):
+            # To one device in one order, on which both ends agree.
+            peer = int(self.rows["peer"][instruction])
+            needs = self._needs(instruction)
+            where = max([-1, sent.get(peer, -1), *(place[each] for each in needs)])
+            if any(each not in self.place for each in needs):
+                where = max(where, self._running_at(float(self.lookup.start[instruction])))
+            place[instruction] = sent[peer] = where
+            found[where].append(instruction)
+        return found, place
+
+    def _send_order(self, instruction: int) -> tuple[float, int]:
+        return float(self.lookup.start[instruction]), int(self.rows["task"][instruction])
+
+    def _running_at(self, seconds: float) -> int:
+        """The place of the last instruction that the simulation has started by then."""
+        starts = [self.lookup.start[i] for i in self.order]
+        return int(np.searchsorted(np.maximum.accumulate(starts), seconds, side="right")) - 1
+
+    def _needs(self, instruction: int) -> list[int]:
+        """The instructions of this device that must be done before it."""
+        buffers = self.lookup.program.buffers
+        needs = [int(buffers["writer"][b]) for b in self.lookup.read_by.get(instruction, ())]
+        needs += self.lookup.before.get(instruction, ())
+        return [i for i in dict.fromkeys(needs) if self.rows["device"][i] == self.device]
+
+    def _find_last_users(self) -> dict[int, int]:
+        """For each buffer here the last instruction that reads it, by place."""
+        where = {**self.when, **self.place}
+        found: dict[int, int] = {}
+        for instruction in sorted(
+            (i for i in self.mine if i in where),
+            key=lambda i: (where[i], i not in self.place, self._turn(i)),
+        ):
+            for buffer in self.lookup.read_by.get(instruction, ()):
+                found[buffer] = instruction
+        return found
+
+    def _turn(self, instruction: int) -> int:
+        """Its turn among what starts at one place."""
+        siblings = self.starts.get(self.when.get(instruction, -2), ())
+        return siblings.index(instruction) if instruction in siblings else -1
+
+    def _items(self) -> list[Item]:
+        items: list[Item] = [self._start(each) for each in self.starts.get(-1, ())]
+        run: list[int] = []
+        waits: tuple[int, ...] = ()
+        for k, instruction in enumerate(self.order):
+            awaited = self._awaited(instruction)
+            is_compute = self.kind[instruction] == Kind.COMPUTE
+            is_break = bool(awaited) or not is_compute
+            if run and (is_break or not self._continues(run[-1], instruction)):
+                items.append(self._segment(run, waits))
+                run, waits = [], ()
+            if is_compute:
+                run.append(instruction)
+                waits += awaited
+            else:
+                items.append(self._start(instruction, awaited))
+            if k in self.starts:
+                if run:
+                    items.append(self._segment(run, waits))
+                    run, waits = [], ()
+                items += [self._start(each) for each in self.starts[k]]
+        if run:
+            items.append(self._segment(run, waits))
+        return items
+
+    def _continues(self, before: int, after: int) -> bool:
+        """Whether two ops are of one microbatch, so that their code can serve the others too."""
+        return bool(self.rows["microbatch"][before] == self.rows["microbatch"][after]) and (
+            (self.program.graph.phase[self.rows["op"][before]] == Phase.UPDATE)
+            == (self.program.graph.phase[self.rows["op"][after]] == Phase.UPDATE)
+        )
+
+    def _awaited(self, instruction: int) -> tuple[int, ...]:
+        """What it needs of receives and collectives that nobody has waited for yet."""
+        awaited = [
+            each
+            for each in self._needs(instruction)
+            if each not in self.place and each not in self.done and self.kind[each] != Kind.SEND
+        ]
+        self.done.update(awaited)
+        return tuple(awaited)
+
+    def _segment(self, run: Sequence[int], waits: tuple[int, ...]) -> RunSegment:
+        if self.lookup.steps is None:
+            return RunSegment(
+                segment=None,
+                instructions=tuple(run),
+                microbatch=int(self.rows["microbatch"][run[0]]),
+                inputs=(),
+                outputs=(),
+                sums=(),
+                waits=waits,
+            )
+        return bind_segment(self.lookup, self.here, run, waits)
+
+    def _start(self, instruction: int, awaited: tuple[int, ...] | None = None) -> Start:
+        row = self.rows[instruction]
+        kind = Kind(int(row["kind"]))
+        lookup = self.lookup
+        awaited = self._awaited(instruction) if awaited is None else awaited
+        buffers = sorted(
+            lookup.read_by.get(instruction, ()),
+            key=lambda b: (int(self.program.buffers["tensor"][b]), b),
+        )
+        pieces = [lookup.piece_of(buffer) for buffer in buffers]
+        written = lookup.written_by.get(instruction, [])
+        output = lookup.piece_of(written[0]) if written else None
+        if kind in (Kind.SEND, Kind.CONCATENATE) and row["tensor"] >= 0:
+            pieces = [self._cut(piece, row) for piece in pieces]
+        return Start(
+            instruction=instruction,
+            kind=kind,
+            pieces=tuple(pieces),
+            peer=int(row["peer"]),
+            group=int(row["group"]),
+            task=int(row["task"]),
+            output=output,
+            offset=lookup.rows.bound(row["rows_from"]) if kind == Kind.CONCATENATE else 0,
+            waits=awaited,
+            drops=tuple(b for b in buffers if self.last_user.get(b) == instruction),
+        )
+
+    def _cut(self, piece: Piece, row: np.void) -> Piece:
+        """The rows of a buffer that a send or a join means."""
+        if piece.samples == 0:
+            return piece
+        source = int(self.program.graph.tensor_source[piece.tensor])
+        if self.lookup.split[source] == Split.NONE:
+            return piece
+        rows = self.lookup.rows
+        first = self.lookup.first_row(piece.buffer)
+        low = max(first, rows.bound(row["rows_from"]))
+        high = min(first + piece.samples, rows.bound(row["rows_to"]))
+        return Piece(
+            buffer=piece.buffer,
+            tensor=piece.tensor,
+            samples=piece.samples,
+            start=low - first,
+            count=high - low,
+        )
+
+    def _receives(self) -> tuple[Receive, ...]:
+        receives = []
+        for instruction in self.mine:
+            if self.kind[instruction] == Kind.RECEIVE:
+                row = self.rows[instruction]
+                piece = self.lookup.piece_of(self.lookup.written_by[instruction][0])
+                receives.append(
+                    Receive(
+                        instruction=instruction,
+                        peer=int(row["peer"]),
+                        task=int(row["task"]),
+                        output=piece,
+                        bytes=float(row["bytes"]),
+                    )
+                )
+        return tuple(sorted(receives, key=lambda each: self._send_order(each.instruction)))
+
+
+def check_rows(program: Program, rows: Rows) -> None:
+    """Refuse replicas without a sample."""
+    for row in program.instructions[program.instructions["kind"] == Kind.COMPUTE]:
+        if rows.count(row["rows_from"], row["rows_to"]) < 1:
+            name = program.device_names[row["device"]]
+            raise InputError(
+                f"device {quoted(name)}: a replica's share of a microbatch of {rows.samples} "
+                f"samples must be at least one sample, got {row['rows_to'] - row['rows_from']:.3g}"
+            )

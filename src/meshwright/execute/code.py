@@ -1,0 +1,399 @@
+"""Writes Python for a run of ops on one device: a function from tensors to tensors.
+
+One line an op, locals for what stays inside, deleted after their last use: as little between two
+kernels as Python allows. The same function serves every microbatch. Knows nothing of programs and
+communication; what it is given and gives back are bases (see `meshwright.execute.traced`).
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.ledger import Kernel, op_name
+from meshwright.execute.traced import Layout, TracedStep
+
+Function = Callable[[list[Any], "Held"], list[Any]]
+"""From inputs (a list that it empties) and what is held to outputs."""
+
+
+FILE_NAME = "<segment>"
+"""Of generated code, in tracebacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A segment's function, and where the text of each of its lines begins."""
+
+    run: Function
+    first_text: tuple[int, ...]
+
+    def failed_line(self, error: BaseException) -> int:
+        """The line of the segment that an error comes from."""
+        found, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == FILE_NAME:
+                found = trace.tb_lineno - 3  # the function's own line and the one for state
+            trace = trace.tb_next
+        return max(0, bisect_right(self.first_text, found) - 1)
+
+
+@dataclass(slots=True)
+class Held:
+    """What a rank holds from step to step, and what generated code needs to know of the moment."""
+
+    state: list[torch.Tensor]
+    """Parameters, buffers, the optimiser's state and constants."""
+    sums: list[torch.Tensor | None]
+    """Gradients that microbatches add up to."""
+    learning_rate: float
+    seed: Callable[[int], None]
+    """Called before an op that draws random numbers, with the op's number."""
+    mark: Callable[[], None]
+    """Called after every op of a function that is timed."""
+    moment: tuple[int, int] = (0, 0)
+    """The microbatch that runs, and the first of its rows."""
+    losses: list[torch.Tensor] = field(default_factory=list)
+    """One a microbatch, each already weighed by its share of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One op of a segment: where each version that it reads comes from."""
+
+    op: int
+    samples: int
+    """Which of the traced steps it is run from."""
+    reads: tuple[tuple[int, Hashable], ...]
+    """Version and its name: that of an input, of state, or of what an earlier line makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Ops that run one after the other without any communication between them."""
+
+    lines: tuple[Line, ...]
+    inputs: tuple[Hashable, ...]
+    """Names of what it is given."""
+    last: tuple[bool, ...]
+    """Which inputs nobody reads after it."""
+    outputs: tuple[tuple[int, int], ...]
+    """Line and version of what it gives back."""
+    sums: tuple[tuple[int, int, int, bool], ...] = ()
+    """Line, version, place in `Held.sums`, and whether others read that version, too."""
+    copied: frozenset[tuple[int, int]] = frozenset()
+    """Line and version of what it writes in place although somebody else still reads it."""
+    weight: float = 1.0
+    """The share of the batch that a microbatch of these rows is."""
+
+
+def state_name(slot: int) -> Hashable:
+    """The name of a place in `Held.state`."""
+    return "state", slot
+
+
+def compile_segment(
+    segment: Segment,
+    steps: Mapping[int, TracedStep],
+    device: torch.device,
+    *,
+    is_timed: bool = False,
+) -> Compiled:
+    """The function of a segment; `steps` are the traced steps by samples."""
+    writer = _Writer(segment, steps, device, is_timed)
+    writer.write()
+    return Compiled(writer.function(), tuple(writer.first_text))
+
+
+class _Writer:
+    """The source text as it grows."""
+
+    def __init__(
+        self,
+        segment: Segment,
+        steps: Mapping[int, TracedStep],
+        device: torch.device,
+        is_timed: bool,
+    ) -> None:
+        self.segment, self.steps, self.device, self.is_timed = segment, steps, device, is_timed
+        self.text: list[str] = []
+        self.globals: dict[str, Any] = {
+            "as_strided": torch.as_strided,
+            "relaid": _relaid,
+            "retyped": _retyped,
+        }
+        self.objects: dict[Any, str] = {}
+        self.local: dict[Hashable, str] = {}
+        """The variable of each name."""
+        self.views: dict[str, dict[Layout, str]] = {}
+        """By variable: the variables of its views."""
+        self.made: dict[tuple[int, int], str] = {}
+        """The variable of what each line makes."""
+        self.last_use = self._find_last_uses()
+        self.first_text: list[int] = []
+        """Where the text of each line begins."""
+        self.count = 0
+
+    def write(self) -> None:
+        """One line after the other."""
+        for number, line in enumerate(self.segment.lines):
+            step = self.steps[line.samples]
+            kernel = step.ledger.kernels[line.op]
+            self.first_text.append(len(self.text))
+            self._load(line)
+            self._call(number, line, step, kernel)
+            self._finish(number)
+            if self.is_timed:
+                self.text.append("held.mark()")
+        outputs = ", ".join(self.made[each] for each in self.segment.outputs)
+        self.text.append(f"return [{outputs}]")
+
+    def function(self) -> Function:
+        """Compile what has been written."""
+        body = "\n    ".join(["state = held.state", *self.text])
+        source = f"def segment(given, held):\n    {body}\n"
+        exec(compile(source, FILE_NAME, "exec"), self.globals)
+        function: Function = self.globals["segment"]
+        return function
+
+    def _find_last_uses(self) -> dict[int, list[Hashable]]:
+        """By line: the names that no later line reads (outputs stay)."""
+        kept = {self._made_name(*each) for each in self.segment.outputs}
+        last: dict[Hashable, int] = {}
+        for number, line in enumerate(self.segment.lines):
+            for version in self._versions(number):
+                last[self._made_name(number, version)] = number
+            for _, name in line.reads:
+                last[name] = number
+        for number, line in enumerate(self.segment.lines):  # what a line writes in place lives on
+            for old, new in self._replaced(number, line):
+                last[old] = max(last.get(old, number), number)
+                last[new] = max(last.get(new, number), number)
+        found: dict[int, list[Hashable]] = {}
+        for name, number in last.items():
+            is_state = isinstance(name, tuple) and name[0] == "state"
+            if name not in kept and not is_state:
+                found.setdefault(number, []).append(name)
+        return found
+
+    def _versions(self, number: int) -> list[int]:
+        line = self.segment.lines[number]
+        return self.steps[line.samples].ledger.kernels[line.op].made
+
+    def _replaced(self, number: int, line: Line) -> list[tuple[Hashable, Hashable]]:
+        """The names of what a line overwrites, and of what it makes of them."""
+        versions = self.steps[line.samples].ledger.versions
+        names = dict(line.reads)
+        return [
+            (names[versions[version].replaces], self._made_name(number, version))
+            for version in self._versions(number)
+            if versions[version].replaces in names
+        ]
+
+    def _made_name(self, number: int, version: int) -> Hashable:
+        return "made", number, version
+
+    def _load(self, line: Line) -> None:
+        """Bring inputs into locals when they are first read."""
+        for _, name in line.reads:
+            if name in self.local:
+                continue
+            if name in self.segment.inputs:
+                place = self.segment.inputs.index(name)
+                self.local[name] = self._new("i")
+                self.text.append(f"{self.local[name]} = given[{place}]")
+                if self.segment.last[place]:
+                    self.text.append(f"given[{place}] = None")
+            else:
+                assert isinstance(name, tuple) and name[0] == "state", name
+                self.local[name] = f"state[{name[1]}]"
+
+    def _call(self, number: int, line: Line, step: TracedStep, kernel: Kernel) -> None:
+        names = dict(line.reads)
+        self._copy_written(number, step, kernel, names)
+        for counter in step.counters.get(line.op, ()):
+            first = counter.args[0]
+            assert isinstance(first, Node)
+            place = self.local[
+                names[kernel.reads.get(first.name, kernel.reads.get(counter.name, -1))]
+            ]
+            self.text.append(f"{place}.add_(1)")
+        args = self._arguments(kernel, names, step)
+        if _draws(kernel.node):
+            self.text.append(f"held.seed({line.op})")
+        result = self._new("r")
+        self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
+        for output in step.outputs(kernel):
+            variable = result
+            if output.place is not None:
+                variable = self._new("b")
+                self.text.append(f"{variable} = {result}[{output.place}]")
+            layout = step.layouts[output.version]
+            stride = self._object(layout.stride)
+            self.text.append(
+                f"if {variable}.stride() != {stride}: {variable} = relaid({variable}, {stride})"
+            )
+            self._keep(number, output.version, variable)
+        if line.op == step.seed_kernel:
+            self.text.append(f"{result}.mul_({self.segment.weight!r})")
+        if not any(self.made.get((number, v)) == result for v in kernel.made):
+            self.text.append(f"del {result}")
+        for version in kernel.made:
+            old = step.ledger.versions[version].replaces
+            if old >= 0:
+                self._keep(number, version, self.local[names[old]])
+        if step.loss_version in kernel.made:
+            self._keep_loss(number, step)
+
+    def _keep_loss(self, number: int, step: TracedStep) -> None:
+        base = self.made[number, step.loss_version]
+        view = self._view(base, step.layouts[step.loss_version], step.loss_layout)
+        self.text.append(f"held.losses.append({view}.detach() * {self.segment.weight!r})")
+
+    def _copy_written(
+        self, number: int, step: TracedStep, kernel: Kernel, names: dict[int, Hashable]
+    ) -> None:
+        """Copy what is about to be written in place but is read elsewhere."""
+        for version in kernel.made:
+            if (number, version) in self.segment.copied:
+                old = step.ledger.versions[version].replaces
+                copy = self._new("c")
+                stride = self._object(step.layouts[old].stride)
+                self.text.append(f"{copy} = relaid({self.local[names[old]]}, {stride}, True)")
+                names[old] = self._made_name(number, version)
+                self.local[names[old]] = copy
+
+    def _keep(self, number: int, version: int, variable: str) -> None:
+        self.made[number, version] = variable
+        self.local[self._made_name(number, version)] = variable
+
+    def _finish(self, number: int) -> None:
+        """Add up gradients, and let go of what is not read again."""
+        for row, version, place, is_shared in self.segment.sums:
+            if row == number:
+                value = self.made[number, version]
+                first = f"{value}.clone()" if is_shared else value
+                self.text.append(
+                    f"held.sums[{place}] = {first} if held.sums[{place}] is None "
+                    f"else held.sums[{place}].add_({value})"
+                )
+        freed = [self.local.pop(name, "") for name in self.last_use.get(number, ())]
+        gone: list[str] = []
+        for variable in dict.fromkeys(freed):
+            # What was written in place goes by two names; the last of them frees it.
+            if variable and not variable.startswith("state[") and variable not in self._living():
+                gone += [variable, *self.views.pop(variable, {}).values()]
+        if gone:
+            self.text.append(f"del {', '.join(gone)}")
+
+    def _living(self) -> set[str]:
+        return set(self.local.values())
+
+    def _arguments(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
+        node = kernel.node
+        is_update = op_name(node).startswith("_fused_")
+
+        def text(value: Any) -> str:
+            if isinstance(value, Node):
+                return self._argument(kernel, value, names, step)
+            if isinstance(value, list | tuple) and any(
+                isinstance(each, Node) for each in pytree.tree_leaves(value)
+            ):
+                return f"[{', '.join(text(each) for each in value)}]"
+            if isinstance(value, torch.device):
+                value = self.device
+            return self._constant(value)
+
+        parts = [text(each) for each in node.args]
+        kwargs = dict(node.kwargs)
+        if not kernel.reads and any(isinstance(each, Node) for each in node.args):
+            kwargs["device"] = self.device  # of the likeness it is given, only the shape counts
+        for name, value in kwargs.items():
+            given = "held.learning_rate" if is_update and name == "lr" else text(value)
+            parts.append(f"{name}={given}")
+        return ", ".join(parts)
+
+    def _argument(
+        self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep
+    ) -> str:
+        version = kernel.reads.get(node.name)
+        if version is None:  # only its shape counts
+            return self._object(_shape_of(node.meta["val"]))
+        base = self.local[names[version]]
+        return self._view(base, step.layouts[version], Layout.of(node.meta["val"]))
+
+    def _view(self, base: str, layout: Layout, wanted: Layout) -> str:
+        if wanted == layout:
+            return base
+        is_state = base.startswith("state[")
+        views = {} if is_state else self.views.setdefault(base, {})
+        if wanted in views:
+            return views[wanted]
+        shape = f"{wanted.shape!r}, {wanted.stride!r}, {wanted.offset}"
+        if wanted.dtype is layout.dtype:
+            text = f"as_strided({base}, {shape})"
+        else:
+            text = f"retyped({base}, {self._object(wanted.dtype)}, {shape})"
+        if wanted.is_conjugate:
+            text += ".conj()"
+        if is_state:
+            return text
+        views[wanted] = self._new("x")
+        self.text.append(f"{views[wanted]} = {text}")
+        return views[wanted]
+
+    def _constant(self, value: Any) -> str:
+        if value is None or isinstance(value, bool | int | str):
+            return repr(value)
+        if isinstance(value, float) and value == value and abs(value) != float("inf"):
+            return repr(value)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(self._constant(each) for each in value)}]"
+        return self._object(value)
+
+    def _object(self, value: Any) -> str:
+        key = value if isinstance(value, tuple) else id(value)
+        if key not in self.objects:
+            name = f"o{len(self.objects)}"
+            self.objects[key] = name
+            self.globals[name] = value
+        return self.objects[key]
+
+    def _new(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the shape, strides and type of another and no memory."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _relaid(tensor: torch.Tensor, stride: tuple[int, ...], copies: bool = False) -> torch.Tensor:
+    """The tensor with other strides: where they differ in single rows only, without a copy."""
+    pairs = zip(tensor.shape, tensor.stride(), stride, strict=True)
+    if not copies and all(size <= 1 or one == other for size, one, other in pairs):
+        return tensor.as_strided(tensor.shape, stride)
+    return torch.empty_strided(
+        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
+
+
+def _retyped(
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+) -> torch.Tensor:
+    """A view of the same storage as another type, as complex numbers as pairs of real ones."""
+    view = torch.empty(0, dtype=dtype, device=tensor.device)
+    return view.set_(tensor.untyped_storage(), offset, shape, stride)

@@ -1,0 +1,241 @@
+"""Starts one local process a rank and stays with them until all have ended.
+
+Decides when an attempt has failed, whose failure is the cause, and that no process outlives the
+launcher. Knows nothing of plans and torch: ranks get torchrun's variables and a folder for reports.
+"""
+
+import os
+import random
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meshwright.errors import InputError
+from meshwright.execute.fault import RUN_FOLDER, Report, read_reports, show_line
+from meshwright.execute.process import Guard, Rank, start_rank
+
+POLL_SECONDS = 0.02
+SETTLE_SECONDS = 1.0
+"""How long a failed attempt may go on until its cause has been found and told."""
+TERMINATED = 128 + signal.SIGTERM
+FREE_PORTS = range(10240, 32768)
+"""Below the ports that systems give to outgoing connections: one of those could be taken in the
+seconds until the first rank listens."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Signals:
+    """SIGINT and SIGTERM that have come so far: noted, so that nothing is interrupted halfway."""
+
+    numbers: list[int] = field(default_factory=list)
+
+
+def launch(
+    command: Sequence[str],
+    num_ranks: int,
+    *,
+    prefixes: Sequence[Sequence[str]] = (),
+    environment: Mapping[str, str] | None = None,
+    master_address: str = "127.0.0.1",
+    max_restarts: int = 0,
+    grace_seconds: float = 5.0,
+    say: Say,
+) -> int:
+    """Run `command` once a rank until all end with 0; the exit code for the shell.
+
+    When a rank fails, all end, the cause is said once, and all start again while restarts are left.
+    `prefixes` has a rank's first arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and
+    raises KeyboardInterrupt; SIGTERM ends them and gives 143.
+    """
+    if num_ranks < 1:
+        raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
+    assert len(prefixes) in (0, num_ranks), f"{len(prefixes)} prefixes for {num_ranks} ranks"
+    arguments = [[*prefix, *command] for prefix in (prefixes or [()] * num_ranks)]
+    with noted_signals() as signals:
+        for restart in range(max_restarts + 1):
+            if restart:
+                say(f"restarting ({restart} of {max_restarts})")
+            with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
+                variables = {**(environment or {}), RUN_FOLDER: name}
+                variables |= {"TORCHELASTIC_RESTART_COUNT": str(restart)}
+                variables |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
+                variables |= {"MASTER_ADDR": master_address, "MASTER_PORT": str(find_free_port())}
+                has_failed = _attempt(arguments, variables, Path(name), grace_seconds, signals, say)
+            if signal.SIGINT in signals.numbers:
+                raise KeyboardInterrupt
+            if signals.numbers:
+                return TERMINATED
+            if not has_failed:
+                return 0
+    return 1
+
+
+@contextmanager
+def noted_signals() -> Iterator[_Signals]:
+    """Within this, SIGINT and SIGTERM are noted; other threads than the first get none."""
+    signals = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield signals
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {
+        each: signal.signal(each, lambda number, _frame: signals.numbers.append(number))
+        for each in numbers
+    }
+    try:
+        yield signals
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def find_free_port() -> int:
+    """A port on which nobody listens now; another one each time, as far as there are others."""
+    choose = random.SystemRandom()
+    for _ in range(100):
+        port = choose.choice(FREE_PORTS)
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("", port))
+                return port
+            except OSError:
+                continue
+    raise InputError(f"no free port found between {FREE_PORTS[0]} and {FREE_PORTS[-1]}")
+
+
+def make_environment(variables: Mapping[str, str], rank: int, num_ranks: int) -> dict[str, str]:
+    """A rank's environment: torchrun's variables over the launcher's own environment.
+
+    What an outer torchrun has set is dropped: with its TORCHELASTIC_USE_AGENT_STORE the first rank
+    would look for a store instead of opening one.
+    """
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")
+    }
+    # Ranks share the machine, and PyTorch would give each of them all cores; as torchrun does.
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    # A store that has gone is told by the report; torch logs a C++ stack for each call as well.
+    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    environment |= variables
+    for name in ("RANK", "LOCAL_RANK"):
+        environment[name] = str(rank)
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        environment[name] = str(num_ranks)
+    return environment
+
+
+def _attempt(
+    arguments: Sequence[Sequence[str]],
+    variables: Mapping[str, str],
+    folder: Path,
+    grace_seconds: float,
+    signals: _Signals,
+    say: Say,
+) -> bool:
+    """Start all ranks and wait for them; whether one has failed. None is left in any case."""
+    ranks: list[Rank] = []
+    with Guard(folder) as guard:
+        try:
+            for rank, argv in enumerate(arguments):
+                environment = make_environment(variables, rank, len(arguments))
+                ranks.append(start_rank(argv, environment, guard))
+            if not _wait(ranks, folder, signals):
+                return False
+            cause = _find_cause(ranks, folder, signals)
+        finally:
+            _end_all(ranks, guard, grace_seconds, signals)
+    if cause is not None and not signals.numbers:
+        _say_cause(cause, say)
+    return True
+
+
+def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:
+    """Until all have ended well (False), or one has failed or reported, or a signal came (True)."""
+    while not signals.numbers:
+        codes = [each.peek() for each in ranks]
+        if any(codes) or any(folder.glob("rank-*.json")):
+            return True
+        if None not in codes:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _find_cause(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> Report | str | None:
+    """What to show for a failed attempt: the first error that no other rank's end explains.
+
+    A rank that only lost its connection may be seen before the one that it lost: a killed
+    process closes its connections before it counts as ended, and so does one that reports an error
+    and is slow to leave. So a cause gets a moment to appear.
+    """
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while not signals.numbers:
+        codes = [each.peek() for each in ranks]
+        reports = read_reports(folder)
+        cause = _pick_cause(codes, reports)
+        if cause is not None:
+            return cause
+        if time.monotonic() >= deadline or None not in codes:
+            return reports[0] if reports else _describe_first(codes, lambda code: code != 0)
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def _pick_cause(codes: Sequence[int | None], reports: Sequence[Report]) -> Report | str | None:
+    """The cause, if one can be told from consequences by now.
+
+    SIGKILL comes from outside, so it comes first. Other signals come after reports: NCCL's watchdog
+    aborts a process when a peer has gone.
+    """
+    own = next((each for each in reports if not each.is_consequence), None)
+    return (
+        _describe_first(codes, lambda code: code == -signal.SIGKILL)
+        or own
+        or _describe_first(codes, lambda code: code < 0)
+    )
+
+
+def _describe_first(codes: Sequence[int | None], counts: Callable[[int], bool]) -> str | None:
+    """How the first rank ended whose exit code counts."""
+    for rank, code in enumerate(codes):
+        if code is None or not counts(code):
+            continue
+        if code < 0:
+            return f"rank {rank} was killed by signal {-code} ({signal.strsignal(-code)})"
+        return f"rank {rank} ended with exit code {code}"
+    return None
+
+
+def _say_cause(cause: Report | str, say: Say) -> None:
+    if isinstance(cause, Report):
+        if os.environ.get("MESHWRIGHT_TRACEBACK", "0") not in ("", "0"):
+            show_line(f"traceback of rank {cause.rank}:\n{cause.traceback}")
+        say(f"error: {cause.message}")
+    else:
+        say(f"error: {cause}")
+
+
+def _end_all(ranks: Sequence[Rank], guard: Guard, grace_seconds: float, signals: _Signals) -> None:
+    """SIGTERM to all that still run, SIGKILL after the grace or at once on a second Ctrl-C."""
+    num_signals = len(signals.numbers)
+    alive = [each for each in ranks if each.peek() is None]
+    for each in alive:
+        each.send(signal.SIGTERM)
+        each.send(signal.SIGCONT)  # a stopped one, too
+    deadline = time.monotonic() + grace_seconds
+    while any(each.peek() is None for each in alive):
+        if time.monotonic() >= deadline or len(signals.numbers) > num_signals:
+            break
+        time.sleep(POLL_SECONDS)
+    for each in ranks:
+        each.send(signal.SIGKILL)  # also what a rank that has ended left behind
+        each.reap()
+        guard.forget(each.process_id)

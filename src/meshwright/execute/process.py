@@ -1,0 +1,140 @@
+"""One child process that cannot outlive its parent, and the guard over what it starts itself.
+
+Each child leads a process group of its own: a terminal's Ctrl-C does not reach it, and what it
+starts can be ended with it. Knows nothing of ranks' work. Linux only.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from meshwright.errors import InputError
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+_GUARD = """
+import os, shutil, signal, sys
+groups = set()
+for line in iter(sys.stdin.readline, ""):
+    (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+for group in groups:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+if groups:
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+"""
+
+
+class Guard:
+    """A process that kills the groups it remembers, and removes their folder, once its pipe closes.
+
+    A child dies with its parent by itself (see `start_rank`), but not its own children, such as a
+    data loader's: this ends them too, when the parent is killed and can do nothing any more.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        self._process.wait()
+
+    def remember(self, group: int) -> None:
+        """Kill this process group when the parent dies."""
+        self._write(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        """The group has ended; its number may soon be another's."""
+        self._write(f"-{group}\n")
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # someone killed the guard: do without
+            assert self._process.stdin is not None
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+
+@dataclass(slots=True)
+class Rank:
+    """One child and its process group, whose number is the child's."""
+
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def process_id(self) -> int:
+        """Also the number of its group and session."""
+        return self.process.pid
+
+    def peek(self) -> int | None:
+        """How it has ended (a signal as a negative number), None while it runs.
+
+        It is not reaped: while it is a zombie its number cannot become another process's, and
+        signals to its group reach nobody else.
+        """
+        if self.process.returncode is not None:
+            return self.process.returncode
+        found = os.waitid(os.P_PID, self.process_id, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the whole group; only before `reap`."""
+        assert self.process.returncode is None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process_id, number)
+
+    def reap(self) -> int:
+        """Wait for the end."""
+        return self.process.wait()
+
+
+def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard) -> Rank:
+    """Start a process that gets SIGKILL when its parent dies, also across `exec` in a prefix."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: little may be done between fork and exec
+    kill = ctypes.c_ulong(signal.SIGKILL)
+    parent = os.getpid()
+
+    def die_with_parent() -> None:  # after fork, before exec
+        prctl(_PR_SET_PDEATHSIG, kill)
+        if os.getppid() != parent:  # it died before the call above
+            os._exit(1)
+
+    try:
+        process = subprocess.Popen(
+            list(argv),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{argv[0]}: cannot be started ({reason})") from None
+    guard.remember(process.pid)
+    return Rank(process)

@@ -1,0 +1,40 @@
+"""Which whole samples of a microbatch a fraction of its rows is.
+
+A plan shares a batch out by fractions; what runs are samples. Every boundary is rounded to the
+nearest sample, by one rule for all parts, so that parts agree about whose rows are whose.
+"""
+
+from dataclasses import dataclass
+
+from meshwright.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The samples of one microbatch."""
+
+    samples: int
+    microbatches: int
+
+    def bound(self, fraction: float) -> int:
+        """The sample at which a fraction of the rows ends."""
+        return round(float(fraction) * self.samples)
+
+    def count(self, start: float, stop: float) -> int:
+        """How many samples are between two fractions."""
+        return self.bound(stop) - self.bound(start)
+
+    @property
+    def batch(self) -> int:
+        """The samples of a whole step."""
+        return self.samples * self.microbatches
+
+
+def divide_batch(name: str, batch: float, microbatches: int) -> Rows:
+    """A batch in equal microbatches; refused where they would not be whole samples."""
+    if batch % microbatches:
+        raise InputError(
+            f"graph {name}: a batch of {batch:g} samples cannot be cut into {microbatches} equal "
+            f"microbatches; use a number of microbatches that divides it"
+        )
+    return Rows(samples=int(batch) // microbatches, microbatches=microbatches)

@@ -1,0 +1,86 @@
+"""The step of a model, traced at the numbers of samples at which a rank runs it.
+
+Traces when a number is first asked for: a rank traces at the sizes of its own replicas only. Which
+of the two captures of a model with tied weights was planned, it finds out from the ops.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from meshwright.capture.capture import trace_workload
+from meshwright.capture.kind import name_kind
+from meshwright.capture.trace import find_copies
+from meshwright.capture.workload import Workload
+from meshwright.errors import InputError, quoted
+from meshwright.execute.traced import TracedStep, prepare_step
+from meshwright.graph.graph import Graph
+
+
+class Steps(Mapping[int, TracedStep]):
+    """Traced steps by their number of samples; those that are missing are traced."""
+
+    def __init__(
+        self, workload: Workload, graph: Graph, optimizer: str, autocast: str | None = None
+    ) -> None:
+        self.workload, self.graph = workload, graph
+        self.optimizer, self.autocast = optimizer, autocast
+        _, tied = find_copies(workload.model)
+        self._unties = (False, True) if tied else (False,)
+        """Whether tied weights may be copies in the graph; one is left once a step was traced."""
+        self._traced: dict[int, TracedStep] = {}
+
+    def __getitem__(self, samples: int) -> TracedStep:
+        if samples not in self._traced:
+            self._traced[samples] = self._trace(samples)
+        return self._traced[samples]
+
+    def _trace(self, samples: int) -> TracedStep:
+        workload, faults = self.workload.at_batch(samples), []
+        for untie in self._unties:
+            trace = trace_workload(workload, self.optimizer, self.autocast, untie=untie)
+            step = prepare_step(trace, samples)
+            fault = _find_fault(self.graph, step)
+            if not fault:
+                self._unties = (untie,)
+                return step
+            faults.append(fault)
+        raise InputError(faults[0])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._traced)
+
+    def __len__(self) -> int:
+        return len(self._traced)
+
+    def any(self) -> TracedStep:
+        """One of those that are there."""
+        return next(iter(self._traced.values()))
+
+    def other(self, samples: int) -> TracedStep:
+        """One at another number of samples, to see what grows."""
+        for count, step in self._traced.items():
+            if count != samples:
+                return step
+        return self[2 * samples]
+
+
+def _find_fault(graph: Graph, step: TracedStep) -> str:
+    """How the ops of the step differ from those of the graph that was planned; empty: nowhere."""
+    kinds = [name_kind(kernel.node) for kernel in step.ledger.kernels]
+    if len(kinds) != graph.num_ops:
+        return (
+            f"graph {graph.name}: has {graph.num_ops} ops, but the model's step on {step.samples} "
+            f"samples has {len(kinds)}; plan again with the same model, options and versions"
+            f"{_hint(step)}"
+        )
+    for number, (kind, planned) in enumerate(zip(kinds, graph.kind, strict=True)):
+        if kind != planned:
+            return (
+                f"graph {graph.name}: op {quoted(graph.op_names[number])} is {planned}, but in the "
+                f"model's step on {step.samples} samples it is {kind}; plan again with the same "
+                f"model, options and versions{_hint(step)}"
+            )
+    return ""
+
+
+def _hint(step: TracedStep) -> str:
+    return "" if step.samples > 1 else ", or let every replica have two samples or more"

@@ -1,0 +1,317 @@
+"""Does what a rank's instructions say with tensors.
+
+Keeps what the program's buffers hold, each until its last reader is done. Knows nothing of the
+order of instructions.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from meshwright.errors import RankError
+from meshwright.execute.code import Compiled, Held, Segment, compile_segment
+from meshwright.execute.exchange import Exchange, Work
+from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Start
+from meshwright.execute.rows import Rows
+from meshwright.execute.steps import Steps
+from meshwright.execute.traced import Layout
+from meshwright.execute.walk import Finish, Times, clock
+from meshwright.program.program import Kind, Program
+
+
+class Tensors:
+    """The worker that computes."""
+
+    def __init__(
+        self,
+        program: Program,
+        part: Part,
+        steps: Steps,
+        rows: Rows,
+        exchange: Exchange,
+        held: Held,
+    ) -> None:
+        self.program, self.part, self.steps, self.rows = program, part, steps, rows
+        self.exchange, self.held, self.device = exchange, held, exchange.device
+        self.kept: dict[Key, Any] = {}
+        self.times: Times | None = None
+        self.marks: list[tuple[RunSegment, list[Any]]] = []
+        self.compiled: dict[tuple[Segment, bool], Compiled] = {}
+        segments = [item for item in part.items if isinstance(item, RunSegment)]
+        first = program.instructions["rows_from"]
+        self.first_row = {id(item): rows.bound(first[item.instructions[0]]) for item in segments}
+        self.functions = {id(each): self._compiled(each, is_timed=False).run for each in segments}
+
+    def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
+        """Begin a step."""
+        self.kept.update(inputs)
+        self.times = times
+
+    def end(self) -> None:
+        """End it."""
+        self.kept.clear()
+        if self.times is not None:
+            self._read_marks(self.times)
+
+    def compute(self, item: RunSegment) -> None:
+        """Run a segment."""
+        segment, kept, held = item.segment, self.kept, self.held
+        assert segment is not None
+        given = [
+            kept.pop(key) if last else kept[key]
+            for key, last in zip(item.inputs, segment.last, strict=True)
+        ]
+        held.moment = item.microbatch, self.first_row[id(item)]
+        function = self.functions[id(item)]
+        if self.times is not None:
+            function = self._compiled(item, is_timed=True).run
+            marks: list[Any] = []
+            self.marks.append((item, marks))
+            held.mark = _marker(marks, self.device)
+            held.mark()
+        try:
+            made = function(given, held)
+        except Exception as error:
+            raise self._explain(item, error) from error
+        kept.update(zip(item.outputs, made, strict=True))
+        for place, buffer in item.sums:
+            kept[buffer] = held.sums[place]
+            held.sums[place] = None
+
+    def _explain(self, item: RunSegment, error: Exception) -> RankError:
+        """Which op it was: the line of the generated function says."""
+        compiled = self._compiled(item, is_timed=self.times is not None)
+        op = self.program.describe(item.instructions[compiled.failed_line(error)])
+        return RankError(op, f"{type(error).__name__}: {error}")
+
+    def _compiled(self, item: RunSegment, *, is_timed: bool) -> Compiled:
+        assert item.segment is not None
+        key = item.segment, is_timed
+        if key not in self.compiled:
+            self.compiled[key] = compile_segment(
+                item.segment, self.steps, self.device, is_timed=is_timed
+            )
+        return self.compiled[key]
+
+    def _read_marks(self, times: Times) -> None:
+        """Turn the marks of segments into times of instructions."""
+        origin, began = None, 0.0
+        if self.device.type == "cuda" and self.marks:
+            origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            origin.record()
+            origin.synchronize()
+            began = clock()
+        for item, marks in self.marks:
+            moments = marks
+            if origin is not None:
+                moments = [began - each.elapsed_time(origin) / 1000 for each in marks]
+            for k, instruction in enumerate(item.instructions):
+                times.start[instruction], times.finish[instruction] = moments[k], moments[k + 1]
+        self.marks.clear()
+
+    def pack(self, item: Start) -> torch.Tensor:
+        """What is sent, as bytes in a row."""
+        flats = [
+            flat_bytes(self.kept[piece.buffer])
+            if piece.is_whole
+            else flat_bytes(self._rows(piece).contiguous())
+            for piece in item.pieces
+        ]
+        self._drop(item)
+        return flats[0] if len(flats) == 1 else torch.cat(flats)
+
+    def empty(self, receive: Receive) -> torch.Tensor:
+        """Room for what is received."""
+        piece = receive.output
+        size = round(receive.bytes)  # of a bucket of gradients
+        if piece.tensor >= 0:
+            layout = self._layout(piece)
+            size = layout.length * layout.dtype.itemsize
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+    def accept(self, receive: Receive, flat: torch.Tensor) -> None:
+        """Keep what was received, in the layout that it has here."""
+        piece = receive.output
+        self.kept[piece.buffer] = flat
+        if piece.tensor >= 0:
+            layout = self._layout(piece)
+            shaped = flat.view(layout.dtype).as_strided(layout.shape, layout.stride)
+            self.kept[piece.buffer] = shaped
+
+    def collect(self, item: Start) -> tuple[Work, Finish]:
+        """Start a collective."""
+        if item.output is None:
+            started = self._collect_bucket(item)
+        elif item.kind == Kind.ALL_REDUCE:
+            started = self._add_up(item, item.output.buffer)
+        else:
+            started = self._gather(item, item.output)
+        self._drop(item)
+        return started
+
+    def _add_up(self, item: Start, buffer: int) -> tuple[Work, Finish]:
+        base = self.kept[item.pieces[0].buffer].clone()
+        work = self.exchange.all_reduce(_flat(base), item.group)
+        return work, lambda: self.kept.update({buffer: base})
+
+    def _collect_bucket(self, item: Start) -> tuple[Work, Finish]:
+        """Add up or overwrite a bucket of gradients, as one flat tensor of each type."""
+        bases = [self.kept[piece.buffer] for piece in item.pieces]
+        flats = {
+            dtype: torch.cat([_flat(each) for each in bases if each.dtype is dtype])
+            for dtype in dict.fromkeys(each.dtype for each in bases)
+        }
+        is_sum = item.kind == Kind.ALL_REDUCE
+        start = self.exchange.all_reduce if is_sum else self.exchange.broadcast
+        works = [start(flat, item.group) for flat in flats.values()]
+
+        def finish() -> None:
+            offsets = dict.fromkeys(flats, 0)
+            for base in bases:
+                at = offsets[base.dtype]
+                base.copy_(flats[base.dtype].as_strided(base.shape, base.stride(), at))
+                offsets[base.dtype] += _span(base)
+
+        return _All(works), finish
+
+    def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
+        """All rows of a tensor from its replicas, padded to the longest."""
+        own = self._rows(item.pieces[0])
+        dim = self._rows_dim(output)
+        counts = self._member_counts(item)
+        unit = own.shape[dim] // item.pieces[0].count
+        padded = own.new_zeros(_resized(own.shape, dim, unit * max(counts)))
+        padded.narrow(dim, 0, own.shape[dim]).copy_(own)
+        parts = [torch.empty_like(padded) for _ in counts]
+        flats = [flat_bytes(each) for each in parts]
+        work = self.exchange.all_gather(flats, flat_bytes(padded), item.group)
+
+        def finish() -> None:
+            pairs = zip(parts, counts, strict=True)
+            rows = [each.narrow(dim, 0, unit * count) for each, count in pairs]
+            base = self._layout(output).empty(self.device)
+            self.kept[output.buffer] = base.copy_(torch.cat(rows, dim))
+
+        return work, finish
+
+    def _member_counts(self, item: Start) -> list[int]:
+        """How many samples each member of a collective has, in the order of the group."""
+        rows, reads = self.program.instructions, self.program.reads
+        found = []
+        for instruction in (rows["task"] == item.task).nonzero()[0].tolist():
+            buffer = int(reads["second"][reads["first"] == instruction][0])
+            writer = rows[self.program.buffers["writer"][buffer]]
+            found.append(self.rows.count(writer["rows_from"], writer["rows_to"]))
+        return found
+
+    def join(self, item: Start) -> None:
+        """Concatenate rows, or add up partial sums."""
+        started = clock()
+        if item.kind == Kind.CONCATENATE:
+            assert item.output is not None
+            base = self._layout(item.output).empty(self.device)
+            dim = self._rows_dim(item.output)
+            unit, done = base.shape[dim] // item.output.samples, 0
+            for piece in sorted(item.pieces, key=self._first_row):
+                base.narrow(dim, done * unit, piece.count * unit).copy_(self._rows(piece))
+                done += piece.count
+            self.kept[item.output.buffer] = base
+        elif item.output is not None:
+            total = self.kept[item.pieces[0].buffer].clone()
+            for piece in item.pieces[1:]:
+                total.add_(self.kept[piece.buffer])
+            self.kept[item.output.buffer] = total
+        else:
+            self._add_buckets(item)
+        self._drop(item)
+        if self.times is not None:
+            self.times.start[item.instruction] = started
+            self.times.finish[item.instruction] = clock()
+
+    def _add_buckets(self, item: Start) -> None:
+        """On a parameter server: add the received buckets of gradients to its own."""
+        received = [self.kept[piece.buffer] for piece in item.pieces if piece.tensor < 0]
+        offset = 0
+        for piece in item.pieces:
+            if piece.tensor < 0:
+                continue
+            base = self.kept[piece.buffer]
+            flat = _flat(base)
+            size = flat.numel() * flat.element_size()
+            for each in received:
+                flat.add_(each[offset : offset + size].view(base.dtype))
+            offset += size
+
+    def _first_row(self, piece: Piece) -> float:
+        writer = self.program.buffers["writer"][piece.buffer]
+        return float(self.program.instructions["rows_from"][writer])
+
+    def _drop(self, item: Start) -> None:
+        for buffer in item.drops:
+            self.kept.pop(buffer, None)
+
+    def _layout(self, piece: Piece) -> Layout:
+        step = self.steps[piece.samples] if piece.samples else self.steps.any()
+        return step.layouts[step.versions[piece.tensor]]
+
+    def _rows(self, piece: Piece) -> torch.Tensor:
+        base: torch.Tensor = self.kept[piece.buffer]
+        if piece.is_whole:
+            return base
+        dim = self._rows_dim(piece)
+        unit = base.shape[dim] // piece.samples
+        return base.narrow(dim, piece.start * unit, piece.count * unit)
+
+    def _rows_dim(self, piece: Piece) -> int:
+        """The dimension that grows with the batch."""
+        layout = self._layout(piece)
+        step = self.steps.other(piece.samples)
+        other = step.layouts[step.versions[piece.tensor]]
+        for dim, (one, two) in enumerate(zip(layout.shape, other.shape, strict=True)):
+            if one != two:
+                return dim
+        raise AssertionError(f"tensor {piece.tensor} does not grow")
+
+
+@dataclass(slots=True)
+class _All:
+    """Several works as one."""
+
+    works: list[Work]
+
+    def wait(self) -> None:
+        for each in self.works:
+            each.wait()
+
+
+def _marker(marks: list[Any], device: torch.device) -> Callable[[], None]:
+    if device.type != "cuda":
+        return lambda: marks.append(clock())
+
+    def mark() -> None:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        marks.append(event)
+
+    return mark
+
+
+def _span(base: torch.Tensor) -> int:
+    return Layout.of(base).length
+
+
+def _flat(base: torch.Tensor) -> torch.Tensor:
+    """The storage of a base in a row, in its own type."""
+    return base.as_strided((_span(base),), (1,), 0)
+
+
+def flat_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of its storage that a tensor spans, as bytes, without a copy."""
+    offset = int(tensor.storage_offset())
+    return tensor.as_strided((_span(tensor) - offset,), (1,), offset).view(torch.uint8)
+
+
+def _resized(shape: torch.Size, dim: int, size: int) -> list[int]:
+    return [size if k == dim else each for k, each in enumerate(shape)]

@@ -1,0 +1,237 @@
+"""Trains a model by a plan: one rank's share of it, step after step.
+
+Every rank builds the same program from the same graph, cluster and plan, takes its device's part of
+it, and holds only the weights that its ops read.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.inputs import find_batch
+from meshwright.capture.optimiser import LEARNING_RATE
+from meshwright.capture.workload import Workload
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.execute.bind import bind_part, check_rows
+from meshwright.execute.code import Held, Line
+from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
+from meshwright.execute.item import Part, RunSegment
+from meshwright.execute.lookup import Lookup
+from meshwright.execute.rows import Rows, divide_batch
+from meshwright.execute.state import Real, canonical_names, is_saved, make_state
+from meshwright.execute.steps import Steps
+from meshwright.execute.tensors import Tensors
+from meshwright.execute.walk import Progress, Times, Walk
+from meshwright.graph.graph import Graph
+from meshwright.plan.check import resolve
+from meshwright.plan.plan import Plan
+from meshwright.program.bucket import effective_splits
+from meshwright.program.lower import lower
+from meshwright.program.program import Kind, Program, freeze_order
+from meshwright.simulate.simulate import run_program
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lowered:
+    """A plan as the program that every rank runs, in the order that the simulation decided."""
+
+    program: Program
+    start: np.ndarray[Any, np.dtype[np.float64]]
+    split: np.ndarray[Any, np.dtype[np.int8]]
+    rows: Rows
+
+    @property
+    def divides_batch(self) -> bool:
+        """Whether any op sees a part of the batch only."""
+        rows = self.program.instructions
+        return self.program.microbatches > 1 or bool(
+            (rows["rows_to"] - rows["rows_from"])[rows["kind"] == Kind.COMPUTE].min(initial=1.0) < 1
+        )
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The devices that do anything, in the cluster's order: rank 0 runs the first."""
+        return tuple(np.unique(self.program.instructions["device"]).tolist())
+
+
+def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
+    """Lower a plan and fix the order in which every device runs."""
+    program = lower(graph, cluster, plan)
+    timeline = run_program(program, cluster, sharing=sharing)
+    split, _ = effective_splits(graph, resolve(graph, cluster, plan), plan)
+    rows = divide_batch(graph.name, graph.batch, program.microbatches)
+    check_rows(program, rows)
+    return Lowered(
+        program=freeze_order(program, timeline.start),
+        start=np.asarray(timeline.start),
+        split=split,
+        rows=rows,
+    )
+
+
+class Trainer:
+    """One rank of a training run."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        workload: Workload,
+        graph: Graph,
+        *,
+        rank: int,
+        device: torch.device,
+        optimizer: str = "adamw",
+        autocast: str | None = None,
+        learning_rate: float = LEARNING_RATE,
+        is_mean: bool = True,
+        seed: int = 0,
+        real: Real | None = None,
+        rank_of: Sequence[int] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.lowered, self.workload, self.seed = lowered, workload, seed
+        program = lowered.program
+        self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
+        self.number = self.rank_of.index(rank)
+        self.steps = Steps(workload, graph, optimizer, autocast)
+        lookup = Lookup(
+            program=program,
+            rows=lowered.rows,
+            split=lowered.split,
+            steps=self.steps,
+            start=lowered.start,
+            is_mean=is_mean,
+        )
+        self.part: Part = bind_part(lookup, self.number)
+        self.exchange: Exchange = open_exchange(
+            device, self.rank_of, program.groups, *communication(program)
+        )
+        self.held = Held(
+            state=make_state(
+                self.steps.any(), self.part.state, workload.model, real or _itself, device
+            ),
+            sums=[None] * self.part.num_sums,
+            learning_rate=learning_rate,
+            seed=self._seed_op,
+            mark=lambda: None,
+        )
+        worker = Tensors(program, self.part, self.steps, lowered.rows, self.exchange, self.held)
+        self.walk = Walk(program, self.part, self.exchange, worker, progress)
+        self.device = device
+        self.num_steps = 0
+        self.losses: list[torch.Tensor] = []
+        """This rank's part of every step's loss."""
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """What this rank holds, by name, without constants; of copies of tied weights one.
+
+        The names are those of the model without copies. Whoever writes to these tensors calls
+        `spread_copies` afterwards.
+        """
+        return {name: each[0] for name, each in self._copies().items()}
+
+    def spread_copies(self) -> None:
+        """Give other copies of tied weights on this rank the values of those in `state`."""
+        for first, *others in self._copies().values():
+            for each in others:
+                each.copy_(first)
+
+    def _copies(self) -> dict[str, list[torch.Tensor]]:
+        names = canonical_names(self.steps.any().trace)
+        found: dict[str, list[torch.Tensor]] = {}
+        for name, each in zip(self.part.state, self.held.state, strict=True):
+            if is_saved(name):
+                found.setdefault(names.get(name, name), []).append(each)
+        return found
+
+    @property
+    def lines(self) -> list[Line]:
+        """The ops that this rank runs."""
+        segments = [each.segment for each in self.part.items if isinstance(each, RunSegment)]
+        return [line for segment in segments if segment is not None for line in segment.lines]
+
+    def step(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        times: Times | None = None,
+    ) -> None:
+        """Train on one batch, which every rank is given whole."""
+        inputs = self._inputs(args, dict(kwargs or {}))
+        self.walk.run(inputs, times)
+        losses, self.held.losses = self.held.losses, []
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for each in losses:
+            total += each.reshape(()).double()
+        self.losses.append(total)
+        self.num_steps += 1
+
+    def gather_losses(self) -> list[float]:
+        """The loss of every step so far; all ranks call it."""
+        if not self.losses:
+            return []
+        total = torch.stack(self.losses)
+        if dist.is_initialized() and dist.get_world_size() > 1:
+            if self.exchange.is_staged:
+                total = total.cpu()
+            dist.all_reduce(total)
+        return [float(each) for each in total.tolist()]
+
+    def close(self) -> None:
+        """Give threads and process groups back."""
+        self.walk.close()
+        close_exchange(self.exchange)
+
+    def _inputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[Any, torch.Tensor]:
+        """The rows of the batch that this rank reads."""
+        leaves = [
+            each
+            for each in pytree.tree_leaves((list(args), kwargs))
+            if isinstance(each, torch.Tensor)
+        ]
+        batch = find_batch(self.workload.model, args, kwargs, self.lowered.rows.batch)
+        if batch != self.lowered.rows.batch:
+            raise InputError(
+                f"batch: must be {self.lowered.rows.batch} samples, as planned, got {batch}"
+            )
+        made = {}
+        for key, number, first, count in self.part.inputs:
+            tensor = leaves[number]
+            if tensor.dim() and tensor.shape[0] == batch:
+                tensor = tensor[first : first + count]
+            step = self.steps[count]
+            version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
+            made[key] = step.layouts[version].empty(self.device).copy_(tensor)
+        return made
+
+    def _seed_op(self, op: int) -> None:
+        """Random ops draw the same numbers wherever they run."""
+        text = f"{self.seed}/{self.num_steps}/{op}/{self.held.moment}".encode()
+        torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _rank_of(lowered: Lowered) -> tuple[int, ...]:
+    ranks = {device: rank for rank, device in enumerate(lowered.devices)}
+    return tuple(ranks.get(device, -1) for device in range(lowered.program.num_devices))
+
+
+def communication(program: Program) -> tuple[list[int], list[tuple[int, int]]]:
+    """The groups that communicate, and the ordered pairs of devices that do."""
+    rows = program.instructions
+    groups = np.unique(rows["group"][rows["group"] >= 0]).tolist()
+    sends = rows[rows["kind"] == Kind.SEND]
+    pairs = sorted(set(zip(sends["device"].tolist(), sends["peer"].tolist(), strict=True)))
+    return groups, pairs

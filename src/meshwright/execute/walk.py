@@ -1,0 +1,329 @@
+"""Walks one rank's part of a program: what is computed, and communication beside it.
+
+Receives are posted ahead, sends and collectives run beside the main thread. What an instruction
+does with tensors is its worker's business (`meshwright.execute.tensors`, or
+`meshwright.execute.emulate`, which only waits).
+"""
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from meshwright.execute.exchange import Exchange, Work
+from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.program.program import Kind, Program
+
+AHEAD_BYTES = 256 * 2**20
+"""Receives are posted ahead for so many bytes, and always the next one from every peer."""
+
+clock = time.perf_counter
+"""CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
+
+Finish = Callable[[], None]
+"""What is done with what communication brought."""
+
+
+@dataclass(slots=True)
+class Times:
+    """When each instruction of a rank started and finished, in seconds of its clock."""
+
+    start: dict[int, float] = field(default_factory=dict)
+    finish: dict[int, float] = field(default_factory=dict)
+
+
+class Progress(Protocol):
+    """What the rank is at, for those who watch it."""
+
+    doing: object
+    count: int
+    waits_for: int | tuple[int, ...]
+    """The rank that it waits for; -1: none."""
+
+
+@dataclass(slots=True)
+class Unwatched:
+    """Progress that nobody looks at."""
+
+    doing: object = ""
+    count: int = 0
+    waits_for: int | tuple[int, ...] = -1
+
+
+class Worker(Protocol):
+    """What instructions do."""
+
+    def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
+        """Begin a step."""
+
+    def end(self) -> None:
+        """End it: nothing of it is needed any more."""
+
+    def compute(self, item: RunSegment) -> None:
+        """Run a segment."""
+
+    def join(self, item: Start) -> None:
+        """Concatenate or add up."""
+
+    def pack(self, item: Start) -> torch.Tensor:
+        """What is sent, as bytes in a row; what nobody reads afterwards is let go of."""
+
+    def collect(self, item: Start) -> tuple[Work, Finish]:
+        """Start a collective."""
+
+    def empty(self, receive: Receive) -> torch.Tensor:
+        """Room for what is received, as bytes in a row."""
+
+    def accept(self, receive: Receive, flat: torch.Tensor) -> None:
+        """Keep what was received."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Communication under way."""
+
+    work: Work
+    finish: Finish
+    size: int = 0
+    done: threading.Event | None = None
+    """Set by the thread that waits for it, where its end is timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """An instruction whose text is made only if somebody asks."""
+
+    program: Program
+    instruction: int
+
+    def __str__(self) -> str:
+        return self.program.describe(self.instruction)
+
+
+class Walk:
+    """One rank's part of a program, step after step."""
+
+    def __init__(
+        self,
+        program: Program,
+        part: Part,
+        exchange: Exchange,
+        worker: Worker,
+        progress: Progress | None = None,
+    ) -> None:
+        self.program, self.part, self.exchange, self.worker = program, part, exchange, worker
+        self.progress: Progress = progress or Unwatched()
+        self.doing = {
+            number: Doing(program, number)
+            for item in part.items
+            for number in (
+                item.instructions[:1] if isinstance(item, RunSegment) else (item.instruction,)
+            )
+        }
+        self.doing |= {each.instruction: Doing(program, each.instruction) for each in part.receives}
+        self.peer = {each.instruction: each.peer for each in part.receives}
+        self.members = {
+            item.instruction: self._others(item.group)
+            for item in part.items
+            if isinstance(item, Start) and item.group >= 0
+        }
+        self.pending: dict[int, _Pending] = {}
+        self.receives: deque[Receive] = deque()
+        self.posted_bytes = 0
+        self.posted_from: dict[int, int] = {}
+        self.sends, self.waiters = _Sends(), _Waiters()
+        self.times: Times | None = None
+
+    def run(self, inputs: Mapping[Key, torch.Tensor], times: Times | None = None) -> None:
+        """One step; `times` asks for every instruction to be timed."""
+        self.times = times
+        self.worker.begin(inputs, times)
+        self.receives = deque(self.part.receives)
+        self._post_ahead()
+        for item in self.part.items:
+            self._run(item)
+        for instruction in list(self.pending):
+            self._await(instruction)
+        self._drain()
+        self.worker.end()
+
+    def close(self) -> None:
+        """End the threads."""
+        self.sends.close()
+        self.waiters.close()
+
+    def _others(self, group: int) -> tuple[int, ...]:
+        mine = self.exchange.rank_of[self.part.device]
+        ranks = (self.exchange.rank_of[each] for each in self.program.groups[group])
+        return tuple(rank for rank in ranks if rank != mine)
+
+    def _run(self, item: Item) -> None:
+        for instruction in item.waits:
+            self._await(instruction)
+        progress = self.progress
+        progress.count += 1
+        if isinstance(item, RunSegment):
+            progress.doing = self.doing[item.instructions[0]]
+            self.worker.compute(item)
+            return
+        progress.doing = self.doing[item.instruction]
+        if item.kind == Kind.SEND:
+            self._send(item)
+        elif item.kind in (Kind.CONCATENATE, Kind.SUM):
+            self.worker.join(item)
+        else:
+            if self.times is not None:
+                self.times.start[item.instruction] = clock()
+            self.pending[item.instruction] = _Pending(*self.worker.collect(item))
+
+    def _send(self, item: Start) -> None:
+        flat = self.worker.pack(item)
+        if self.times is not None:
+            self.times.start[item.instruction] = clock()
+        work = self.exchange.send(flat, self.part.device, item.peer, item.task)
+        self.sends.add(work, item.instruction, self.times)
+
+    def _post_ahead(self) -> None:
+        """Post the receives that are expected next."""
+        while self.receives and (
+            self.posted_bytes < AHEAD_BYTES or not self.posted_from.get(self.receives[0].peer)
+        ):
+            self._post(self.receives.popleft())
+
+    def _post(self, receive: Receive) -> None:
+        flat = self.worker.empty(receive)
+        if self.times is not None:
+            self.times.start[receive.instruction] = clock()
+        work = self.exchange.receive(flat, receive.peer, self.part.device, receive.task)
+        pending = _Pending(work, lambda: self.worker.accept(receive, flat), flat.numel())
+        self.posted_bytes += pending.size
+        self.posted_from[receive.peer] = self.posted_from.get(receive.peer, 0) + 1
+        self.pending[receive.instruction] = pending
+        if self.times is not None:
+            pending.done = threading.Event()
+            self.waiters.add(receive.peer, pending, receive.instruction, self.times)
+
+    def _await(self, instruction: int) -> None:
+        """Wait for a receive or collective; what has not been posted by now is."""
+        while instruction not in self.pending:
+            if not self.receives:
+                return  # waited for before
+            self._post(self.receives.popleft())
+        pending = self.pending.pop(instruction)
+        peer = self.peer.get(instruction, -1)
+        progress = self.progress
+        progress.doing = self.doing[instruction]
+        progress.waits_for = self.exchange.rank_of[peer] if peer >= 0 else self.members[instruction]
+        if pending.done is None:
+            pending.work.wait()
+        else:
+            pending.done.wait()
+            self.waiters.check()
+        progress.waits_for = -1
+        progress.count += 1
+        if peer >= 0:
+            self.posted_bytes -= pending.size
+            self.posted_from[peer] -= 1
+        if self.times is not None:
+            self.times.finish.setdefault(instruction, clock())
+        pending.finish()
+        if peer >= 0:
+            self._post_ahead()
+
+    def _drain(self) -> None:
+        progress = self.progress
+        progress.doing = "the end of its sends"
+        progress.waits_for = tuple(
+            {self.exchange.rank_of[each.peer] for each in self.part.items
+             if isinstance(each, Start) and each.kind == Kind.SEND}
+        ) or -1  # fmt: skip
+        self.sends.drain()
+        progress.waits_for = -1
+        progress.count += 1
+
+
+class _Sends:
+    """Waits for sends in the order in which they were started, beside the main thread.
+
+    What is sent must stay until it is gone, and gloo tells that to those only who wait.
+    """
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[tuple[Work, int, Times | None] | None] = queue.SimpleQueue()
+        self.count = self.done = 0
+        self.error: BaseException | None = None
+        self.idle = threading.Condition()
+        threading.Thread(target=self._serve, name="sends", daemon=True).start()
+
+    def add(self, work: Work, instruction: int, times: Times | None) -> None:
+        """Take care of a send."""
+        self.count += 1
+        self.queue.put((work, instruction, times))
+
+    def drain(self) -> None:
+        """Return when all are done."""
+        with self.idle:
+            self.idle.wait_for(lambda: self.done >= self.count or self.error is not None)
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End the thread."""
+        self.queue.put(None)
+
+    def _serve(self) -> None:
+        while (entry := self.queue.get()) is not None:
+            work, instruction, times = entry
+            try:
+                work.wait()
+            except BaseException as error:
+                self.error = error
+            if times is not None:
+                times.finish[instruction] = clock()
+            del work, entry
+            with self.idle:
+                self.done += 1
+                self.idle.notify_all()
+
+
+class _Waiters:
+    """A thread for every peer that notes when each receive is complete."""
+
+    def __init__(self) -> None:
+        self.queues: dict[int, queue.SimpleQueue[tuple[_Pending, int, Times] | None]] = {}
+        self.error: BaseException | None = None
+
+    def add(self, peer: int, pending: _Pending, instruction: int, times: Times) -> None:
+        """Let a peer's thread wait for a receive."""
+        if peer not in self.queues:
+            self.queues[peer] = queue.SimpleQueue()
+            threading.Thread(
+                target=self._serve, args=(self.queues[peer],), name="receives", daemon=True
+            ).start()
+        self.queues[peer].put((pending, instruction, times))
+
+    def check(self) -> None:
+        """Raise what a thread met."""
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        """End the threads."""
+        for each in self.queues.values():
+            each.put(None)
+
+    def _serve(self, entries: "queue.SimpleQueue[tuple[_Pending, int, Times] | None]") -> None:
+        while (entry := entries.get()) is not None:
+            pending, instruction, times = entry
+            try:
+                pending.work.wait()
+            except BaseException as error:
+                self.error = error
+            times.finish[instruction] = clock()
+            assert pending.done is not None
+            pending.done.set()

@@ -1,0 +1,59 @@
+"""Two timelines of one step in one Chrome trace, predicted and measured side by side.
+
+Each has the processes of a trace of its own (`meshwright.export.perfetto`), named after it; those
+that show the same stand next to each other.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.export.perfetto import LINKS, Event, trace_document
+from meshwright.files import write_bytes
+from meshwright.simulate.timeline import Timeline
+
+
+def write_comparison(
+    predicted: Timeline, measured: Timeline, cluster: Cluster, path: str | Path
+) -> None:
+    """Write the trace of both; gzip when the name ends in .gz."""
+    document = comparison_document(predicted, measured, cluster)
+    write_bytes(path, msgspec.json.encode(document) + b"\n")
+
+
+def comparison_document(
+    predicted: Timeline, measured: Timeline, cluster: Cluster
+) -> dict[str, Any]:
+    """The trace as plain objects."""
+    halves = {"predicted": predicted, "measured": measured}
+    events: list[Event] = []
+    for place, (name, timeline) in enumerate(halves.items()):
+        events += _renamed(trace_document(timeline, cluster)["traceEvents"], name, place)
+    return {
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "cluster": cluster.name,
+            "graph": predicted.program.graph.name,
+            "sharing": predicted.sharing,
+            "predicted_seconds": predicted.step_seconds,
+            "measured_seconds": measured.step_seconds,
+        },
+        "traceEvents": events,
+    }
+
+
+def _renamed(events: list[Event], name: str, place: int) -> Iterator[Event]:
+    """The events of one timeline under processes of their own."""
+    for event in events:
+        process = event["pid"]
+        moved = event | {"pid": process + LINKS * place}
+        if event["name"] == "process_name" and event["ph"] == "M":
+            moved["args"] = {"name": f"{event['args']['name']} ({name})"}
+        elif event["name"] == "process_sort_index" and event["ph"] == "M":
+            moved["args"] = {"sort_index": 2 * process + place}
+        elif event["ph"] in "sf":  # arrows are matched by number, whatever their process
+            moved["id"] = 2 * event["id"] + place
+        yield moved

@@ -1,0 +1,1 @@
+"""Networks made to measure: hosts of a cluster as namespaces of one machine."""

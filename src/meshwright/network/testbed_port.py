@@ -1,0 +1,169 @@
+"""Shapes what leaves a network interface: rates as lines for `tc -batch`. Knows no clusters.
+
+HTB: a leaf class a flow, each capped by its `ceil`, under one class for each capacity that several
+flows share. Shares are fair whatever TCP does, because HTB serves its leaves in turn.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+PAYLOAD_BYTES, FRAME_BYTES = 1448, 1514
+"""Of a full Ethernet frame: what TCP carries, with time stamps, and what HTB counts."""
+MAX_PACKET_BYTES = 65_536
+PACKET_SECONDS = 200e-6
+"""The time of a packet of several frames, which TCP hands over as one. Such packets save the
+cores, but each comes through whole when it is its turn: a message arrives early by up to this."""
+PACKETS_IN_FLIGHT = 3
+"""Of a connection, queues included (TCP small queues). Two keep a link busy. With the kernel's own
+4 MB the older of two connections between two hosts had 80% of the link; with this, half."""
+BURST_SECONDS = 100e-6
+"""A timer may be this late without loss of bandwidth; more would let short messages through."""
+LEAST_KBIT_PER_SECOND = 12
+"""A guarantee that comes to nothing: guarantees add up past the capacity that leaves share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What goes from one address to another; None stands for any."""
+
+    bytes_per_second: float
+    source: str | None = None
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """A capacity and the flows that share it."""
+
+    bytes_per_second: float
+    flows: tuple[Flow, ...]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether all flows together want more than the capacity."""
+        wanted = sum(flow.bytes_per_second for flow in self.flows)
+        return wanted > self.bytes_per_second * (1 + 1e-9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """An interface in a namespace, and the lanes of what leaves it."""
+
+    namespace: str
+    interface: str
+    lanes: tuple[Lane, ...]
+
+
+def first_lanes(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+    """For where flows begin: every flow gets its cap, and short lanes theirs on top."""
+    found: list[Lane] = []
+    for lane in lanes:
+        if lane.is_short:
+            found.append(lane)
+        else:
+            found.extend(
+                Lane(bytes_per_second=flow.bytes_per_second, flows=(flow,)) for flow in lane.flows
+            )
+    return tuple(found)
+
+
+def later_lanes(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+    """For further on, where flows have met their caps already: only what can be short."""
+    return tuple(
+        replace(
+            lane,
+            flows=tuple(
+                replace(flow, bytes_per_second=lane.bytes_per_second) for flow in lane.flows
+            ),
+        )
+        for lane in lanes
+        if lane.is_short
+    )
+
+
+def wire_kbit_per_second(bytes_per_second: float) -> int:
+    """The rate of frames, in whole kbit/s, at which TCP carries that many bytes of payload."""
+    return max(1, round(bytes_per_second * 8 * FRAME_BYTES / PAYLOAD_BYTES / 1000))
+
+
+def packet_bytes(bytes_per_second: float) -> int:
+    """The largest packet, several frames in one, that goes at this rate."""
+    wanted = wire_kbit_per_second(bytes_per_second) * 1000 / 8 * PACKET_SECONDS
+    return round(min(max(2 * FRAME_BYTES, wanted), MAX_PACKET_BYTES))
+
+
+def burst_bytes(bytes_per_second: float) -> int:
+    """What may leave at once after a pause: two frames, or a late timer's worth if that is more."""
+    wanted = wire_kbit_per_second(bytes_per_second) * 1000 / 8 * BURST_SECONDS
+    return round(max(2 * FRAME_BYTES, wanted))
+
+
+def shape_lines(port: Port) -> tuple[str, ...]:
+    """Lines for `tc -batch`; none where nothing is to be shaped.
+
+    What no filter names (ARP) passes unshaped: HTB without a default class sends it at once.
+    """
+    if not port.lanes:
+        return ()
+    lines = [f"qdisc add dev {port.interface} root handle 1: htb", _acknowledgement_line(port)]
+    number = 1
+    for lane in port.lanes:
+        added = _lane_lines(port.interface, lane, number)
+        number += len(lane.flows) + (len(lane.flows) > 1)
+        lines += added
+    return tuple(lines)
+
+
+def _acknowledgement_line(port: Port) -> str:
+    """Bare acknowledgements of TCP pass unshaped.
+
+    Behind the data of the other direction they came late and in heaps: transfers both ways at once
+    took up to 1.6 times as long as one alone.
+    """
+    return (
+        f"filter add dev {port.interface} parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff"
+        " match u8 0x05 0x0f at 0 match u16 0x0000 0xffc0 at 2 match u8 0x10 0xff at 33 flowid 1:"
+    )
+
+
+def _lane_lines(interface: str, lane: Lane, number: int) -> list[str]:
+    """Classes from `number` on, and their filters: a flow alone needs no class above its own."""
+    # The same for all leaves of a lane: turns of different size would be unequal shares.
+    quantum = packet_bytes(lane.bytes_per_second)
+    if len(lane.flows) == 1:
+        (flow,) = lane.flows
+        rate = min(flow.bytes_per_second, lane.bytes_per_second)
+        return [
+            _class_line(interface, (0, number), rate, quantum),
+            _filter_line(interface, flow, number),
+        ]
+    lines = [_class_line(interface, (0, number), lane.bytes_per_second, quantum)]
+    for leaf, flow in enumerate(lane.flows, start=number + 1):
+        rate = min(flow.bytes_per_second, lane.bytes_per_second)
+        lines.append(_class_line(interface, (number, leaf), rate, quantum))
+        lines.append(_filter_line(interface, flow, leaf))
+    return lines
+
+
+def _class_line(
+    interface: str, numbers: tuple[int, int], bytes_per_second: float, quantum: int
+) -> str:
+    """A class by the numbers of its parent (0: none) and its own; a child borrows all it sends."""
+    parent, own = numbers
+    ceiling, cburst = wire_kbit_per_second(bytes_per_second), burst_bytes(bytes_per_second)
+    rate, burst = ceiling, cburst
+    if parent:
+        rate, burst = min(ceiling, LEAST_KBIT_PER_SECOND), FRAME_BYTES
+    above = f"1:{parent:x}" if parent else "1:"
+    return (
+        f"class add dev {interface} parent {above} classid 1:{own:x} htb rate {rate}kbit "
+        f"ceil {ceiling}kbit burst {burst}b cburst {cburst}b quantum {quantum}"
+    )
+
+
+def _filter_line(interface: str, flow: Flow, number: int) -> str:
+    ends: Sequence[tuple[str, str | None]] = (("src", flow.source), ("dst", flow.target))
+    matches = "".join(f" match ip {end} {address}/32" for end, address in ends if address)
+    return (
+        f"filter add dev {interface} parent 1: protocol ip prio 1 u32{matches} flowid 1:{number:x}"
+    )

@@ -1,0 +1,83 @@
+"""Says where a testbed differs from its cluster, each in one line. Knows no namespaces."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import quoted
+from meshwright.network.testbed_path import Pair, Path
+from meshwright.network.testbed_port import wire_kbit_per_second
+from meshwright.units import format_rate, format_seconds
+
+MOST_KBIT_PER_SECOND = 5_000_000
+"""Shaped veth pairs hold their rates up to this; above, cores decide."""
+MOST_LATENCY_SECONDS = 1e-3
+"""Of the order of what the kernel and the processes themselves take on a busy machine."""
+LEAST_LOOPBACK_BYTES_PER_SECOND = 1e9
+
+
+def find_remarks(cluster: Cluster, paths: Mapping[Pair, Path], *, is_tree: bool) -> tuple[str, ...]:
+    """All remarks on a cluster's testbed; `is_tree` when its switches are built one by one."""
+    return (
+        *_fast(paths),
+        *_delayed(cluster),
+        *_loopback(cluster),
+        *_several_links(cluster, paths),
+        *(() if is_tree else _shared_inner(paths)),
+    )
+
+
+def _fast(paths: Mapping[Pair, Path]) -> Iterator[str]:
+    rates = [path.bytes_per_second for path in paths.values()]
+    num_fast = sum(wire_kbit_per_second(rate) > MOST_KBIT_PER_SECOND for rate in rates)
+    if num_fast:
+        yield (
+            f"{num_fast} of {len(rates)} pairs of hosts are faster than 5 Gbit/s (up to "
+            f"{format_rate(max(rates))}), which namespaces of one machine may not reach"
+        )
+
+
+def _delayed(cluster: Cluster) -> Iterator[str]:
+    most = float(cluster.latency.max())
+    if most > MOST_LATENCY_SECONDS:
+        yield f"latencies (up to {format_seconds(most)}) are not emulated, only bandwidths"
+
+
+def _loopback(cluster: Cluster) -> Iterator[str]:
+    place = {host: number for number, host in enumerate(cluster.hosts)}
+    host = np.array([place[device.host] for device in cluster.devices])
+    is_local = host[:, None] == host[None, :]
+    slowest = float(cluster.bandwidth[is_local].min())  # infinite from a device to itself
+    if slowest < LEAST_LOOPBACK_BYTES_PER_SECOND:
+        yield (
+            f"devices of one host reach each other over its loopback, which is not shaped; the "
+            f"cluster has {format_rate(slowest)} there"
+        )
+
+
+def _several_links(cluster: Cluster, paths: Mapping[Pair, Path]) -> Iterator[str]:
+    for (source, target), path in paths.items():
+        num_links = min(len(path.exits), len(path.entries))
+        if num_links > 1:
+            yield (
+                f"devices of host {quoted(cluster.hosts[source])} have {num_links} ways to host "
+                f"{quoted(cluster.hosts[target])}; all their transfers together get the bandwidth "
+                f"of one, {format_rate(path.bytes_per_second)} (so do other pairs of hosts)"
+            )
+            return
+
+
+def _shared_inner(paths: Mapping[Pair, Path]) -> Iterator[str]:
+    """A link that is inner to some pair and carries another pair, too."""
+    users = Counter(
+        link for path in paths.values() for link in {*path.exits, *path.inner, *path.entries}
+    )
+    inner = {link for path in paths.values() for link in path.inner}
+    num_shared = sum(users[link] > 1 for link in inner)
+    if num_shared:
+        yield (
+            f"the network is no tree of switches: all hosts are on one switch, and {num_shared} "
+            f"inner links that several pairs of hosts share are not emulated"
+        )

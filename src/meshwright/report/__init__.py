@@ -1,0 +1,1 @@
+"""Holds predictions against measured runs, and learns from the difference."""

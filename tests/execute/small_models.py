@@ -1,0 +1,217 @@
+"""Small models with what makes execution hard: skips, tied weights, branches, experts, FFTs."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from meshwright.capture.workload import Workload
+
+BATCH = 16
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (8, 16, 24, 16, 4)
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return F.mse_loss(x, y)
+
+
+class Block(nn.Module):
+    """Attention and a gated perceptron around residual connections."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        split = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Language(nn.Module):
+    """A causal transformer; its head may be tied to its embedding."""
+
+    def __init__(self, *, is_tied: bool, layers: int = 3) -> None:
+        super().__init__()
+        self.words = nn.Embedding(40, 16)
+        self.places = nn.Parameter(torch.randn(6, 16) / 8)
+        self.blocks = nn.ModuleList(Block(16, 2) for _ in range(layers))
+        self.norm = nn.LayerNorm(16)
+        self.head = nn.Linear(16, 40, bias=False)
+        if is_tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, ids: Any) -> Any:
+        x = self.words(ids) + self.places
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+class UNet(nn.Module):
+    """Long skips from encoder to decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(1, 4, 3, padding=1)
+        self.down = nn.Conv2d(4, 8, 3, stride=2, padding=1)
+        self.middle = nn.Conv2d(8, 8, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.leave = nn.Conv2d(8, 1, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        a = F.gelu(self.enter(x))
+        b = F.gelu(self.down(a))
+        c = b + F.gelu(self.norm(self.middle(b)))
+        return F.l1_loss(self.leave(torch.cat((self.up(c), a), 1)), x)
+
+
+class Inception(nn.Module):
+    """Branches side by side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Conv2d(3, 6, 3, padding=1)
+        self.one = nn.Conv2d(6, 4, 1)
+        self.three = nn.Sequential(nn.Conv2d(6, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+        self.five = nn.Sequential(nn.Conv2d(6, 4, 1), nn.ReLU(), nn.Conv2d(4, 4, 5, padding=2))
+        self.pool = nn.Conv2d(6, 4, 1)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Any, label: Any) -> Any:
+        x = F.relu(self.enter(x))
+        pooled = self.pool(F.max_pool2d(x, 3, 1, 1))
+        x = torch.cat((self.one(x), self.three(x), self.five(x), pooled), 1)
+        return F.cross_entropy(self.head(F.relu(x).mean((2, 3))), label)
+
+
+class Residual(nn.Module):
+    """Batch norm, whose statistics are those of the samples that one device sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Any, label: Any) -> Any:
+        x = F.relu(self.norm(self.first(x)))
+        x = x + F.relu(self.second(x))
+        return F.cross_entropy(self.head(x.mean((2, 3))), label)
+
+
+class Experts(nn.Module):
+    """A gate picks two of four experts; all run, in one grouped product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.gate = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.up = nn.Parameter(torch.randn(4, 8, 16) / 3)
+        self.down = nn.Parameter(torch.randn(4, 16, 8) / 4)
+
+    def forward(self, x: Any) -> Any:
+        x = self.enter(x)
+        scores = self.gate(x)
+        best = scores.topk(2, -1)
+        weights = torch.zeros_like(scores).scatter(-1, best.indices, best.values.softmax(-1))
+        hidden = torch.einsum("bi,eih->ebh", x, self.up).tanh()
+        mixed = torch.einsum("be,ebi->bi", weights, torch.bmm(hidden, self.down))
+        return {"loss": (x + mixed).square().mean()}
+
+
+class Fourier(nn.Module):
+    """FNet's mixing: complex numbers inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.one, self.two = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.norm = nn.LayerNorm(8)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.words(ids)
+        x = self.norm(x + torch.fft.fft2(x, dim=(1, 2)).real)
+        x = x + self.two(F.gelu(self.one(x)))
+        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+
+class Recurrent(nn.Module):
+    """A cell unrolled over time, with state in place, sequence first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.over, self.out = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 1)
+
+    def forward(self, x: Any) -> Any:
+        x = x.transpose(0, 1)
+        hidden = x.new_zeros(x.shape[1], 8)
+        outputs = []
+        for each in self.into(x):
+            hidden = torch.tanh(each + self.over(hidden))
+            outputs.append(self.out(hidden))
+        return torch.stack(outputs).square().mean()
+
+
+def _ids(vocabulary: int) -> Callable[[], tuple[Any, ...]]:
+    return lambda: (torch.randint(0, vocabulary, (BATCH, 6)),)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
+    "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
+    "language": (lambda: Language(is_tied=False), _ids(40)),
+    "tied": (lambda: Language(is_tied=True), _ids(40)),
+    "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
+    "inception": (
+        Inception,
+        lambda: (torch.randn(BATCH, 3, 6, 6), torch.randint(0, 5, (BATCH,))),
+    ),
+    "residual": (Residual, lambda: (torch.randn(BATCH, 3, 6, 6), torch.randint(0, 5, (BATCH,)))),
+    "experts": (Experts, lambda: (torch.randn(BATCH, 8),)),
+    "fourier": (Fourier, _ids(20)),
+    "recurrent": (Recurrent, lambda: (torch.randn(BATCH, 5, 4),)),
+}
+
+
+def make_workload(name: str) -> Workload:
+    """A model with its weights and a batch, the same in every process."""
+    make, inputs = MODELS[name]
+    torch.manual_seed(7)
+    return Workload(name=name, model=make(), args=inputs())
+
+
+def train_eagerly(name: str, steps: int, lr: float = 1e-2) -> tuple[list[float], dict[str, Any]]:
+    """Losses and tensors after plain training with momentum in one process."""
+    workload = make_workload(name)
+    model = workload.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        output = model(*workload.args)
+        loss = output["loss"] if isinstance(output, dict) else output
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, {
+        **{key: each.detach() for key, each in model.named_parameters()},
+        **dict(model.named_buffers()),
+    }

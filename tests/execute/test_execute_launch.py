@@ -1,0 +1,308 @@
+"""Real processes: most are small scripts without torch."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.execute.launch import find_free_port, launch
+
+MARKER = "MESHWRIGHT_TEST_MARKER"
+
+
+def script(text: str) -> list[str]:
+    """A worker that starts within milliseconds."""
+    return [sys.executable, "-S", "-c", "import os, sys, time, signal, subprocess\n" + text]
+
+
+def run(command: list[str], num_ranks: int, **options: object) -> tuple[int, list[str]]:
+    said: list[str] = []
+    code = launch(command, num_ranks, say=said.append, grace_seconds=0.5, **options)  # type: ignore[arg-type]
+    return code, said
+
+
+def find_marked(marker: str) -> list[int]:
+    """Processes with the marker in their environment, other than zombies."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and marker.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found
+
+
+def wait_until(claim: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not claim():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    """A text for the environment of processes, of which none may be left at the end."""
+    text = uuid.uuid4().hex
+    yield text
+    left = find_marked(text)
+    for each in left:
+        os.kill(each, signal.SIGKILL)
+    assert left == []
+
+
+def test_all_ranks_end_with_0() -> None:
+    assert run(script("sys.exit(0)"), 3) == (0, [])
+
+
+def test_ranks_get_the_variables_of_torchrun(tmp_path: Path) -> None:
+    names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"]
+    names += ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "OMP_NUM_THREADS"]
+    names += ["EXTRA", "TORCHELASTIC_USE_AGENT_STORE"]
+    worker = script(
+        f"values = [os.environ.get(name, '-') for name in {names!r}]\n"
+        f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').write(' '.join(values))\n"
+        "assert 0 < int(os.environ['MASTER_PORT']) < 65536\n"
+        "assert oct(os.stat(os.environ['MESHWRIGHT_RUN_DIR']).st_mode)[-3:] == '700'"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OMP_NUM_THREADS", raising=False)
+        patch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        patch.setenv("RANK", "7")
+        options: dict[str, object] = {"environment": {"EXTRA": "x"}, "master_address": "10.9.0.1"}
+        assert run(worker, 2, **options) == (0, [])
+        first, second = ((tmp_path / rank).read_text() for rank in "01")
+        assert first == "0 0 2 2 10.9.0.1 0 0 1 x -"
+        assert second == "1 1 2 2 10.9.0.1 0 0 1 x -"
+        patch.setenv("OMP_NUM_THREADS", "2")
+        assert run(worker, 1, environment={"EXTRA": "y"}) == (0, [])
+        assert (tmp_path / "0").read_text() == "0 0 1 1 127.0.0.1 0 0 2 y -"
+
+
+def test_a_prefix_comes_before_the_command_of_its_rank() -> None:
+    worker = script("assert os.environ['HOST'] == 'h' + os.environ['RANK']")
+    assert run(worker, 2, prefixes=[("env", "HOST=h0"), ("env", "HOST=h1")]) == (0, [])
+
+
+def test_output_passes_unchanged(capfd: pytest.CaptureFixture[str]) -> None:
+    run(script("print('to out', flush=True); print('to err', file=sys.stderr)"), 1)
+    assert capfd.readouterr() == ("to out\n", "to err\n")
+
+
+def test_a_failure_ends_the_others(marker: str) -> None:
+    worker = script("sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)")
+    start = time.monotonic()
+    code, said = run(worker, 3, environment={MARKER: marker})
+    assert (code, said) == (1, ["error: rank 1 ended with exit code 3"])
+    assert time.monotonic() - start < 10
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(marker: str) -> None:
+    worker = script(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(0.5 if os.environ['RANK'] == '0' else 600)\n"
+        "sys.exit(1)"
+    )
+    start = time.monotonic()
+    code, said = run(worker, 2, environment={MARKER: marker})
+    assert (code, said) == (1, ["error: rank 0 ended with exit code 1"])
+    assert time.monotonic() - start < 10
+
+
+def test_what_ranks_have_started_ends_with_them(marker: str) -> None:
+    for ending in ("sys.exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)"):
+        worker = script(f"subprocess.Popen(['sleep', '600']); time.sleep(0.2); {ending}")
+        run(worker, 2, environment={MARKER: marker})
+        assert find_marked(marker) == []
+
+
+def test_a_killed_rank_is_named_although_another_reports_its_lost_connection() -> None:
+    # Rank 0 reports a consequence at once; rank 2 is killed a little later.
+    worker = script(
+        "rank = os.environ['RANK']\n"
+        "if rank == '0':\n"
+        "    import json\n"
+        "    report = dict(rank=0, device='h0.d0', time_seconds=1.0, message='lost',\n"
+        "                  is_consequence=True, traceback='')\n"
+        "    name = os.environ['MESHWRIGHT_RUN_DIR'] + '/rank-0-1.json'\n"
+        "    open(name + '~', 'w').write(json.dumps(report)); os.rename(name + '~', name)\n"
+        "    sys.exit(1)\n"
+        "time.sleep(0.3 if rank == '2' else 600)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert run(worker, 3) == (1, ["error: rank 2 was killed by signal 9 (Killed)"])
+
+
+def test_restarts_are_said_and_counted(tmp_path: Path) -> None:
+    # The third attempt succeeds. Every attempt has its own folder and port.
+    worker = script(
+        "count = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        f"open({str(tmp_path)!r} + '/' + count, 'w').write(\n"
+        "    os.environ['MASTER_PORT'] + ' ' + os.environ['MESHWRIGHT_RUN_DIR'])\n"
+        "if count < '2': os.kill(os.getpid(), 9)"
+    )
+    code, said = run(worker, 1, max_restarts=3)
+    assert code == 0
+    assert said == [
+        "error: rank 0 was killed by signal 9 (Killed)",
+        "restarting (1 of 3)",
+        "error: rank 0 was killed by signal 9 (Killed)",
+        "restarting (2 of 3)",
+    ]
+    tried = [(tmp_path / count).read_text().split() for count in "012"]
+    assert len({port for port, _ in tried}) > 1
+    assert len({folder for _, folder in tried}) == 3
+    assert not any(Path(folder).exists() for _, folder in tried)
+
+
+def test_restarts_end() -> None:
+    code, said = run(script("sys.exit(5)"), 1, max_restarts=1)
+    assert code == 1
+    assert said == [
+        "error: rank 0 ended with exit code 5",
+        "restarting (1 of 1)",
+        "error: rank 0 ended with exit code 5",
+    ]
+
+
+def test_a_command_that_is_not_there_is_an_input_error(marker: str) -> None:
+    with pytest.raises(InputError, match=r"^no-such-program: cannot be started \(No such file"):
+        run(
+            ["sleep", "600"],
+            2,
+            prefixes=[(), ("no-such-program",)],
+            environment={MARKER: marker},
+        )
+
+
+def test_no_ranks_are_an_input_error() -> None:
+    with pytest.raises(InputError, match="the number of ranks must be at least 1, got 0"):
+        run(["true"], 0)
+
+
+def test_it_works_outside_the_main_thread() -> None:
+    results: list[tuple[int, list[str]]] = []
+    thread = threading.Thread(target=lambda: results.append(run(script("sys.exit(0)"), 1)))
+    thread.start()
+    thread.join(30)
+    assert results == [(0, [])]
+
+
+def test_free_ports_differ() -> None:
+    assert len({find_free_port() for _ in range(20)}) > 10
+
+
+# With reported errors, as the runtime's ranks do it.
+
+REPORTING = """
+import os, time
+from meshwright.execute.fault import reported_errors, run_folder
+from meshwright.errors import RankError
+rank = int(os.environ["RANK"])
+with reported_errors(rank, f"h0.d{rank}", run_folder()):
+    if rank == 1:
+        raise RankError("RUN conv1, microbatch 3", "RuntimeError: bad shape")
+    time.sleep(0.3)
+    raise RuntimeError("Connection closed by peer")
+"""
+
+
+def test_an_error_on_one_rank_is_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    code, said = run([sys.executable, "-c", REPORTING], 3)
+    message = "rank 1 (h0.d1): at RUN conv1, microbatch 3: RuntimeError: bad shape"
+    assert (code, said) == (1, [f"error: {message}"])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_traceback_is_shown_on_demand(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_TRACEBACK", "1")
+    run([sys.executable, "-c", REPORTING], 2)
+    shown = capfd.readouterr().err
+    assert shown.startswith("meshwright: traceback of rank 1:\nTraceback")
+    assert shown.count("Traceback") == 1
+
+
+def test_a_lost_connection_is_shown_when_there_is_nothing_better() -> None:
+    code, said = run([sys.executable, "-c", REPORTING.replace("rank == 1", "False")], 2)
+    assert code == 1
+    assert len(said) == 1
+    assert said[0].endswith("RuntimeError: Connection closed by peer")
+
+
+# Signals to the launcher, in a process of its own.
+
+LAUNCHER = """
+import sys
+from meshwright.execute.launch import launch
+try:
+    code = launch(sys.argv[1:], 2, grace_seconds=1.0, max_restarts=5,
+                  say=lambda line: print(line, file=sys.stderr, flush=True))
+except KeyboardInterrupt:
+    code = 130
+sys.exit(code)
+"""
+STARTS_OTHERS = "subprocess.Popen(['sleep', '600']); time.sleep(600)"
+
+
+@pytest.fixture
+def launcher(marker: str) -> Iterator["subprocess.Popen[str]"]:
+    """Two ranks, each with a child of its own; all are there when the test starts."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, *script(STARTS_OTHERS)],
+        env=os.environ | {MARKER: marker},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: len(find_marked(marker)) == 6)  # launcher, guard, 2 ranks, 2 sleeps
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_launcher_leaves_no_process(
+    launcher: "subprocess.Popen[str]", marker: str, number: signal.Signals, code: int
+) -> None:
+    launcher.send_signal(number)
+    assert launcher.communicate(timeout=20)[1] == ""  # no rank is blamed, nothing restarts
+    assert launcher.returncode == code
+    assert find_marked(marker) == []
+
+
+def test_kill_9_of_the_launcher_leaves_no_process(
+    launcher: "subprocess.Popen[str]", marker: str
+) -> None:
+    launcher.kill()
+    launcher.wait(10)
+    wait_until(lambda: find_marked(marker) == [], 5)
+
+
+def test_kill_9_of_a_rank_restarts_all(launcher: "subprocess.Popen[str]", marker: str) -> None:
+    def ranks() -> list[int]:
+        return [each for each in find_marked(marker) if is_rank(each)]
+
+    def is_rank(process: int) -> bool:
+        try:
+            return b"RANK=1\0" in Path(f"/proc/{process}/environ").read_bytes() and (
+                b"subprocess" in Path(f"/proc/{process}/cmdline").read_bytes()
+            )
+        except OSError:
+            return False
+
+    (before,) = ranks()
+    os.kill(before, signal.SIGKILL)
+    wait_until(lambda: len(found := ranks()) == 1 and found != [before])
+    wait_until(lambda: len(find_marked(marker)) == 6)
+    launcher.terminate()
+    said = launcher.communicate(timeout=20)[1]
+    assert said == "error: rank 1 was killed by signal 9 (Killed)\nrestarting (1 of 5)\n"
