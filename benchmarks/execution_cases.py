@@ -81,3 +81,175 @@ def make_type(graph: Graph, step_seconds: float) -> DeviceType:
         flops_per_second={"fp32": 1e12 * speed},
         memory_bytes_per_second=1e11 * speed,
     )
+
+
+def make_blocks(layers: int, batch: int, *, activation_bytes: float, weight_bytes: float) -> Graph:
+    """Equal layers in a row: forward, both gradients in twice its time, and an update."""
+    builder = GraphBuilder("blocks", batch=batch)
+    work, forwards, gradients = 1e9, [], []
+    for layer in range(layers):
+        forwards.append(builder.add_op(f"forward{layer}", flops=work))
+        if layer:
+            builder.add_tensor(forwards[layer - 1], batch * activation_bytes, [forwards[layer]])
+    last = forwards[-1]
+    for layer in reversed(range(layers)):
+        kwargs = {"phase": Phase.BACKWARD, "flops": work, "partner": forwards[layer]}
+        gradient = builder.add_op(f"backward{layer}", **kwargs)  # type: ignore[arg-type]
+        weight = builder.add_op(f"weight{layer}", split=Split.SUM, **kwargs)  # type: ignore[arg-type]
+        builder.add_tensor(last, batch * activation_bytes, [gradient, weight])
+        update = builder.add_op(
+            f"update{layer}", phase=Phase.UPDATE, split=Split.NONE, flops=work / 100
+        )
+        builder.add_tensor(weight, weight_bytes, [update])
+        gradients.append(gradient)
+        last = gradient
+    return builder.finish()
+
+
+Maker = Callable[[Graph, Cluster], Plan | None]
+
+
+def pipeline(kind: ScheduleKind, stages: int, microbatches: int, replicas: int = 1) -> Maker:
+    """Stages of equal time in a row, each on its devices; interleaved: two stages a device."""
+
+    def make(graph: Graph, cluster: Cluster) -> Plan:
+        instance = make_instance(graph, cluster)
+        chain = make_chain(instance, (0,))
+        devices = np.split(np.arange(stages * replicas), stages)
+        homes = devices * (2 if kind is ScheduleKind.INTERLEAVED else 1)
+        ends = equal_stages(chain.seconds, len(homes))
+        plan = stages_plan(graph, cluster, chain, ends, homes, microbatches)
+        parts = tuple(replace(part, sync=Sync.RING) for part in plan.parts)
+        schedule = Schedule(kind=kind, microbatches=microbatches)
+        return replace(plan, parts=parts, schedule=schedule)
+
+    return make
+
+
+def data_parallel(graph: Graph, cluster: Cluster) -> Plan:
+    """Every device has everything, and gradients are added up around a ring, as gloo does."""
+    names = tuple(device.name for device in cluster.devices)
+    part = Part(ops=graph.op_names, devices=names, sync=Sync.RING)
+    return Plan(parts=(part,), schedule=Schedule(kind=ScheduleKind.GPIPE, microbatches=1))
+
+
+def found(method: str, budget_seconds: float = 4.0) -> Maker:
+    """What a search finds."""
+
+    def make(graph: Graph, cluster: Cluster) -> Plan | None:
+        return find_plan(graph, cluster, method, seed=SEED, budget_seconds=budget_seconds).plan
+
+    return make
+
+
+GPIPE, ONE_F_ONE_B = ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B
+INTERLEAVED, ZERO_BUBBLE = ScheduleKind.INTERLEAVED, ScheduleKind.ZERO_BUBBLE
+PLACEMENTS: dict[str, Maker] = {
+    "heft": found("heft"),
+    "metis": found("metis"),
+    "mcmc": found("mcmc"),
+}
+
+
+def pipelines(stages: int, microbatches: int, *kinds: ScheduleKind) -> dict[str, Maker]:
+    """A pipeline under several schedules."""
+    return {
+        f"{kind} {stages} x {microbatches}": pipeline(kind, stages, microbatches) for kind in kinds
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A model on a cluster, and the plans that compete there."""
+
+    model: str
+    graph: Callable[[], Graph]
+    seconds: float
+    """Of a step on one device."""
+    ranks: int
+    megabits: int
+    plans: dict[str, Maker]
+
+    def cases(self) -> Iterator[Case]:
+        """Its plans, without those that searches did not find."""
+        graph = self.graph()
+        cluster = make_cluster(self.ranks, self.megabits, make_type(graph, self.seconds))
+        for name, make in self.plans.items():
+            plan = make(graph, cluster)
+            if plan is not None:
+                yield Case(
+                    model=self.model,
+                    cluster=cluster,
+                    megabits=self.megabits,
+                    graph=graph,
+                    plan_name=name,
+                    plan=plan,
+                )
+
+
+def zoo(name: str, batch: int) -> Callable[[], Graph]:
+    """A model of the zoo at a batch."""
+    return lambda: zoo_graph(name, batch)
+
+
+def blocks(
+    layers: int, batch: int, activation_bytes: float, weight_bytes: float
+) -> Callable[[], Graph]:
+    """See `make_blocks`."""
+    return lambda: make_blocks(
+        layers, batch, activation_bytes=activation_bytes, weight_bytes=weight_bytes
+    )
+
+
+def scenarios() -> Sequence[Scenario]:
+    """All that is measured."""
+    all_kinds = (GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE)
+    small = blocks(16, 16, MIB / 2, MIB / 2)
+    deep = blocks(64, 32, MIB / 8, MIB / 8)
+    return (
+        Scenario(
+            model="blocks-16", graph=small, seconds=3.0, ranks=4, megabits=100,
+            plans=pipelines(4, 8, *all_kinds)
+            | {"data": data_parallel, "2 x 2": pipeline(ONE_F_ONE_B, 2, 4, replicas=2)},
+        ),
+        Scenario(
+            model="bert-small", graph=zoo("bert-small", 8), seconds=2.0, ranks=4, megabits=200,
+            plans=pipelines(4, 8, GPIPE) | pipelines(4, 4, GPIPE) | {"heft": found("heft")},
+        ),
+        Scenario(
+            model="inception-v3", graph=zoo("inception-v3", 4), seconds=3.0, ranks=4, megabits=500,
+            plans=PLACEMENTS | pipelines(4, 4, GPIPE, ONE_F_ONE_B, ZERO_BUBBLE),
+        ),
+        Scenario(
+            model="alexnet-32", graph=zoo("alexnet-32", 128), seconds=3.0, ranks=4, megabits=1000,
+            plans=pipelines(4, 8, GPIPE, ONE_F_ONE_B)
+            | {"data": data_parallel, "2 x 2": pipeline(ONE_F_ONE_B, 2, 8, replicas=2)},
+        ),
+        Scenario(
+            model="mlp", graph=zoo("mlp", 64), seconds=2.0, ranks=4, megabits=500,
+            plans=pipelines(4, 8, GPIPE, ONE_F_ONE_B, ZERO_BUBBLE),
+        ),
+        Scenario(
+            model="unet", graph=zoo("unet", 4), seconds=4.0, ranks=4, megabits=1000,
+            plans=pipelines(2, 4, GPIPE) | pipelines(3, 4, GPIPE, ONE_F_ONE_B),
+        ),
+        Scenario(
+            model="transformer", graph=zoo("transformer", 16), seconds=3.0, ranks=8, megabits=500,
+            plans=pipelines(8, 16, GPIPE) | pipelines(4, 8, GPIPE) | {"heft": found("heft")},
+        ),
+        Scenario(
+            model="resnet50", graph=zoo("resnet50", 16), seconds=6.0, ranks=8, megabits=1000,
+            plans=pipelines(8, 16, *all_kinds)
+            | {"4 x 2": pipeline(ONE_F_ONE_B, 4, 8, replicas=2), "heft": found("heft")},
+        ),
+        Scenario(
+            model="blocks-64", graph=deep, seconds=8.0, ranks=16, megabits=200,
+            plans=pipelines(16, 16, GPIPE, ONE_F_ONE_B, ZERO_BUBBLE)
+            | {"data": data_parallel, "8 x 2": pipeline(ONE_F_ONE_B, 8, 16, replicas=2)},
+        ),
+        Scenario(
+            model="blocks-64", graph=deep, seconds=6.0, ranks=12, megabits=500,
+            plans=pipelines(12, 16, ONE_F_ONE_B, INTERLEAVED)
+            | {"6 x 2": pipeline(ONE_F_ONE_B, 6, 16, replicas=2)},
+        ),
+    )  # fmt: skip

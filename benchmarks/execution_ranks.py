@@ -22,10 +22,11 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError
-from meshwright.execute.bind import Binder
+from meshwright.execute.bind import bind_part
 from meshwright.execute.emulate import Emulation, hasten_wakeups
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.group import CommonClock
+from meshwright.execute.lookup import Lookup
 from meshwright.execute.trainer import Lowered, communication
 from meshwright.execute.walk import Times, Walk
 from meshwright.network.testbed import Testbed
@@ -143,7 +144,7 @@ def _serve(
         dist.barrier()
         writer.send((True, value))
         dist.destroy_process_group()
-    except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it
+    except BaseException:  # whatever it is, the parent hears of it
         with suppress(OSError):
             writer.send((False, traceback.format_exc()))
 
@@ -166,14 +167,14 @@ def emulate_jobs(jobs: Sequence[Job]) -> Callable[[int], list[tuple[list[Span], 
 
 def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
     program = job.lowered.program
-    binder = Binder(
+    lookup = Lookup(
         program=program,
         rows=job.lowered.rows,
         split=job.lowered.split,
         steps=None,
         start=job.lowered.start,
     )
-    part = binder.part(rank)
+    part = bind_part(lookup, rank)
     exchange = open_exchange(
         torch.device("cpu"), range(program.num_devices), program.groups, *communication(program)
     )

@@ -31,6 +31,7 @@ __all__ = [
     "plan",
     "read_profile",
     "simulate",
+    "training",
 ]
 
 _HOME = {
@@ -44,11 +45,12 @@ _HOME = {
     "Timeline": "meshwright.simulate.timeline",
     "load_graph": "meshwright.source",
     "read_profile": "meshwright.profile.profile",
+    "training": "meshwright.api",
 }
 """Where each public name is defined, but for the functions that share a subpackage's name."""
 
 if TYPE_CHECKING:
-    from meshwright.api import capture, cluster, plan, simulate
+    from meshwright.api import capture, cluster, plan, simulate, training
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError
     from meshwright.graph.graph import Graph

@@ -1,9 +1,10 @@
 """The public functions. Turn what a user may give (a name, a path, an object) into the types of the
 program and hand these on; decide nothing else."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -17,6 +18,9 @@ from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
 
+if TYPE_CHECKING:
+    from meshwright.execute.training import Training
+
 __all__ = [
     "capture",
     "capture_model",
@@ -25,6 +29,7 @@ __all__ = [
     "plan",
     "read_profile",
     "simulate",
+    "training",
 ]
 
 
@@ -127,3 +132,53 @@ def simulate(
         granularity=granularity,
         with_links=with_links,
     )
+
+
+@contextmanager
+def training(
+    plan: Plan | None,
+    cluster: str | Path | Cluster,
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: str = "adamw",
+    *,
+    graph: Graph | None = None,
+    learning_rate: float = 1e-3,
+    is_mean: bool = True,
+    allows_local_statistics: bool = False,
+    device: str | None = None,
+    backend: str | None = None,
+    stall_seconds: float = 120.0,
+) -> "Iterator[Training]":
+    """Train by a plan from this script, which torchrun has started once a device of the plan.
+
+    `model`, `args`, `kwargs`, `loss` and `optimizer` are as for `capture`; args are those of a
+    whole batch. `graph` is the one that was planned, None captures it again. `is_mean`: the loss is
+    a mean over the batch, else a sum. What this yields has `step(*batch)`, `losses()`,
+    `measure(*batch)`, `save(folder)` and `resume(folder)`; all ranks make the same calls.
+    """
+    if plan is None:
+        raise InputError("plan: there is none to train by; the answer's binding says why")
+    need_torch("training")
+    from meshwright.capture.capture import capture_workload
+    from meshwright.capture.workload import Workload
+    from meshwright.execute.session import Settings
+    from meshwright.execute.training import open_training
+
+    workload = Workload(
+        name=type(model).__name__, model=model, args=tuple(args), kwargs=kwargs or {}, loss=loss
+    )
+    settings = Settings(
+        device=device,
+        backend=backend,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        is_mean=is_mean,
+        allows_local_statistics=allows_local_statistics,
+        stall_seconds=stall_seconds,
+    )
+    planned = capture_workload(workload, optimizer) if graph is None else graph
+    with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:
+        yield opened

@@ -13,42 +13,47 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class Ranks:
-    """Ranks on gloo; `call` runs one function on the first so many of them."""
+    """Processes for up to so many ranks; `call` runs one function on the first few of them."""
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         self.pipes: list[Connection] = []
         self.processes = []
         for rank in range(count):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank, count, port), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
             process.start()
             self.pipes.append(mine)
             self.processes.append(process)
 
-    def call(self, function: Callable[..., Any], *args: Any, timeout: float = 120) -> list[Any]:
-        """What the function returns on every rank, which it is given first; an error is raised."""
-        for pipe in self.pipes:
-            pipe.send((function, args))
+    def call(
+        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 60
+    ) -> list[Any]:
+        """What the function returns on `count` ranks of one process group, which it is given first.
+
+        An error on any of them is raised, and then the others, which may wait for it for ever, end.
+        """
+        pipes = self.pipes[:count]
+        assert len(pipes) == count, "the ranks have ended after an error"
+        port = _free_port()
+        for pipe in pipes:
+            pipe.send((count, port, function, args))
         answers: dict[int, Any] = {}
         until = time.monotonic() + timeout
-        while len(answers) < len(self.pipes):
-            waiting = [pipe for rank, pipe in enumerate(self.pipes) if rank not in answers]
+        while len(answers) < count:
+            waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers]
             ready = wait(waiting, max(0.0, until - time.monotonic()))
-            assert ready, (
-                f"no answer from ranks {sorted(set(range(len(self.pipes))) - set(answers))}"
-            )
+            if not ready:
+                self.close()
+                raise AssertionError(f"no answer from ranks {set(range(count)) - set(answers)}")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
                 is_error, answer = pipe.recv()
-                if is_error:  # the others may wait for it for ever
+                if is_error:
                     self.close()
                     raise AssertionError(answer)
-                answers[self.pipes.index(pipe)] = answer
-        return [answers[rank] for rank in range(len(self.pipes))]
+                answers[pipes.index(pipe)] = answer
+        return [answers[rank] for rank in range(count)]
 
     def close(self) -> None:
         """End the processes."""
@@ -60,19 +65,28 @@ class Ranks:
             process.join()
 
 
-def _serve(pipe: Connection, rank: int, count: int, port: int) -> None:
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def _serve(pipe: Connection, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=count)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while True:
         try:
-            function, args = pipe.recv()
+            count, port, function, args = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send((False, function(rank, *args)))
+            address = f"tcp://127.0.0.1:{port}"
+            dist.init_process_group("gloo", address, rank=rank, world_size=count)
+            answer = function(rank, *args)
+            dist.destroy_process_group()
+            pipe.send((False, answer))
         except BaseException:
             pipe.send((True, f"rank {rank}: {traceback.format_exc()}"))

@@ -133,7 +133,7 @@ def test_an_error_becomes_a_report_and_exit_code_1(tmp_path: Path) -> None:
     assert "RankError" in report.traceback
     (file,) = tmp_path.iterdir()
     assert set(json.loads(file.read_text())) == {
-        "rank", "device", "time_seconds", "message", "is_consequence", "traceback"
+        "rank", "device", "time_seconds", "message", "is_consequence", "traceback", "is_refusal"
     }  # fmt: skip
 
 

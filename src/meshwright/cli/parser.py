@@ -182,6 +182,11 @@ def _add_run(commands: Any) -> None:
         help="seconds of waiting after which a rank is taken for hung (default: 120)",
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="also train in one process in the plain way, and compare the losses",
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
     )
     _add_json(parser)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,20 +27,28 @@ from meshwright.network.testbed_apply import host_address, interface, rank_prefi
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Program
-from meshwright.simulate.measured import Run, measured_timeline
+from meshwright.simulate.measured import measured_timeline
 from meshwright.source import make_workload, need_torch
-from meshwright.units import format_seconds
+from meshwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
+    from meshwright.execute.session import Outcome
 
 TRACE_FILE = "trace.json"
+CHECK_TOLERANCE = 1e-4
+"""Of losses, relative where they are above one: sums in another order differ in the last bits."""
+RANK_BYTES = 0.25 * GIB
+"""What a rank of a tiny model takes of the memory for itself, torch and its code included
+(0.27 GiB on 2026-11-15)."""
 
 
 def run_run(arguments: Namespace) -> int:
     """Run this rank of a plan, or start all of them."""
     if arguments.output is not None:
         check_folder(arguments.output)
+    if arguments.checkpoint is not None and arguments.model:
+        _check_writable(arguments.checkpoint)
     need_torch("run")
     graph, cluster, plan = read_plan_folder(arguments.plan)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
@@ -59,16 +68,38 @@ def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
     return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
 
 
+def _check_writable(folder: Path) -> None:
+    """Write to a folder now, rather than find out at the first checkpoint that one cannot."""
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
+
+
+def check_memory(num_ranks: int, total_bytes: float) -> None:
+    """Refuse to start more ranks than a machine can hold even if the model were nothing."""
+    if num_ranks * RANK_BYTES > total_bytes:
+        raise InputError(
+            f"run: the plan uses {num_ranks} devices, and as many ranks need at least "
+            f"{format_bytes(num_ranks * RANK_BYTES)} of memory, this machine has "
+            f"{format_bytes(total_bytes)}; start them on several by torchrun"
+        )
+
+
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
     from meshwright.execute.group import HOST
-    from meshwright.execute.launch import launch
+    from meshwright.execute.launch import TERMINATED, launch
 
     placement = resolve(graph, cluster, plan)
     devices = np.unique(placement.replica_device).tolist()
+    check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     hosts = [cluster.devices[device].host for device in devices]
     testbed = os.environ.get(VARIABLE)
-    environment = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
     if arguments.model:
         say(f"importing and calling {arguments.model}" if ":" in arguments.model else
             f"training {arguments.model} on {len(devices)} ranks")  # fmt: skip
@@ -80,9 +111,9 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         address = host_address(testbed, hosts[0])
         environment["GLOO_SOCKET_IFNAME"] = interface(testbed, hosts[0])
     else:
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     command = [sys.executable, "-m", "meshwright", *sys.argv[1:]]
-    return launch(
+    code = launch(
         command,
         len(devices),
         prefixes=prefixes,
@@ -91,6 +122,9 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         max_restarts=arguments.restarts,
         say=say,
     )
+    if code == TERMINATED:
+        say("terminated")
+    return code
 
 
 def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
@@ -113,11 +147,26 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         checkpoint=arguments.checkpoint,
         every=arguments.every,
         stall_seconds=arguments.stall,
+        is_checked=arguments.check,
         is_measured=arguments.emulate or arguments.output is not None,
     )
     outcome = run_rank(graph, cluster, plan, _builder(arguments, graph), settings, say)
     if outcome.rank == 0:
-        _present(arguments, graph, cluster, plan, outcome.run)
+        _present(arguments, graph, cluster, plan, outcome)
+        return _check_losses(outcome) if arguments.check else ExitCode.DONE
+    return ExitCode.DONE
+
+
+def _check_losses(outcome: "Outcome") -> int:
+    """Say how far the losses are from those of one process."""
+    pairs = zip(outcome.losses, outcome.plain_losses, strict=True)
+    worst = max((abs(one - other) / max(1.0, abs(other)) for one, other in pairs), default=0.0)
+    if worst > CHECK_TOLERANCE:
+        say(
+            f"error: losses must be those of one process to {CHECK_TOLERANCE:g}, are off {worst:.2g}"
+        )
+        return ExitCode.FAULT
+    say(f"losses are those of one process, to {worst:.1e}")
     return ExitCode.DONE
 
 
@@ -132,9 +181,12 @@ def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | No
     )
 
 
-def _present(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, run: Run) -> None:
-    predicted = simulate(graph, cluster, plan)
-    if arguments.output is not None:
+def _present(
+    arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, outcome: "Outcome"
+) -> None:
+    predicted, run = simulate(graph, cluster, plan), outcome.run
+    has_run = bool(run.step_seconds)
+    if arguments.output is not None and has_run:
         measured = measured_timeline(predicted.program, run)
         write_folder(
             arguments.output,
@@ -146,30 +198,33 @@ def _present(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, r
                 GRAPH_FILE: graph.save,
             },
         )
-    document = run_document(run, predicted.program, predicted.step_seconds)
+    document = run_document(outcome, predicted.program, predicted.step_seconds)
+    if not has_run:
+        say(f"nothing to train: {arguments.checkpoint} is at step {outcome.first_step} already")
     if arguments.json:
         print_json(document)
         return
-    for number, loss in enumerate(run.losses):
-        print(f"step {number + 1 + document['first_step']}: loss {loss:.6f}")
-    if run.step_seconds:
+    for number, loss in enumerate(outcome.losses, start=1):
+        print(f"step {number}: loss {loss:.6f}")
+    if has_run:
         say(
             f"{len(run.step_seconds)} steps, median {format_seconds(document['step_seconds'])} "
             f"(predicted {format_seconds(predicted.step_seconds)})"
         )
-    if arguments.output is not None:
+    if arguments.output is not None and has_run:
         say(f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`")
 
 
-def run_document(run: Run, program: Program, predicted_seconds: float) -> dict[str, Any]:
-    """A run in numbers."""
+def run_document(outcome: "Outcome", program: Program, predicted_seconds: float) -> dict[str, Any]:
+    """A run in numbers; its losses are those of all steps, its times those since `first_step`."""
+    run = outcome.run
     # The first step pays for caches and connections.
     steady = run.step_seconds[1:] or run.step_seconds
     return {
         "ranks": len(set(program.instructions["device"].tolist())),
         "steps": len(run.step_seconds),
-        "first_step": 0,
-        "losses": list(run.losses),
+        "first_step": outcome.first_step,
+        "losses": list(outcome.losses),
         "step_seconds": median(steady) if steady else None,
         "predicted_seconds": predicted_seconds,
         "is_emulated": run.is_emulated,

@@ -58,28 +58,26 @@ class _PartBinder:
 
     def _delay_writers(self, order: list[int]) -> list[int]:
         """A parameter must not change while an op of the step still has to read it."""
-        last_reader: dict[str, int] = {}
-        writers: dict[int, list[str]] = {}
+        if self.program.microbatches > 1:
+            return order  # a schedule's updates come last anyway
+        last_reader: dict[int, int] = {}
+        writers: dict[int, list[int]] = {}
         for k, instruction in enumerate(order):
             if self.kind[instruction] != Kind.COMPUTE:
                 continue
             step, op = self.lookup.step_of(instruction), int(self.rows["op"][instruction])
             kernel = step.ledger.kernels[op]
-            written = {step.roots[version] for version in kernel.made}
             for version in kernel.reads.values():
-                name = held_name(step, version)
-                if name is not None:
-                    last_reader[name] = k
-                    if step.roots[version] in written:
-                        writers.setdefault(instruction, []).append(name)
-        keys = {
-            instruction: (
-                max([k, *(last_reader[name] for name in writers.get(instruction, ()))]),
-                k,
-            )
-            for k, instruction in enumerate(order)
-        }
-        return sorted(order, key=lambda instruction: (keys[instruction][0], keys[instruction][1]))
+                if held_name(step, version) is not None:
+                    last_reader[version] = k
+            replaced = [step.ledger.versions[version].replaces for version in kernel.made]
+            writers[instruction] = [each for each in replaced if each in last_reader]
+        # Just after the last reader; what else runs keeps its place.
+        keys = {}
+        for k, instruction in enumerate(order):
+            last = max([k, *(last_reader[each] for each in writers.get(instruction, ()))])
+            keys[instruction] = last, last > k, k
+        return sorted(order, key=keys.__getitem__)
 
     def _place_starts(self) -> tuple[dict[int, list[int]], dict[int, int]]:
         """After which place of the main order each send and collective starts."""

@@ -3,11 +3,14 @@
 CPU tensors go through gloo, CUDA tensors through NCCL, or through gloo by way of the host where
 NCCL is not to be had (two ranks on one device). A gloo receive that is posted late starts its
 transfer late, and NCCL runs what is posted on one communicator in order; so receives are posted
-ahead, and under NCCL every ordered pair of ranks has a communicator of its own.
+ahead, and under NCCL every ordered pair of ranks has a communicator of its own. Gloo would run two
+collectives at once, so that both are done late; they wait in line instead, as programs have them.
 """
 
+import queue
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -48,6 +51,50 @@ class _Staged:
         self.target.copy_(self.host)
 
 
+@dataclass(slots=True)
+class _Queued:
+    """A collective that waits for its turn."""
+
+    start: Callable[[], Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.start().wait()
+        except BaseException as error:  # raised again by whoever waits
+            self.error = error
+        self.done.set()
+
+    def wait(self) -> None:
+        self.done.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class Line:
+    """Runs collectives one after the other, beside the threads that ask for them."""
+
+    def __init__(self) -> None:
+        self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
+        threading.Thread(target=self._serve, name="collectives", daemon=True).start()
+
+    def add(self, start: Callable[[], Any]) -> Work:
+        """Start a collective after all that came before."""
+        queued = _Queued(start)
+        self.queue.put(queued)
+        return queued
+
+    def close(self) -> None:
+        """End the thread after what it has."""
+        self.queue.put(None)
+
+    def _serve(self) -> None:
+        while (queued := self.queue.get()) is not None:
+            queued.run()
+            del queued
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Exchange:
     """The ways between this rank and the others."""
@@ -64,6 +111,8 @@ class Exchange:
     is_staged: bool
     """Whether what lies on the device goes by way of the host."""
     default: Any = None
+    line: Line | None = None
+    """Where collectives wait for each other; None: they do so by themselves."""
 
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to send a flat tensor of bytes to a device."""
@@ -104,16 +153,23 @@ class Exchange:
         """Start to gather equally long flat tensors of all members."""
         if self.is_staged:
             hosts = [torch.empty(each.shape, dtype=each.dtype) for each in flats]
-            work = dist.all_gather(hosts, own.cpu(), group=self.groups[group], async_op=True)
+            own = own.cpu()
+            work = self._in_turn(lambda: self._gather(hosts, own, group))
             return _StagedMany(work, hosts, list(flats))
-        work = dist.all_gather(list(flats), own, group=self.groups[group], async_op=True)
+        work = self._in_turn(lambda: self._gather(list(flats), own, group))
         return _Plain(work, (own, flats))
+
+    def _gather(self, flats: list[torch.Tensor], own: torch.Tensor, group: int) -> Any:
+        return dist.all_gather(flats, own, group=self.groups[group], async_op=True)
 
     def _collective(self, flat: torch.Tensor, start: Callable[[torch.Tensor], Any]) -> Work:
         if self.is_staged:
             host = flat.cpu()
-            return _Staged(start(host), host, flat)
-        return _Plain(start(flat), flat)
+            return _Staged(self._in_turn(lambda: start(host)), host, flat)
+        return _Plain(self._in_turn(lambda: start(flat)), flat)
+
+    def _in_turn(self, start: Callable[[], Any]) -> Any:
+        return start() if self.line is None else self.line.add(start)
 
 
 @dataclass(slots=True)
@@ -174,11 +230,14 @@ def open_exchange(
         channels=channels,
         is_staged=device.type == "cuda" and backend == "gloo",
         default=dist.group.WORLD,
+        line=Line() if backend == "gloo" and made else None,
     )
 
 
 def close_exchange(exchange: Exchange) -> None:
     """Give the process groups back."""
+    if exchange.line is not None:
+        exchange.line.close()
     for group in {id(each): each for each in exchange.groups.values()}.values():
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
             dist.destroy_process_group(group)

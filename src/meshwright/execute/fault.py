@@ -17,11 +17,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshwright.errors import MeshwrightError
+from meshwright.errors import InputError, MeshwrightError
 from meshwright.files import write_bytes
 
 RUN_FOLDER = "MESHWRIGHT_RUN_DIR"
 """The launcher's environment variable: the folder for reports."""
+FAILED, REFUSED = 1, 2
+"""How a process ends that met an error, and one whose input breaks a rule."""
 MESSAGE_LIMIT = 500
 """Characters of an error's text; NCCL's can fill a screen."""
 
@@ -59,6 +61,8 @@ class Report:
     is_consequence: bool
     """Whether another rank's end is the likely reason."""
     traceback: str
+    is_refusal: bool = False
+    """Whether what the user gave breaks a rule: to start again would not help."""
 
 
 def run_folder() -> Path | None:
@@ -105,6 +109,7 @@ def make_report(rank: int, device: str, error: BaseException) -> Report:
         message=f"{name_rank(rank, device)}: {describe_error(error)}",
         is_consequence=is_consequence(error),
         traceback="".join(traceback.format_exception(error)),
+        is_refusal=isinstance(error, InputError),
     )
 
 
@@ -163,7 +168,7 @@ def reported_errors(
     *,
     end: Callable[[int], None] = end_process,
 ) -> Iterator[None]:
-    """Around all that a rank does: an error becomes a report and the process ends with 1.
+    """Around all that a rank does: an error becomes a report and the process ends with 1 or 2.
 
     `folder` is `run_folder()`. Ctrl-C ends it with 130 and without a report; SystemExit passes.
     """
@@ -174,5 +179,6 @@ def reported_errors(
     except KeyboardInterrupt:
         end(130)
     except BaseException as error:  # torch's CheckpointException is not an Exception
-        tell(make_report(rank, device, error), folder)
-        end(1)
+        report = make_report(rank, device, error)
+        tell(report, folder)
+        end(REFUSED if report.is_refusal else FAILED)

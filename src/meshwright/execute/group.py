@@ -1,6 +1,7 @@
-"""One rank's place among the others: the process group, its watch, and a common clock.
+"""One rank's place among the others: the store, the process group, its watch, and a common clock.
 
-Reads the variables that torchrun sets, and so does `meshwright.execute.launch`.
+Decides how long ranks wait for each other at the start. Reads the variables that torchrun sets, or
+`meshwright.execute.launch`.
 """
 
 import os
@@ -14,16 +15,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.errors import InputError
-from meshwright.execute.fault import run_folder
+from meshwright.errors import InputError, RankError, some
+from meshwright.execute.fault import end_process, run_folder
+from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
 
 HOST = "MESHWRIGHT_HOST"
 """The launcher's variable: the host of the cluster that a rank plays."""
 TIMEOUT_SECONDS = 24 * 3600.0
 """torch's own; a rank that hangs is found by the watch long before."""
-RENDEZVOUS_SECONDS = 300.0
+JOIN_SECONDS = 60.0
+"""So long, or as long as a rank may be silent later on, others wait for one to start: importing
+torch from a cold disk takes longer than any step."""
 
+_SAY_SECONDS = 5.0
 _ROUNDS = 16
 _AHEAD_SECONDS = 0.02
 """A common start is fixed so much ahead that all have heard of it."""
@@ -64,14 +69,78 @@ def pick_backend(device: torch.device, backend: str | None) -> str:
     return "nccl" if device.type == "cuda" and not shares else "gloo"
 
 
+def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
+    """A connection of its own to the store that all ranks of this attempt share.
+
+    `may_serve`: the first rank serves it, unless torchrun's agent does.
+    """
+    rank, _ = own_rank()
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        store = dist.TCPStore(  # type: ignore[attr-defined]
+            address,
+            port,
+            is_master=may_serve and rank == 0 and not _is_agents(),
+            timeout=timedelta(seconds=limit_seconds),
+            wait_for_workers=False,
+        )
+    except dist.DistNetworkError as error:
+        if rank == 0 or not may_serve:
+            raise
+        who = "torchrun" if _is_agents() else "rank 0"
+        raise RankError(
+            "the start", f"{who} opened no store at {address}:{port} in {limit_seconds:.0f} s"
+        ) from error
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"meshwright/{attempt}", store)  # type: ignore[attr-defined]
+
+
+def _is_agents() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def meet(stall_seconds: float) -> tuple[Any, list[str]]:
+    """Wait until all ranks are there; a store, None for one rank alone, and the host of each."""
+    rank, count = own_rank()
+    host = os.environ.get(HOST) or socket.gethostname()
+    if count == 1:
+        return None, [host]
+    limit_seconds = max(stall_seconds, JOIN_SECONDS)
+    store = open_store(limit_seconds, may_serve=True)
+    hosts = exchange_hosts(store, rank, count, host, limit_seconds)
+    store.set_timeout(timedelta(seconds=TIMEOUT_SECONDS))  # from here on, the watch decides
+    return store, hosts
+
+
+def exchange_hosts(store: Any, rank: int, count: int, host: str, limit_seconds: float) -> list[str]:
+    """The host of every rank, once all have named theirs."""
+    store.set(f"host/{rank}", host)
+    keys = [f"host/{each}" for each in range(count)]
+    try:
+        store.wait(keys, timedelta(seconds=limit_seconds))
+    except dist.DistStoreError:
+        late = [f"rank {each}" for each, key in enumerate(keys) if not store.check([key])]
+        raise RankError(
+            "the start", f"{some(late)} did not join within {limit_seconds:.0f} s"
+        ) from None
+    return [store.get(key).decode() for key in keys]
+
+
 @contextmanager
-def joined_group(backend: str) -> Iterator[None]:
+def joined_group(backend: str, store: Any, watch: Watch | None) -> Iterator[None]:
     """While this holds, this rank is in torch's default process group; alone it needs none."""
-    _, count = own_rank()
+    rank, count = own_rank()
     if count == 1 or dist.is_initialized():
         yield
         return
-    dist.init_process_group(backend, timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    with waiting(watch, "joining the process group"):
+        dist.init_process_group(
+            backend,
+            store=store,
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=TIMEOUT_SECONDS),
+        )
     try:
         yield
     finally:
@@ -85,14 +154,13 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
     if count == 1:
         yield None
         return
-    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     watch = Watch(
         rank,
         devices,
-        _make_store,
+        lambda: open_store(JOIN_SECONDS),
         stall_seconds,
         run_folder(),
-        store_rank=NOBODY if is_agents else 0,
+        store_rank=NOBODY if _is_agents() else 0,
     )
     watch.start()
     try:
@@ -101,14 +169,42 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
         watch.stop()
 
 
-def _make_store() -> Any:
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    limit = timedelta(seconds=RENDEZVOUS_SECONDS)
-    store = dist.TCPStore(  # type: ignore[attr-defined]
-        address, port, is_master=False, timeout=limit
-    )
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"meshwright/{attempt}", store)  # type: ignore[attr-defined]
+@contextmanager
+def waiting(progress: Progress | None, doing: str) -> Iterator[None]:
+    """While this holds, this rank waits for all others: one that hangs will be found."""
+    rank, count = own_rank()
+    if progress is None:
+        yield
+        return
+    progress.doing = doing
+    progress.count += 1
+    progress.waits_for = tuple(each for each in range(count) if each != rank) or NOBODY
+    try:
+        yield
+    finally:
+        progress.waits_for = NOBODY
+        progress.count += 1
+
+
+@contextmanager
+def shown_once() -> Iterator[None]:
+    """Without a launcher of ours: of ranks that refuse their input alike, one says so."""
+    try:
+        yield
+    except InputError as error:
+        if run_folder() is None and not _is_first_to_say(str(error)):
+            end_process(1)
+        raise
+
+
+def _is_first_to_say(text: str) -> bool:
+    _, count = own_rank()
+    if count == 1:
+        return True
+    try:
+        return int(open_store(_SAY_SECONDS).add(f"said/{text}", 1)) == 1
+    except RuntimeError:  # better said twice than not at all
+        return True
 
 
 def gather(value: Any) -> list[Any]:
@@ -118,11 +214,6 @@ def gather(value: Any) -> list[Any]:
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
-
-
-def host_names() -> list[str]:
-    """The host of every rank."""
-    return [str(each) for each in gather(os.environ.get(HOST) or socket.gethostname())]
 
 
 class CommonClock:

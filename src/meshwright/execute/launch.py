@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.fault import RUN_FOLDER, Report, read_reports, show_line
+from meshwright.execute.fault import (
+    FAILED,
+    REFUSED,
+    RUN_FOLDER,
+    Report,
+    read_reports,
+    show_line,
+)
 from meshwright.execute.process import Guard, Rank, start_rank
 
 POLL_SECONDS = 0.02
@@ -51,9 +58,10 @@ def launch(
 ) -> int:
     """Run `command` once a rank until all end with 0; the exit code for the shell.
 
-    When a rank fails, all end, the cause is said once, and all start again while restarts are left.
-    `prefixes` has a rank's first arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and
-    raises KeyboardInterrupt; SIGTERM ends them and gives 143.
+    When a rank fails, all end, the cause is said once, and all start again while restarts are left
+    (else 1), but not where a rank refused what the user gave (2). `prefixes` has a rank's first
+    arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and raises KeyboardInterrupt; SIGTERM
+    ends them and gives 143.
     """
     if num_ranks < 1:
         raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
@@ -68,14 +76,14 @@ def launch(
                 variables |= {"TORCHELASTIC_RESTART_COUNT": str(restart)}
                 variables |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
                 variables |= {"MASTER_ADDR": master_address, "MASTER_PORT": str(find_free_port())}
-                has_failed = _attempt(arguments, variables, Path(name), grace_seconds, signals, say)
+                code = _attempt(arguments, variables, Path(name), grace_seconds, signals, say)
             if signal.SIGINT in signals.numbers:
                 raise KeyboardInterrupt
             if signals.numbers:
                 return TERMINATED
-            if not has_failed:
-                return 0
-    return 1
+            if code != FAILED:
+                return code
+    return FAILED
 
 
 @contextmanager
@@ -139,8 +147,8 @@ def _attempt(
     grace_seconds: float,
     signals: _Signals,
     say: Say,
-) -> bool:
-    """Start all ranks and wait for them; whether one has failed. None is left in any case."""
+) -> int:
+    """Start all ranks and wait for them; the exit code. None is left in any case."""
     ranks: list[Rank] = []
     with Guard(folder) as guard:
         try:
@@ -148,13 +156,13 @@ def _attempt(
                 environment = make_environment(variables, rank, len(arguments))
                 ranks.append(start_rank(argv, environment, guard))
             if not _wait(ranks, folder, signals):
-                return False
+                return 0
             cause = _find_cause(ranks, folder, signals)
         finally:
             _end_all(ranks, guard, grace_seconds, signals)
     if cause is not None and not signals.numbers:
         _say_cause(cause, say)
-    return True
+    return REFUSED if isinstance(cause, Report) and cause.is_refusal else FAILED
 
 
 def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:

@@ -1,7 +1,6 @@
 """One rank of a run from start to end: join, build, train or emulate, measure, keep checkpoints."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,28 +21,28 @@ from meshwright.execute.emulate import Emulation
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.fault import reported_errors, run_folder
 from meshwright.execute.group import (
-    CommonClock,
     gather,
-    host_names,
     joined_group,
+    meet,
     own_rank,
     pick_backend,
     pick_device,
+    shown_once,
+    waiting,
     watched,
 )
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.plain import train_plainly
 from meshwright.execute.ranks import assign_ranks
+from meshwright.execute.recorder import Recorder
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
-from meshwright.execute.walk import Progress, Times, Walk
+from meshwright.execute.walk import Progress, Walk
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
 
-TIMED_STEPS = 3
-"""The last so many steps are timed instruction by instruction; the middle one is kept."""
-
-Data = Callable[[int], tuple[Any, ...]]
-"""From the number of a step to the model's arguments."""
+_LOSSES = "losses of the run"
+"""The name in a checkpoint of the loss of every step; no parameter's has spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,8 @@ class Settings:
     checkpoint: Path | None = None
     every: int = 100
     stall_seconds: float = 120.0
+    is_checked: bool = False
+    """Whether the first rank also trains in the plain way, to compare losses."""
     is_measured: bool = True
     """Whether steps start together and are timed, which costs a barrier a step."""
 
@@ -73,8 +74,11 @@ class Outcome:
     rank: int
     run: Run
     first_step: int
-    """Greater than zero where a checkpoint was resumed."""
-    remark: str = ""
+    """Greater than zero where a checkpoint was resumed; `run` has the steps from there on."""
+    losses: tuple[float, ...] = ()
+    """Of all steps, also of those before the checkpoint."""
+    plain_losses: tuple[float, ...] = ()
+    """Of plain training in one process, where that was asked for."""
 
 
 def run_rank(
@@ -90,23 +94,26 @@ def run_rank(
     An error ends the process, after it was reported.
     """
     rank, _ = own_rank()
-    with reported_errors(rank, "", run_folder()):
+    with reported_errors(rank, "", run_folder()), shown_once():
         lowered = lower_frozen(graph, cluster, plan)
         device = pick_device("cpu" if build is None else settings.device)
-        with joined_group(pick_backend(device, settings.backend)):
-            rank_of = assign_ranks(cluster, lowered.devices, host_names())
-            names = _names_by_rank(cluster, rank_of)
-            with (
-                reported_errors(rank, names[rank], run_folder()),
-                watched(names, settings.stall_seconds) as watch,
-            ):
-                if build is None:
-                    return _emulate(lowered, rank_of, rank, settings, watch)
-                return _train(graph, lowered, rank_of, rank, device, build, settings, watch, say)
+        store, hosts = meet(settings.stall_seconds)
+        rank_of = assign_ranks(cluster, lowered.devices, hosts)
+        names = names_by_rank(cluster, rank_of)
+        with (
+            reported_errors(rank, names[rank], run_folder()),
+            shown_once(),
+            watched(names, settings.stall_seconds) as watch,
+            joined_group(pick_backend(device, settings.backend), store, watch),
+        ):
+            if build is None:
+                return _emulate(lowered, rank_of, rank, settings, watch)
+            return _train(graph, lowered, rank_of, rank, device, build, settings, watch, say)
     raise AssertionError("an error ends the process")
 
 
-def _names_by_rank(cluster: Cluster, rank_of: tuple[int, ...]) -> list[str]:
+def names_by_rank(cluster: Cluster, rank_of: tuple[int, ...]) -> list[str]:
+    """The name of the device that each rank runs."""
     named = {rank: cluster.devices[k].name for k, rank in enumerate(rank_of) if rank >= 0}
     return [named[rank] for rank in sorted(named)]
 
@@ -123,9 +130,12 @@ def _emulate(
         program=program, rows=lowered.rows, split=lowered.split, steps=None, start=lowered.start
     )
     part = bind_part(lookup, rank_of.index(rank))
-    exchange = open_exchange(torch.device("cpu"), rank_of, program.groups, *communication(program))
+    with waiting(watch, "making process groups"):
+        exchange = open_exchange(
+            torch.device("cpu"), rank_of, program.groups, *communication(program)
+        )
     walk = Walk(program, part, exchange, Emulation(program, part, exchange), watch)
-    recorder = _Recorder(lowered, settings)
+    recorder = Recorder(lowered, settings.steps, watch, is_measured=settings.is_measured)
     for _ in range(settings.steps):
         recorder.step(lambda times: walk.run({}, times))
     run = recorder.finish(is_emulated=True, losses=(), software={"torch": str(torch.__version__)})
@@ -145,9 +155,17 @@ def _train(
     watch: Progress | None,
     say: Callable[[str], None],
 ) -> Outcome:
+    with waiting(watch, "looking for a checkpoint"):
+        found = find_checkpoint(settings.checkpoint)
+    if found is not None and found[0] >= settings.steps:
+        return _nothing_to_do(lowered, rank, device, found)
+    _note(watch, "building the model")
     deferred = record(build, settings.seed)
+    with waiting(watch, "all ranks to build the model"):  # a factory may hang
+        gather(None)
     if deferred.remark and rank == 0:
         say(deferred.remark)
+    _note(watch, "tracing the step")
     trainer = Trainer(
         lowered,
         deferred.workload,
@@ -165,40 +183,105 @@ def _train(
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(graph, trainer.steps.any())
-    first = resume(trainer, settings.checkpoint)
+    _note(watch, "reading the checkpoint")
+    losses = resume(trainer, found)
+    first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
     args, kwargs = _real_inputs(deferred)
-    recorder = _Recorder(lowered, settings)
-    for step in range(first, settings.steps):
+    recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
+    for step in range(first + 1, settings.steps + 1):
         recorder.step(lambda times: trainer.step(args, kwargs, times=times))
-        if settings.checkpoint and ((step + 1) % settings.every == 0 or step + 1 == settings.steps):
-            save_checkpoint(settings.checkpoint, step + 1, trainer.state, group=control_group())
+        if settings.checkpoint and (step % settings.every == 0 or step == settings.steps):
+            with waiting(watch, f"writing the checkpoint of step {step}"):
+                losses += _take_losses(trainer)
+                save_state(settings.checkpoint, trainer, losses)
+    with waiting(watch, "the end"):
+        losses += _take_losses(trainer)
+        calls = _calls(graph, trainer)
     run = recorder.finish(
         is_emulated=False,
-        losses=trainer.gather_losses(),
+        losses=losses[first:],
         software=device_software(device),
-        calls=_calls(graph, trainer),
+        calls=calls,
     )
     trainer.close()
-    return Outcome(rank=rank, run=run, first_step=first, remark=deferred.remark)
+    plain: list[float] = []
+    if settings.is_checked and rank == 0:
+        _note(watch, "training in one process")
+        plain = train_plainly(
+            deferred,
+            args,
+            kwargs,
+            steps=settings.steps,
+            optimizer=settings.optimizer,
+            learning_rate=settings.learning_rate,
+            device=device,
+        )
+    return Outcome(
+        rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
+    )
 
 
-def control_group() -> Any:
-    """The process group that checkpoints are agreed on in."""
-    return dist.group.WORLD if dist.is_initialized() else None
+def _note(watch: Progress | None, doing: str) -> None:
+    """Say what is begun, to those who watch."""
+    if watch is not None:
+        watch.doing = doing
+        watch.count += 1
 
 
-def resume(trainer: Trainer, folder: Path | None) -> int:
-    """Load the latest checkpoint of a folder; the number of steps that it is after."""
+def _nothing_to_do(
+    lowered: Lowered, rank: int, device: torch.device, found: tuple[int, Path]
+) -> Outcome:
+    """The outcome where the checkpoint is that of the last step already."""
+    program = lowered.program
+    missing = np.full(program.num_instructions, np.nan)
+    run = Run(
+        device_names=program.device_names,
+        step_seconds=(),
+        start=missing,
+        finish=missing,
+        software=device_software(device),
+    )
+    return Outcome(rank=rank, run=run, first_step=found[0], losses=tuple(_read_losses(*found)))
+
+
+def find_checkpoint(folder: Path | None) -> tuple[int, Path] | None:
+    """The latest checkpoint of a folder, the same on all ranks; how many steps it is after."""
     found = latest_checkpoint(folder) if folder else None
-    found = gather(found)[0]  # of the first rank, should they look at different moments
+    first: tuple[int, Path] | None = gather(found)[0]  # they may look at different moments
+    return first
+
+
+def resume(trainer: Trainer, found: tuple[int, Path] | None) -> list[float]:
+    """Go on where a checkpoint left off; the losses until then."""
     if found is None:
-        return 0
+        return []
     step, path = found
     load_checkpoint(path, trainer.state)
+    trainer.spread_copies()
     trainer.num_steps = step
-    return int(step)
+    return _read_losses(step, path)
+
+
+def _read_losses(step: int, path: Path) -> list[float]:
+    losses = torch.zeros(step, dtype=torch.float64)
+    load_checkpoint(path, {_LOSSES: losses})
+    return [float(each) for each in losses.tolist()]
+
+
+def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
+    """Write a checkpoint of the steps so far and their losses; all ranks call it."""
+    state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
+    group = dist.group.WORLD if dist.is_initialized() else None
+    save_checkpoint(folder, trainer.num_steps, state, group=group)
+
+
+def _take_losses(trainer: Trainer) -> list[float]:
+    """The losses of the steps since they were last taken; all ranks call it."""
+    losses = trainer.gather_losses()
+    trainer.losses.clear()
+    return losses
 
 
 def _real_inputs(deferred: Deferred) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -221,70 +304,3 @@ def _calls(graph: Graph, trainer: Trainer) -> dict[str, str]:
     for part in gather(found):
         merged |= part
     return merged
-
-
-class _Recorder:
-    """Times steps, and the last of them instruction by instruction."""
-
-    def __init__(self, lowered: Lowered, settings: Settings) -> None:
-        self.lowered, self.settings = lowered, settings
-        self.clock = CommonClock()
-        self.spans: list[tuple[float, float]] = []
-        self.times: dict[int, Times] = {}
-
-    def step(self, run: Callable[[Times | None], None]) -> None:
-        """Run a step, with times to fill where it is one of the last."""
-        number = len(self.spans)
-        times = None
-        if self.settings.is_measured:
-            began = self.clock.start_together()
-            if number >= self.settings.steps - TIMED_STEPS:
-                times = self.times[number] = Times()
-        else:
-            began = self.clock.now()
-        run(times)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        self.spans.append((began, self.clock.now()))
-
-    def finish(
-        self,
-        *,
-        is_emulated: bool,
-        losses: Any,
-        software: dict[str, str],
-        calls: dict[str, str] | None = None,
-    ) -> Run:
-        """The run; all ranks call it."""
-        spans = np.array(gather(self.spans)).reshape(-1, len(self.spans), 2)
-        seconds = spans[:, :, 1].max(axis=0) - spans[:, :, 0].min(axis=0)
-        program = self.lowered.program
-        start, finish = np.full((2, program.num_instructions), np.nan)
-        middle = 0
-        if self.times:
-            timed = sorted(self.times)
-            middle = timed[int(np.argsort(seconds[timed])[len(timed) // 2])]
-            origin = float(spans[:, middle, 0].min()) + self.clock.offset
-            for offset, own in gather((self.clock.offset, self.times[middle])):
-                shift = origin - self.clock.offset + offset
-                for instruction, moment in own.start.items():
-                    start[instruction] = moment - shift
-                for instruction, moment in own.finish.items():
-                    finish[instruction] = moment - shift
-            finish = np.fmax(finish, start)
-        return Run(
-            device_names=program.device_names,
-            losses=tuple(losses),
-            step_seconds=tuple(seconds.tolist()),
-            start=start,
-            finish=finish,
-            is_emulated=is_emulated,
-            software=software,
-            measured_step=middle,
-            calls=calls or {},
-        )
-
-
-def is_first() -> bool:
-    """Whether this process is the rank that speaks for all."""
-    return os.environ.get("RANK", "0") == "0"

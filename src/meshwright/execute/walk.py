@@ -22,6 +22,9 @@ from meshwright.program.program import Kind, Program
 AHEAD_BYTES = 256 * 2**20
 """Receives are posted ahead for so many bytes, and always the next one from every peer."""
 
+_COLLECTIVES = -1
+"""Stands for the peer of collectives, which are complete in their order."""
+
 clock = time.perf_counter
 """CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
 
@@ -179,7 +182,7 @@ class Walk:
         else:
             if self.times is not None:
                 self.times.start[item.instruction] = clock()
-            self.pending[item.instruction] = _Pending(*self.worker.collect(item))
+            self._wait_for(item.instruction, _Pending(*self.worker.collect(item)), _COLLECTIVES)
 
     def _send(self, item: Start) -> None:
         flat = self.worker.pack(item)
@@ -203,10 +206,13 @@ class Walk:
         pending = _Pending(work, lambda: self.worker.accept(receive, flat), flat.numel())
         self.posted_bytes += pending.size
         self.posted_from[receive.peer] = self.posted_from.get(receive.peer, 0) + 1
-        self.pending[receive.instruction] = pending
+        self._wait_for(receive.instruction, pending, receive.peer)
+
+    def _wait_for(self, instruction: int, pending: _Pending, peer: int) -> None:
+        self.pending[instruction] = pending
         if self.times is not None:
             pending.done = threading.Event()
-            self.waiters.add(receive.peer, pending, receive.instruction, self.times)
+            self.waiters.add(peer, pending, instruction, self.times)
 
     def _await(self, instruction: int) -> None:
         """Wait for a receive or collective; what has not been posted by now is."""
@@ -292,7 +298,7 @@ class _Sends:
 
 
 class _Waiters:
-    """A thread for every peer that notes when each receive is complete."""
+    """A thread for every peer that notes when each receive is complete, and one for collectives."""
 
     def __init__(self) -> None:
         self.queues: dict[int, queue.SimpleQueue[tuple[_Pending, int, Times] | None]] = {}

@@ -1,0 +1,121 @@
+"""Training by a plan from a script of one's own, one process a device, under torchrun.
+
+The script gives every rank the same model, batches and calls; each takes its share.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshwright.capture.deferred import Deferred
+from meshwright.capture.device import device_software
+from meshwright.capture.workload import Workload
+from meshwright.cluster.cluster import Cluster
+from meshwright.execute.apart import check_apart
+from meshwright.execute.group import (
+    joined_group,
+    meet,
+    own_rank,
+    pick_backend,
+    pick_device,
+    waiting,
+    watched,
+)
+from meshwright.execute.ranks import assign_ranks
+from meshwright.execute.recorder import Recorder
+from meshwright.execute.session import Settings, find_checkpoint, names_by_rank, resume, save_state
+from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
+from meshwright.execute.walk import Progress
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan
+from meshwright.simulate.measured import measured_timeline
+from meshwright.simulate.timeline import Timeline
+
+
+@dataclass(slots=True)
+class Training:
+    """This process's part in a run; every rank makes the same calls."""
+
+    rank: int
+    lowered: Lowered
+    trainer: Trainer
+    watch: Progress | None
+    earlier: list[float]
+    """Losses until the checkpoint that was resumed."""
+
+    @property
+    def num_steps(self) -> int:
+        """Steps so far, with those before the checkpoint."""
+        return self.trainer.num_steps
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Train on one batch, which is given whole: this rank takes its rows."""
+        self.trainer.step(args, kwargs)
+
+    def losses(self) -> list[float]:
+        """The loss of every step so far."""
+        with waiting(self.watch, "adding up losses"):
+            return [*self.earlier, *self.trainer.gather_losses()]
+
+    def measure(self, *args: Any, **kwargs: Any) -> Timeline:
+        """Train on one batch as `step` does, and time every instruction of every rank."""
+        recorder = Recorder(self.lowered, 1, self.watch)
+        recorder.step(lambda times: self.trainer.step(args, kwargs, times=times))
+        run = recorder.finish(
+            is_emulated=False, losses=(), software=device_software(self.trainer.device)
+        )
+        return measured_timeline(self.lowered.program, run)
+
+    def save(self, folder: str | Path) -> None:
+        """Write a checkpoint, which loads under any plan of the same model."""
+        losses = self.losses()
+        with waiting(self.watch, f"writing the checkpoint of step {self.num_steps}"):
+            save_state(Path(folder), self.trainer, losses)
+
+    def resume(self, folder: str | Path) -> int:
+        """Go on from the latest checkpoint of a folder, if there is one; the steps so far."""
+        with waiting(self.watch, "looking for a checkpoint"):
+            found = find_checkpoint(Path(folder))
+        self.earlier = resume(self.trainer, found)
+        return self.num_steps
+
+
+@contextmanager
+def open_training(
+    graph: Graph, cluster: Cluster, plan: Plan, source: Workload | Deferred, settings: Settings
+) -> Iterator[Training]:
+    """While this holds, this process is a rank of the run."""
+    rank, _ = own_rank()
+    deferred = source if isinstance(source, Deferred) else None
+    workload = source.workload if isinstance(source, Deferred) else source
+    lowered = lower_frozen(graph, cluster, plan)
+    device = pick_device(settings.device)
+    store, hosts = meet(settings.stall_seconds)
+    rank_of = assign_ranks(cluster, lowered.devices, hosts)
+    with (
+        watched(names_by_rank(cluster, rank_of), settings.stall_seconds) as watch,
+        joined_group(pick_backend(device, settings.backend), store, watch),
+    ):
+        trainer = Trainer(
+            lowered,
+            workload,
+            graph,
+            rank=rank,
+            device=device,
+            optimizer=settings.optimizer,
+            autocast=settings.autocast,
+            learning_rate=settings.learning_rate,
+            is_mean=settings.is_mean,
+            seed=settings.seed,
+            real=deferred.real if deferred else None,
+            rank_of=rank_of,
+            progress=watch,
+        )
+        if not settings.allows_local_statistics and lowered.divides_batch:
+            check_apart(graph, trainer.steps.any())
+        yield Training(rank, lowered, trainer, watch, [])
+        with waiting(watch, "the end"):
+            trainer.gather_losses()  # nobody leaves while others still need it
+        trainer.close()

@@ -1,0 +1,96 @@
+"""Plans of every kind for small captured graphs, and a rank's share in training by one."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from small_models import make_workload
+
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync, place_ops
+from meshwright.search.chain import make_chain, stages_plan
+from meshwright.search.consecutive import equal_stages
+from meshwright.search.instance import make_instance
+from small import connected
+
+LEARNING_RATE = 1e-2
+OPTIMIZER = "momentum"
+
+
+def device_names(count: int) -> tuple[str, ...]:
+    return tuple(f"d{number}" for number in range(count))
+
+
+def random_placement(graph: Graph, count: int, seed: int) -> Plan:
+    """Every op anywhere, but those that share state together; the order is random, too."""
+    draw = random.Random(seed)
+    of_group: dict[int, int] = {}
+    devices = []
+    for group in graph.group.tolist():
+        device = draw.randrange(count)
+        devices.append(of_group.setdefault(group, device) if group >= 0 else device)
+    priorities = [draw.random() for _ in devices] if seed % 2 else []
+    return place_ops(graph.op_names, devices, device_names(count), priorities)
+
+
+def data_plan(
+    graph: Graph, count: int, shares: Sequence[float] = (), sync: Sync = Sync.ALL_REDUCE
+) -> Plan:
+    part = Part(ops=graph.op_names, devices=device_names(count), shares=tuple(shares), sync=sync)
+    return Plan(parts=(part,))
+
+
+def pipeline_plan(
+    graph: Graph,
+    count: int,
+    stages: int,
+    kind: ScheduleKind,
+    microbatches: int,
+    *,
+    shares: Sequence[float] = (),
+) -> Plan:
+    """Stages of about as many blocks, each on count / stages devices (fewer devices: in turn)."""
+    cluster = connected(count)
+    chain = make_chain(make_instance(graph, cluster), [0])
+    ends = equal_stages(np.ones(chain.num_blocks), stages)
+    homes = (
+        np.split(np.arange(count), stages)
+        if stages <= count
+        else [np.array([number % count]) for number in range(stages)]
+    )
+    plan = stages_plan(graph, cluster, chain, ends, homes, microbatches)
+    if shares:
+        plan = replace(
+            plan, parts=tuple(replace(part, shares=tuple(shares)) for part in plan.parts)
+        )
+    if len(plan.parts) > stages:  # tied weights: the end is a stage on the first one's devices
+        return plan
+    return replace(plan, schedule=Schedule(kind=kind, microbatches=microbatches))
+
+
+def train_rank(
+    rank: int, name: str, graph: Graph, plan: Plan, steps: int
+) -> tuple[list[float], dict[str, Any]]:
+    """Train a few steps on one rank: all losses, and what the rank holds."""
+    import torch
+
+    from meshwright.execute.trainer import Trainer, lower_frozen
+
+    workload = make_workload(name)
+    trainer = Trainer(
+        lower_frozen(graph, connected(4), plan),
+        workload,
+        graph,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=OPTIMIZER,
+        learning_rate=LEARNING_RATE,
+    )
+    for _ in range(steps):
+        trainer.step(workload.args)
+    losses = trainer.gather_losses()
+    state = {key: each.clone() for key, each in trainer.state.items()}
+    trainer.close()
+    return losses, state

@@ -1,0 +1,367 @@
+"""`meshwright run` in real processes that are killed, stopped, interrupted, or given nonsense."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_plans import data_plan, pipeline_plan
+
+from meshwright.cli.run import check_memory
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError, RankError
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan, ScheduleKind
+from meshwright.source import capture_model
+from meshwright.units import GIB
+from small import connected
+
+torch = pytest.importorskip("torch")
+
+MARKER = "MESHWRIGHT_TEST_MARKER"
+STEPS, EVERY = 24, 2
+FACTORIES = """
+import os, time, torch
+from small_models import Language
+
+def make(words=40, layers=2):
+    return Language(is_tied=False, layers=layers), (torch.randint(0, words, (16, 6)),)
+
+def train():
+    return make()
+
+def outside():
+    return make(words=400)
+
+def other():
+    return make(layers=1)
+
+def sleepy():
+    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(1000)
+    return make()
+"""
+
+
+@dataclass(slots=True)
+class Place:
+    """A folder with plans and the factories, and the processes started in it."""
+
+    folder: Path
+    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def start(self, plan: str, *options: str, launcher: Sequence[str] = ()) -> Any:
+        """`meshwright run` of a plan; `launcher` is torchrun's command."""
+        paths = [str(self.folder), str(Path(__file__).parent), str(Path(__file__).parents[1])]
+        dropped = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        environment = {key: each for key, each in os.environ.items() if key not in dropped}
+        environment |= {"PYTHONPATH": os.pathsep.join(paths), MARKER: self.marker}
+        return subprocess.Popen(
+            [sys.executable, *(launcher or ("-m", "meshwright")), "run", plan, *options],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, plan: str, *options: str) -> tuple[int, str, list[str]]:
+        """Exit code, standard output and what was said."""
+        process = self.start(plan, *options)
+        out, said = process.communicate(timeout=200)
+        return process.returncode, out, said.splitlines()
+
+    def ranks(self) -> dict[int, int]:
+        """Process numbers by rank."""
+        return {int(known["RANK"]): pid for pid, known in self.marked() if "RANK" in known}
+
+    def marked(self) -> list[tuple[int, dict[str, str]]]:
+        """What still runs of all that was started here, and its environment."""
+        found = []
+        for path in Path("/proc").iterdir():
+            try:
+                data = (path / "environ").read_bytes() if path.name.isdigit() else b""
+            except OSError:  # it has ended meanwhile
+                continue
+            if self.marker.encode() in data:
+                pairs = data.decode(errors="replace").split("\0")
+                known = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                found.append((int(path.name), known))
+        return found
+
+    def saved_step(self, checkpoints: str) -> int:
+        """The step of the latest checkpoint."""
+        names = [path.name[5:] for path in (self.folder / checkpoints).glob("step-*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def tensors(self, checkpoints: str) -> dict[str, bytes]:
+        """The bits of a folder's last checkpoint."""
+        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+        file = self.folder / f"{checkpoints}.pt"
+        path = self.folder / checkpoints / f"step-{self.saved_step(checkpoints):08d}"
+        dcp_to_torch_save(path, file)
+        return {name: each.numpy().tobytes() for name, each in torch.load(file).items()}
+
+
+def save_plan(folder: Path, graph: Graph, cluster: Cluster, plan: Plan) -> None:
+    folder.mkdir()
+    graph.save(folder / "graph.json.gz")
+    cluster.save(folder / "cluster.yaml")
+    plan.save(folder / "plan.json")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the factories and plans of one device, of two stages, and of two replicas."""
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "factories.py").write_text(FACTORIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        graph = capture_model("factories:train")
+    save_plan(folder / "single", graph, connected(1), data_plan(graph, 1))
+    save_plan(folder / "data", graph, connected(2), data_plan(graph, 2))
+    pipeline = pipeline_plan(graph, 2, 2, ScheduleKind.ONE_F_ONE_B, 4)
+    save_plan(folder / "pipeline", graph, connected(2), pipeline)
+    return folder
+
+
+@pytest.fixture
+def place(plans: Path) -> Iterator[Place]:
+    """A place in which no process may be left."""
+    made = Place(plans)
+    yield made
+    left = made.marked()
+    for pid, _ in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == []
+    for path in plans.glob("kept*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def training(checkpoints: str, *more: str, steps: int = STEPS) -> list[str]:
+    options = ["--model", "factories:train", "--json", "--steps", str(steps), *more]
+    return [*options, "--checkpoint", checkpoints, "--every", str(EVERY)]
+
+
+def wait_until(claim: Callable[[], Any], seconds: float = 120.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := claim()):
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+    return found
+
+
+def kill_when_saved(place: Place, checkpoints: str, step: int, draw: random.Random) -> int:
+    """SIGKILL for a random rank, soon after the checkpoint of a step; which is there by then."""
+    wait_until(lambda: place.saved_step(checkpoints) >= step)
+    time.sleep(draw.uniform(0, 0.05))
+    ranks = place.ranks()
+    saved = place.saved_step(checkpoints)
+    os.kill(ranks[draw.choice(sorted(ranks))], signal.SIGKILL)
+    return saved
+
+
+def resumptions(said: Sequence[str]) -> list[int]:
+    start = "meshwright: resuming after step "
+    return [int(line.removeprefix(start)) for line in said if line.startswith(start)]
+
+
+def check_kills(place: Place, plan: str, kills: Sequence[int]) -> None:
+    """Kill a rank each time a step was saved; the end must be that of an undisturbed run."""
+    code, out, said = place.run(plan, *training("kept-undisturbed"))
+    assert (code, said[0]) == (0, "meshwright: importing and calling factories:train")
+    process = place.start(plan, *training("kept", "--restarts", str(len(kills))))
+    draw = random.Random(4)
+    saved = [kill_when_saved(place, "kept", step, draw) for step in kills]
+    found, text = process.communicate(timeout=200)
+    assert process.returncode == 0, text
+    assert text.count("was killed by signal 9 (Killed)") == len(kills)
+    resumed = resumptions(text.splitlines())
+    assert all(after >= before for after, before in zip(resumed, saved, strict=True))
+    report = json.loads(found)
+    assert (report["first_step"], len(report["losses"])) == (resumed[-1], STEPS)
+    assert report["steps"] == STEPS - resumed[-1]
+    assert report["losses"] == json.loads(out)["losses"]
+    assert place.tensors("kept") == place.tensors("kept-undisturbed")
+
+
+def test_a_killed_rank_resumes_and_ends_with_the_same_bits(place: Place) -> None:
+    check_kills(place, "single", [6])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["pipeline", "data"])
+def test_ranks_killed_three_times_end_with_the_same_bits(place: Place, plan: str) -> None:
+    check_kills(place, plan, [2, 8, 16])
+
+
+@pytest.mark.slow
+def test_torchrun_resumes_after_a_kill(place: Place) -> None:
+    _, out, _ = place.run("pipeline", *training("kept-undisturbed"))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun += ["--max-restarts", "3", "-m", "meshwright"]
+    process = place.start("pipeline", *training("kept"), launcher=torchrun)
+    saved = kill_when_saved(place, "kept", 6, random.Random(1))
+    found, said = process.communicate(timeout=200)
+    assert process.returncode == 0, said
+    (resumed,) = resumptions(said.splitlines())
+    assert resumed >= saved
+    assert json.loads(found.splitlines()[-1])["losses"] == json.loads(out)["losses"]
+    assert place.tensors("kept") == place.tensors("kept-undisturbed")
+
+
+@pytest.mark.slow
+def test_torchrun_with_another_number_of_ranks_is_told_once(place: Place) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    torchrun += ["-m", "meshwright"]
+    process = place.start("pipeline", "--model", "factories:train", launcher=torchrun)
+    said = process.communicate(timeout=200)[1].splitlines()
+    ours = [line for line in said if line.startswith("meshwright: ")]
+    assert process.returncode != 0
+    assert len(ours) == 1
+    assert ours[0].endswith("the plan uses 2 devices and needs as many ranks, got 3")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_loads_under_other_plans(place: Place) -> None:
+    usual = json.loads(place.run("single", *training("kept-undisturbed", steps=18))[1])["losses"]
+    for number, plan in enumerate(("pipeline", "data", "single"), start=1):
+        code, out, _ = place.run(plan, *training("kept", steps=6 * number))
+        assert code == 0
+        report = json.loads(out)
+        assert report["first_step"] == 6 * (number - 1)
+        assert report["losses"] == pytest.approx(usual[: 6 * number], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_nothing_is_trained_twice(place: Place) -> None:
+    _, out, _ = place.run("single", *training("kept", steps=4))
+    code, again, said = place.run("single", *training("kept", steps=4))
+    assert code == 0
+    assert said[-1] == "meshwright: nothing to train: kept is at step 4 already"
+    assert json.loads(again)["losses"] == json.loads(out)["losses"]
+    assert (json.loads(again)["steps"], json.loads(again)["first_step"]) == (0, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+@pytest.mark.parametrize("is_training", [False, True])
+def test_signals_end_all_with_one_line(
+    place: Place, number: int, code: int, line: str, is_training: bool
+) -> None:
+    process = place.start("pipeline", *training("kept", steps=100000))
+    wait_until(lambda: place.saved_step("kept") if is_training else len(place.ranks()) == 2)
+    process.send_signal(number)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (code, "")
+    assert said.splitlines()[1:] == [f"meshwright: {line}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_rank_is_named_and_training_goes_on(place: Place, rank: int) -> None:
+    stall = 6.0
+    process = place.start("pipeline", *training("kept", "--restarts", "1", "--stall", str(stall)))
+    wait_until(lambda: place.saved_step("kept") >= 4)
+    before = place.ranks()
+    os.kill(before[rank], signal.SIGSTOP)
+    began = time.monotonic()
+    old = set(before.values())
+    wait_until(lambda: len(now := place.ranks()) == 2 and not old & set(now.values()))
+    assert stall / 2 <= time.monotonic() - began < 3 * stall + 6  # 5 s of grace to end by itself
+    said = process.communicate(timeout=200)[1]
+    assert process.returncode == 0, said
+    assert said.count(f"error: rank {rank} (d{rank}) is hung") == 1
+    assert said.count("error: ") == 1
+
+
+@pytest.mark.slow
+def test_a_factory_that_never_returns_is_named_and_training_goes_on(place: Place) -> None:
+    options = ["--model", "factories:sleepy", "--steps", "2", "--stall", "5", "--restarts", "1"]
+    code, out, said = place.run("pipeline", *options)
+    assert code == 0, said
+    (error,) = (line for line in said if "error: " in line)
+    assert error.startswith("meshwright: error: rank 1 (d1) is hung: no progress for ")
+    assert "at building the model" in error
+    assert out.startswith("step 1: loss ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--model", "factories:outside"], 1, r"at words/embedding.*: IndexError: index out of"),
+        (["--model", "factories:other"], 2, r"has \d+ ops, but the model's step on \d+ samples"),
+        (["--model", "factories:none"], 2, r"'factories:none': cannot be imported"),
+    ],
+)
+def test_an_error_of_ranks_is_one_line(
+    place: Place, options: list[str], code: int, text: str
+) -> None:
+    found, out, said = place.run("pipeline", *options, "--steps", "2", "--restarts", "1")
+    assert (found, out) == (code, "")
+    errors = [line for line in said if "error: " in line]
+    # What the user gave is as wrong the second time: only other errors are tried again.
+    assert len(errors) == (1 if code == 2 else 2)
+    for line in errors:
+        assert re.match(rf"meshwright: error: rank \d \(d\d\): .*{text}", line)
+    assert all(line.startswith("meshwright: ") for line in said)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(place: Place) -> None:
+    code, _, said = place.run("pipeline", "--model", "factories:train", "--device", "cuda")
+    assert code == 2
+    assert said[1:] == [said[-1]]
+    assert said[-1].endswith("device cuda: torch finds none that it can use; use --device cpu")
+
+
+def test_a_folder_without_graph_is_refused(place: Place) -> None:
+    (place.folder / "kept-bare").mkdir()
+    code, _, said = place.run("kept-bare", "--model", "factories:train")
+    assert code == 2
+    assert said == [
+        "meshwright: error: kept-bare: must hold graph.json.gz beside the plan, as `meshwright "
+        "plan -o` writes it"
+    ]
+
+
+@pytest.mark.parametrize("path", ["factories.py", "/proc/checkpoints"])
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused(place: Place, path: str) -> None:
+    code, _, said = place.run("single", "--model", "factories:train", "--checkpoint", path)
+    assert (code, len(said)) == (2, 1)
+    assert said[0].startswith(f"meshwright: error: {path}: ")
+
+
+def test_more_ranks_than_memory_holds_are_refused() -> None:
+    check_memory(16, 8 * GIB)
+    with pytest.raises(InputError, match="uses 1024 devices, and as many ranks need at least 256"):
+        check_memory(1024, 8 * GIB)
+
+
+def test_ranks_that_do_not_join_are_named() -> None:
+    from meshwright.execute.group import exchange_hosts
+
+    store = torch.distributed.HashStore()
+    store.set("host/2", "h2")
+    with pytest.raises(RankError, match=r"^at the start: rank 1, rank 3 did not join within 1 s$"):
+        exchange_hosts(store, 0, 4, "h0", 1.0)
+    store.set("host/1", "h1")
+    store.set("host/3", "h3")
+    assert exchange_hosts(store, 0, 4, "h0", 1.0) == ["h0", "h1", "h2", "h3"]

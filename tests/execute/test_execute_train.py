@@ -1,0 +1,166 @@
+"""Plans run on real processes: the losses and parameters of one process, whatever the plan."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from ranks import Ranks  # noqa: E402
+from small_models import MODELS, make_workload, train_eagerly  # noqa: E402
+from small_plans import (  # noqa: E402
+    LEARNING_RATE,
+    OPTIMIZER,
+    data_plan,
+    pipeline_plan,
+    random_placement,
+    train_rank,
+)
+
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.apart import check_apart  # noqa: E402
+from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.trainer import lower_frozen  # noqa: E402
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.plan.plan import Plan, ScheduleKind, Sync  # noqa: E402
+from small import connected  # noqa: E402
+
+STEPS = 5
+RANKS = 4
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    ranks = Ranks(RANKS)
+    yield ranks
+    ranks.close()
+
+
+@cache
+def captured(name: str) -> Graph:
+    return capture_workload(make_workload(name), OPTIMIZER)
+
+
+@cache
+def expected(name: str) -> tuple[list[float], dict[str, Any]]:
+    return train_eagerly(name, STEPS, LEARNING_RATE)
+
+
+def check(ranks: Ranks, name: str, plan: Plan) -> None:
+    """Train by the plan and compare everything that any rank holds."""
+    losses, tensors = expected(name)
+    used = {device for part in plan.parts for device in part.devices}
+    answers = ranks.call(len(used), train_rank, name, captured(name), plan, STEPS)
+    seen = set()
+    for answer in answers:
+        assert answer[0] == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
+        for key, value in answer[1].items():
+            if key in tensors:
+                torch.testing.assert_close(value, tensors[key], rtol=TOLERANCE, atol=TOLERANCE)
+                seen.add(key)
+    assert seen == set(tensors)
+
+
+KINDS = {
+    "placement": lambda graph: random_placement(graph, RANKS, 2),
+    "data": lambda graph: data_plan(graph, RANKS),
+    "unequal": lambda graph: data_plan(graph, RANKS, (0.5, 0.25, 0.125, 0.125)),
+    "server": lambda graph: data_plan(graph, RANKS, sync=Sync.PARAMETER_SERVER),
+    "duplicate": lambda graph: data_plan(graph, RANKS, sync=Sync.DUPLICATE),
+    "gpipe": lambda graph: pipeline_plan(graph, RANKS, 4, ScheduleKind.GPIPE, 4),
+    "1f1b": lambda graph: pipeline_plan(graph, RANKS, 4, ScheduleKind.ONE_F_ONE_B, 8),
+    "zero-bubble": lambda graph: pipeline_plan(graph, RANKS, 4, ScheduleKind.ZERO_BUBBLE, 4),
+    "pipeline x data": lambda graph: pipeline_plan(graph, RANKS, 2, ScheduleKind.ONE_F_ONE_B, 4),
+}
+BATCH_MODELS = [name for name in MODELS if name != "residual"]
+"""Whose samples are computed apart from each other."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
+    check(four, "language", KINDS[kind](captured("language")))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> None:
+    check(four, name, KINDS["placement"](captured(name)))
+
+
+@pytest.mark.parametrize("name", BATCH_MODELS)
+def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
+    check(four, name, KINDS["pipeline x data"](captured(name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", BATCH_MODELS)
+def test_every_model_trains_alike_under_every_kind_of_plan(
+    four: Ranks, name: str, kind: str
+) -> None:
+    check(four, name, KINDS[kind](captured(name)))
+
+
+def test_a_device_may_hold_several_stages(four: Ranks) -> None:
+    graph = captured("language")
+    check(four, "language", pipeline_plan(graph, 4, 8, ScheduleKind.INTERLEAVED, 8))
+
+
+def test_stages_may_have_other_shares_than_their_neighbours(four: Ranks) -> None:
+    graph = captured("unet")
+    plan = pipeline_plan(graph, RANKS, 2, ScheduleKind.GPIPE, 2)
+    first, second = plan.parts
+    uneven = replace(plan, parts=(replace(first, shares=(0.75, 0.25)), second))
+    check(four, "unet", uneven)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    name=st.sampled_from(sorted(MODELS)),
+    count=st.integers(2, RANKS),
+    seed=st.integers(0, 10_000),
+)
+def test_random_placements_train_alike(four: Ranks, name: str, count: int, seed: int) -> None:
+    check(four, name, random_placement(captured(name), count, seed))
+
+
+def test_batch_norm_is_refused_where_the_batch_is_divided() -> None:
+    graph = captured("residual")
+    steps = Steps(make_workload("residual"), graph, OPTIMIZER)
+    with pytest.raises(InputError, match=r"norm.*normalises over the batch.*--local-statistics"):
+        check_apart(graph, steps[4])
+    lowered = lower_frozen(graph, connected(4), data_plan(graph, 4))
+    assert lowered.divides_batch
+    assert not lower_frozen(graph, connected(4), random_placement(graph, 4, 0)).divides_batch
+
+
+@pytest.mark.parametrize("name", BATCH_MODELS)
+def test_models_whose_samples_are_apart_are_not_refused(name: str) -> None:
+    graph = captured(name)
+    check_apart(graph, Steps(make_workload(name), graph, OPTIMIZER)[4])
+
+
+def test_microbatches_must_be_whole_samples() -> None:
+    graph = captured("perceptron")
+    plan = pipeline_plan(graph, 4, 4, ScheduleKind.GPIPE, 3)
+    with pytest.raises(InputError, match="16 samples cannot be cut into 3 equal microbatches"):
+        lower_frozen(graph, connected(4), plan)
+
+
+def test_a_replica_must_have_a_sample() -> None:
+    graph = captured("perceptron")
+    plan = data_plan(graph, 4, (0.97, 0.01, 0.01, 0.01))
+    with pytest.raises(InputError, match=r"'d1'.*must be at least one sample, got 0\.01"):
+        lower_frozen(graph, connected(4), plan)
+
+
+def test_another_model_than_planned_is_refused() -> None:
+    steps = Steps(make_workload("unet"), captured("perceptron"), OPTIMIZER)
+    with pytest.raises(InputError, match=r"has \d+ ops, but the model's step on 4 samples has"):
+        steps[4]

@@ -1,0 +1,73 @@
+"""`mw.training`: a script of one's own under torchrun's variables, one process a device."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from small import connected  # noqa: E402
+from small_models import make_workload, train_eagerly  # noqa: E402
+from small_plans import pipeline_plan  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.execute.launch import launch  # noqa: E402
+from meshwright.plan.plan import ScheduleKind  # noqa: E402
+
+SCRIPT = """
+import json, sys
+import meshwright as mw
+from small_models import make_workload
+
+folder = sys.argv[1]
+plan, cluster = mw.Plan.load(f"{folder}/plan.json"), mw.cluster(f"{folder}/cluster.yaml")
+workload = make_workload("language")
+settings = dict(optimizer="momentum", learning_rate=1e-2)
+with mw.training(plan, cluster, workload.model, workload.args, **settings) as training:
+    training.step(*workload.args)
+    training.step(*workload.args)
+    training.save(f"{folder}/kept")
+    training.step(*workload.args)
+with mw.training(plan, cluster, workload.model, workload.args, **settings) as training:
+    assert training.resume(f"{folder}/kept") == 2
+    timeline = training.measure(*workload.args)
+    training.step(*workload.args)
+    losses = training.losses()
+if training.rank == 0:
+    with open(f"{folder}/answer.json", "w") as file:
+        json.dump({"losses": losses, "step_seconds": timeline.step_seconds}, file)
+"""
+
+
+def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
+    import json
+
+    graph = capture_workload(make_workload("language"), "momentum")
+    cluster = connected(2)
+    plan = pipeline_plan(graph, 2, 2, ScheduleKind.ONE_F_ONE_B, 4)
+    plan.save(tmp_path / "plan.json")
+    cluster.save(tmp_path / "cluster.yaml")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    said: list[str] = []
+    paths = ":".join([str(Path(__file__).parent), *sys.path])
+    code = launch(
+        [sys.executable, str(tmp_path / "script.py"), str(tmp_path)],
+        2,
+        environment={"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo"},
+        say=said.append,
+    )
+    assert code == 0, said
+    answer = json.loads((tmp_path / "answer.json").read_text())
+    expected, _ = train_eagerly("language", 4)
+    assert answer["losses"] == pytest.approx(expected, rel=1e-5)
+    assert answer["step_seconds"] > 0
+
+
+def test_there_must_be_a_plan() -> None:
+    with (
+        pytest.raises(mw.InputError, match="there is none to train by"),
+        mw.training(None, connected(2), torch.nn.Linear(2, 2)),
+    ):
+        pass

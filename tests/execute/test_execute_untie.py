@@ -1,0 +1,170 @@
+"""Tied weights as copies on several ranks: the first stage embeds, the last has the head."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from ranks import Ranks  # noqa: E402
+from small_models import make_workload, train_eagerly  # noqa: E402
+from small_plans import LEARNING_RATE, OPTIMIZER, data_plan, random_placement  # noqa: E402
+
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
+from meshwright.search.chain import make_chain, stages_plan  # noqa: E402
+from meshwright.search.consecutive import equal_stages  # noqa: E402
+from meshwright.search.instance import make_instance  # noqa: E402
+from small import connected  # noqa: E402
+
+RANKS, STEPS, TOLERANCE = 4, 5, 1e-5
+COPIES = ("words.weight", "head.weight")
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    # Here first, so that ranks find lowering compiled and do not all compile it at once.
+    lower_frozen(captured(), connected(RANKS), PLANS["2 stages x 2 replicas"]())
+    ranks = Ranks(RANKS)
+    yield ranks
+    ranks.close()
+
+
+@cache
+def captured(*, untie: bool = True) -> Graph:
+    return capture_workload(make_workload("tied"), OPTIMIZER, untie=untie)
+
+
+def pipeline(homes: list[list[int]], microbatches: int) -> Plan:
+    """One stage a home, which is one or more devices."""
+    graph, cluster = captured(), connected(RANKS)
+    chain = make_chain(make_instance(graph, cluster), [0])
+    assert not chain.is_wrapped
+    ends = equal_stages(np.ones(chain.num_blocks), len(homes))
+    plan = stages_plan(
+        graph, cluster, chain, ends, [np.array(each) for each in homes], microbatches
+    )
+    assert plan.schedule is not None
+    assert plan.schedule.kind is ScheduleKind.ONE_F_ONE_B
+    return plan
+
+
+def make_trainer(graph: Graph, plan: Plan, rank: int, count: int = RANKS) -> Trainer:
+    return Trainer(
+        lower_frozen(graph, connected(count), plan),
+        make_workload("tied"),
+        graph,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=OPTIMIZER,
+        learning_rate=LEARNING_RATE,
+    )
+
+
+def held_by(trainer: Trainer) -> dict[str, Any]:
+    """What a rank holds by the copies' own names."""
+    return dict(zip(trainer.part.state, trainer.held.state, strict=True))
+
+
+def train_rank(rank: int, graph: Graph, plan: Plan) -> tuple[list[float], Any, Any]:
+    """Losses, what the rank holds, and what it would save."""
+    trainer = make_trainer(graph, plan, rank)
+    for _ in range(STEPS):
+        trainer.step(trainer.workload.args)
+    losses = trainer.gather_losses()
+    held, saved = ({key: each.clone() for key, each in made.items()}
+                   for made in (held_by(trainer), trainer.state))  # fmt: skip
+    trainer.close()
+    return losses, held, saved
+
+
+PLANS = {
+    "2 stages x 2 replicas": lambda: pipeline([[0, 1], [2, 3]], 4),
+    "3 stages": lambda: pipeline([[0, 1], [2], [3]], 4),
+    "4 stages": lambda: pipeline([[0], [1], [2], [3]], 8),
+    "placement": lambda: random_placement(captured(), RANKS, 2),
+    "data": lambda: data_plan(captured(), RANKS),
+}
+
+
+@cache
+def trained(ranks: Ranks, kind: str) -> list[Any]:
+    return ranks.call(RANKS, train_rank, captured(), PLANS[kind]())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind in ("placement", "data") else [])
+        for kind in PLANS
+    ],
+)
+def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) -> None:
+    losses, tensors = train_eagerly("tied", STEPS, LEARNING_RATE)
+    seen: set[str] = set()
+    copies: dict[str, Any] = {}
+    for own_losses, held, saved in trained(four, kind):
+        assert own_losses == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
+        assert "head.weight" not in saved
+        for key, value in saved.items():
+            if key in tensors:
+                torch.testing.assert_close(value, tensors[key], rtol=TOLERANCE, atol=TOLERANCE)
+                seen.add(key)
+        copies |= {key: value for key, value in held.items() if key in COPIES}
+    assert seen == set(tensors)
+    assert torch.equal(*(copies[name] for name in COPIES))
+
+
+def test_the_first_and_the_last_stage_hold_one_copy_each(four: Ranks) -> None:
+    answers = trained(four, "4 stages")
+    held = [[name for name in COPIES if name in each] for _, each, _ in answers]
+    assert held == [["words.weight"], [], [], ["head.weight"]]
+    momentum = [saved.get("words.weight.momentum_buffer") for _, _, saved in answers]
+    assert torch.equal(momentum[0], momentum[3])
+
+
+@pytest.mark.parametrize("untie", [False, True])
+def test_a_step_is_traced_as_it_was_planned(untie: bool) -> None:
+    steps = Steps(make_workload("tied"), captured(untie=untie), OPTIMIZER)
+    for samples in (4, 2):
+        assert steps[samples].trace.tied == ((COPIES,) if untie else ())
+
+
+def test_a_step_that_is_neither_capture_is_refused() -> None:
+    graph = capture_workload(make_workload("language"), OPTIMIZER)
+    steps = Steps(make_workload("tied"), graph, OPTIMIZER)
+    with pytest.raises(InputError, match=r"is _fused_sgd_, but .* it is add; plan again with"):
+        steps[4]
+
+
+@pytest.mark.parametrize("untie", [False, True])
+def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) -> None:
+    """Three steps by one capture, the other two by the other."""
+    first, second = (
+        make_trainer(captured(untie=each), data_plan(captured(untie=each), 1), 0, 1)
+        for each in (untie, not untie)
+    )
+    for _ in range(3):
+        first.step(first.workload.args)
+    assert set(first.state) == set(second.state)
+    load_checkpoint(save_checkpoint(tmp_path, 3, first.state), second.state)
+    second.spread_copies()
+    for _ in range(2):
+        second.step(second.workload.args)
+    _, tensors = train_eagerly("tied", STEPS, LEARNING_RATE)
+    held = held_by(second)
+    for key, each in tensors.items():
+        torch.testing.assert_close(held[key], each, rtol=TOLERANCE, atol=TOLERANCE)
+    if not untie:
+        assert torch.equal(*(held[name] for name in COPIES))
+    first.close()
+    second.close()
