@@ -221,6 +221,14 @@ def scenarios() -> Sequence[Scenario]:
             plans=PLACEMENTS | pipelines(4, 4, GPIPE, ONE_F_ONE_B, ZERO_BUBBLE),
         ),
         Scenario(
+            model="inception-v3", graph=zoo("inception-v3", 2), seconds=3.0, ranks=6, megabits=1000,
+            plans=PLACEMENTS,
+        ),
+        Scenario(
+            model="inception-v3", graph=zoo("inception-v3", 2), seconds=2.0, ranks=8, megabits=500,
+            plans=PLACEMENTS,
+        ),
+        Scenario(
             model="alexnet-32", graph=zoo("alexnet-32", 128), seconds=3.0, ranks=4, megabits=1000,
             plans=pipelines(4, 8, GPIPE, ONE_F_ONE_B)
             | {"data": data_parallel, "2 x 2": pipeline(ONE_F_ONE_B, 2, 8, replicas=2)},

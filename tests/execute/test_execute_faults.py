@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from small_plans import data_plan, pipeline_plan
 
-from meshwright.cli.run import check_memory
+from meshwright.cli.run import REPORT, check_memory, handed_over
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, RankError
 from meshwright.graph.graph import Graph
@@ -365,3 +365,19 @@ def test_ranks_that_do_not_join_are_named() -> None:
     store.set("host/1", "h1")
     store.set("host/3", "h3")
     assert exchange_hosts(store, 0, 4, "h0", 1.0) == ["h0", "h1", "h2", "h3"]
+
+
+def test_ranks_leave_their_report_to_the_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Else a rank that is killed after the last step has it printed by two attempts.
+    monkeypatch.setenv(REPORT, str(tmp_path / "report"))
+    for text in ("one", "two"):
+        with handed_over():
+            print(text)
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "report").read_text() == "two\n"
+    monkeypatch.delenv(REPORT)
+    with handed_over():
+        print("three")
+    assert capsys.readouterr().out == "three\n"

@@ -120,6 +120,15 @@ def test_stages_may_have_other_shares_than_their_neighbours(four: Ranks) -> None
     check(four, "unet", uneven)
 
 
+def test_one_device_may_feed_several_replicas(four: Ranks) -> None:
+    # Attention's outputs lie in memory in another order than their dimensions.
+    graph = captured("language")
+    plan = pipeline_plan(graph, 3, 3, ScheduleKind.GPIPE, 4)
+    *others, last = plan.parts
+    wider = replace(plan, parts=(*others, replace(last, devices=("d2", "d3"))))
+    check(four, "language", wider)
+
+
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(sorted(MODELS)),

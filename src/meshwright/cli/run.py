@@ -1,10 +1,12 @@
 """`meshwright run`: train by a plan, or emulate it; starts the ranks itself unless torchrun did."""
 
+import contextlib
+import io
 import os
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
+from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.network.testbed_apply import host_address, interface, rank_prefixes
 from meshwright.plan.check import resolve
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from meshwright.execute.session import Outcome
 
 TRACE_FILE = "trace.json"
+REPORT = "MESHWRIGHT_REPORT"
+"""The launcher's variable: the file for what the first rank would print. The launcher prints it
+once all have ended: a rank killed after the last step would have it printed again."""
 CHECK_TOLERANCE = 1e-4
 """Of losses, relative where they are above one: sums in another order differ in the last bits."""
 RANK_BYTES = 0.25 * GIB
@@ -58,6 +64,8 @@ def run_run(arguments: Namespace) -> int:
 
 def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
     """The graph, cluster and plan that `meshwright plan -o` wrote."""
+    if not path.exists():
+        raise InputError(f"{path}: no such plan, neither a file nor a folder")
     folder = path if path.is_dir() else path.parent
     for name in (GRAPH_FILE, CLUSTER_FILE):
         if not (folder / name).exists():
@@ -94,6 +102,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     from meshwright.execute.group import HOST
     from meshwright.execute.launch import TERMINATED, launch
 
+    _builder(arguments, graph)  # an unknown name is refused here, once
     placement = resolve(graph, cluster, plan)
     devices = np.unique(placement.replica_device).tolist()
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
@@ -113,15 +122,19 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     else:
         environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     command = [sys.executable, "-m", "meshwright", *sys.argv[1:]]
-    code = launch(
-        command,
-        len(devices),
-        prefixes=prefixes,
-        environment=environment,
-        master_address=address,
-        max_restarts=arguments.restarts,
-        say=say,
-    )
+    with tempfile.TemporaryDirectory(prefix="meshwright-report-") as folder:
+        report = Path(folder) / "report"
+        code = launch(
+            command,
+            len(devices),
+            prefixes=prefixes,
+            environment={**environment, REPORT: str(report)},
+            master_address=address,
+            max_restarts=arguments.restarts,
+            say=say,
+        )
+        if report.exists():
+            sys.stdout.write(report.read_text(encoding="utf-8"))
     if code == TERMINATED:
         say("terminated")
     return code
@@ -132,6 +145,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         from meshwright.execute.emulate import hasten_wakeups
 
         hasten_wakeups()
+    from meshwright.execute.fault import end_process
     from meshwright.execute.session import Settings, run_rank
 
     settings = Settings(
@@ -151,10 +165,13 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         is_measured=arguments.emulate or arguments.output is not None,
     )
     outcome = run_rank(graph, cluster, plan, _builder(arguments, graph), settings, say)
+    code: int = ExitCode.DONE
     if outcome.rank == 0:
         _present(arguments, graph, cluster, plan, outcome)
-        return _check_losses(outcome) if arguments.check else ExitCode.DONE
-    return ExitCode.DONE
+        code = _check_losses(outcome) if arguments.check else code
+    # Threads of torch may still be in C++, where the interpreter's end would abort the process.
+    end_process(code)
+    return code
 
 
 def _check_losses(outcome: "Outcome") -> int:

@@ -19,6 +19,10 @@ import torch.distributed as dist
 from meshwright.errors import InputError, quoted
 
 
+_JOIN_SECONDS = 2.0
+"""As in `meshwright.execute.walk`."""
+
+
 class Work(Protocol):
     """Communication under way."""
 
@@ -77,7 +81,8 @@ class Line:
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, name="collectives", daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, name="collectives", daemon=True)
+        self.thread.start()
 
     def add(self, start: Callable[[], Any]) -> Work:
         """Start a collective after all that came before."""
@@ -88,6 +93,7 @@ class Line:
     def close(self) -> None:
         """End the thread after what it has."""
         self.queue.put(None)
+        self.thread.join(_JOIN_SECONDS)
 
     def _serve(self) -> None:
         while (queued := self.queue.get()) is not None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -76,13 +77,12 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
     """
     rank, _ = own_rank()
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    limit = timedelta(seconds=limit_seconds)
     try:
+        if may_serve and rank == 0 and not _is_agents():
+            _serve_store(address, port)
         store = dist.TCPStore(  # type: ignore[attr-defined]
-            address,
-            port,
-            is_master=may_serve and rank == 0 and not _is_agents(),
-            timeout=timedelta(seconds=limit_seconds),
-            wait_for_workers=False,
+            address, port, is_master=False, timeout=limit, wait_for_workers=False
         )
     except dist.DistNetworkError as error:
         if rank == 0 or not may_serve:
@@ -93,6 +93,15 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
         ) from error
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return dist.PrefixStore(f"meshwright/{attempt}", store)  # type: ignore[attr-defined]
+
+
+@cache
+def _serve_store(address: str, port: int) -> Any:
+    """The store itself, on the first rank: one for as long as the process lives, because a script
+    may train more than once, and others may have come for the next time already."""
+    return dist.TCPStore(  # type: ignore[attr-defined]
+        address, port, is_master=True, wait_for_workers=False, multi_tenant=True
+    )
 
 
 def _is_agents() -> bool:
@@ -107,9 +116,15 @@ def meet(stall_seconds: float) -> tuple[Any, list[str]]:
         return None, [host]
     limit_seconds = max(stall_seconds, JOIN_SECONDS)
     store = open_store(limit_seconds, may_serve=True)
+    store = _apart(store, store.add(f"runs of rank {rank}", 1))
     hosts = exchange_hosts(store, rank, count, host, limit_seconds)
     store.set_timeout(timedelta(seconds=TIMEOUT_SECONDS))  # from here on, the watch decides
     return store, hosts
+
+
+def _apart(store: Any, number: int) -> Any:
+    """The store for this process's so-manieth run; all ranks make the same ones."""
+    return dist.PrefixStore(f"run {number}", store)  # type: ignore[attr-defined]
 
 
 def exchange_hosts(store: Any, rank: int, count: int, host: str, limit_seconds: float) -> list[str]:
@@ -154,10 +169,15 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
     if count == 1:
         yield None
         return
+
+    def make_store() -> Any:
+        store = open_store(JOIN_SECONDS)
+        return _apart(store, store.add(f"runs of rank {rank}", 0))
+
     watch = Watch(
         rank,
         devices,
-        lambda: open_store(JOIN_SECONDS),
+        make_store,
         stall_seconds,
         run_folder(),
         store_rank=NOBODY if _is_agents() else 0,

@@ -1,16 +1,18 @@
 """The step of a model, traced at the numbers of samples at which a rank runs it.
 
 Traces when a number is first asked for: a rank traces at the sizes of its own replicas only. Which
-of the two captures of a model with tied weights was planned, it finds out from the ops.
+of the two captures of a model with tied weights was planned, it finds out from the ops. Where a
+step on one sample has other ops than the graph, it is made from those on more samples.
 """
 
 from collections.abc import Iterator, Mapping
 
 from meshwright.capture.capture import trace_workload
 from meshwright.capture.kind import name_kind
-from meshwright.capture.trace import find_copies
+from meshwright.capture.trace import Trace, find_copies
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
+from meshwright.execute.align import THREE, TWO, align_trace
 from meshwright.execute.traced import TracedStep, prepare_step
 from meshwright.graph.graph import Graph
 
@@ -24,7 +26,7 @@ class Steps(Mapping[int, TracedStep]):
         self.workload, self.graph = workload, graph
         self.optimizer, self.autocast = optimizer, autocast
         _, tied = find_copies(workload.model)
-        self._unties = (False, True) if tied else (False,)
+        self._unties: tuple[bool, ...] = (False, True) if tied else (False,)
         """Whether tied weights may be copies in the graph; one is left once a step was traced."""
         self._traced: dict[int, TracedStep] = {}
 
@@ -34,16 +36,31 @@ class Steps(Mapping[int, TracedStep]):
         return self._traced[samples]
 
     def _trace(self, samples: int) -> TracedStep:
-        workload, faults = self.workload.at_batch(samples), []
+        faults = []
         for untie in self._unties:
-            trace = trace_workload(workload, self.optimizer, self.autocast, untie=untie)
-            step = prepare_step(trace, samples)
+            step = prepare_step(self._trace_at(samples, untie), samples)
             fault = _find_fault(self.graph, step)
             if not fault:
                 self._unties = (untie,)
                 return step
             faults.append(fault)
-        raise InputError(faults[0])
+        if samples > 1:
+            raise InputError(faults[0])
+        return self._align()
+
+    def _align(self) -> TracedStep:
+        """The step on one sample, made from those on more.
+
+        Its ops are one by one those on two samples; only their kinds may differ, since a row is
+        strided no more when it is the only one.
+        """
+        two = self[TWO]  # refused if its ops are not the graph's, either
+        three = self._trace_at(THREE, self._unties[0])
+        return prepare_step(align_trace(two.trace, three), 1)
+
+    def _trace_at(self, samples: int, untie: bool) -> Trace:
+        workload = self.workload.at_batch(samples)
+        return trace_workload(workload, self.optimizer, self.autocast, untie=untie)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._traced)
@@ -70,17 +87,12 @@ def _find_fault(graph: Graph, step: TracedStep) -> str:
         return (
             f"graph {graph.name}: has {graph.num_ops} ops, but the model's step on {step.samples} "
             f"samples has {len(kinds)}; plan again with the same model, options and versions"
-            f"{_hint(step)}"
         )
     for number, (kind, planned) in enumerate(zip(kinds, graph.kind, strict=True)):
         if kind != planned:
             return (
                 f"graph {graph.name}: op {quoted(graph.op_names[number])} is {planned}, but in the "
                 f"model's step on {step.samples} samples it is {kind}; plan again with the same "
-                f"model, options and versions{_hint(step)}"
+                f"model, options and versions"
             )
     return ""
-
-
-def _hint(step: TracedStep) -> str:
-    return "" if step.samples > 1 else ", or let every replica have two samples or more"

@@ -116,7 +116,7 @@ class Tensors:
         flats = [
             flat_bytes(self.kept[piece.buffer])
             if piece.is_whole
-            else flat_bytes(self._rows(piece).contiguous())
+            else flat_bytes(self._rows(piece).clone())  # in the same order in memory
             for piece in item.pieces
         ]
         self._drop(item)

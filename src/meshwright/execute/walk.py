@@ -25,6 +25,9 @@ AHEAD_BYTES = 256 * 2**20
 _COLLECTIVES = -1
 """Stands for the peer of collectives, which are complete in their order."""
 
+_JOIN_SECONDS = 2.0
+"""Threads are waited for at the end; not longer, should one be stuck in a lost connection."""
+
 clock = time.perf_counter
 """CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
 
@@ -264,7 +267,8 @@ class _Sends:
         self.count = self.done = 0
         self.error: BaseException | None = None
         self.idle = threading.Condition()
-        threading.Thread(target=self._serve, name="sends", daemon=True).start()
+        self.thread = threading.Thread(target=self._serve, name="sends", daemon=True)
+        self.thread.start()
 
     def add(self, work: Work, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
@@ -279,8 +283,9 @@ class _Sends:
             raise self.error
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, so that none is left in torch when the interpreter ends."""
         self.queue.put(None)
+        self.thread.join(_JOIN_SECONDS)
 
     def _serve(self) -> None:
         while (entry := self.queue.get()) is not None:
@@ -302,15 +307,18 @@ class _Waiters:
 
     def __init__(self) -> None:
         self.queues: dict[int, queue.SimpleQueue[tuple[_Pending, int, Times] | None]] = {}
+        self.threads: list[threading.Thread] = []
         self.error: BaseException | None = None
 
     def add(self, peer: int, pending: _Pending, instruction: int, times: Times) -> None:
         """Let a peer's thread wait for a receive."""
         if peer not in self.queues:
             self.queues[peer] = queue.SimpleQueue()
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._serve, args=(self.queues[peer],), name="receives", daemon=True
-            ).start()
+            )
+            thread.start()
+            self.threads.append(thread)
         self.queues[peer].put((pending, instruction, times))
 
     def check(self) -> None:
@@ -322,6 +330,8 @@ class _Waiters:
         """End the threads."""
         for each in self.queues.values():
             each.put(None)
+        for thread in self.threads:
+            thread.join(_JOIN_SECONDS)
 
     def _serve(self, entries: "queue.SimpleQueue[tuple[_Pending, int, Times] | None]") -> None:
         while (entry := entries.get()) is not None:

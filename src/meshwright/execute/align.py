@@ -1,0 +1,198 @@
+"""The step on one sample, with the ops that it has on more samples.
+
+Traced on one sample a step has other kernels than the graph that was planned: a dimension of size
+one needs no copy to be reshaped and a matrix-vector product takes its bias along. So we take the
+step from two traces on more samples instead, whose ops are those of the graph: what differs
+between their calls (sizes, strides, a mean's divisor) follows the number of samples, and is known
+for one sample, too. Then the calls run once more on fake tensors, to see what they make. Knows
+nothing of graphs, plans and devices.
+"""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.convert import read_trace
+from meshwright.capture.ledger import Kernel
+from meshwright.capture.trace import Trace
+from meshwright.errors import InputError
+
+TWO, THREE = 2, 3
+"""The samples in the two traces: the fewest at which no dimension of the batch is of size one."""
+_ADVICE = "let every replica have two samples or more"
+
+
+def align_trace(two: Trace, three: Trace) -> Trace:
+    """The step on one sample, node by node that on two; `three` is the same step on three."""
+    pairs = list(_pair_nodes(two, three))
+    graph = copy.deepcopy(two.module.graph)  # under the same names
+    nodes = list(graph.nodes)
+    made = {pair[0]: node for pair, node in zip(pairs, nodes, strict=True)}
+    mode = FakeTensorMode(allow_non_fake_inputs=False)
+    values: dict[Node, Any] = {}
+    for (small, large), node in zip(pairs, nodes, strict=True):
+        node.meta.pop("tensor_meta", None)
+        if node.op == "placeholder":
+            values[node] = _held(small, large, mode)
+        elif node.op == "get_attr":
+            _check_constant(two, three, small, large)
+            values[node] = _held(small, large, mode)
+        else:
+            node.args, node.kwargs = _arguments(small, large, made)
+            if node.op == "call_function":
+                values[node] = _call(node, values, mode)
+        if "val" in small.meta:
+            # As it is now: a later op may give the very tensor another shape.
+            node.meta["val"] = pytree.tree_map_only(
+                torch.Tensor, lambda each: each.detach(), values[node]
+            )
+    trace = replace(two, module=GraphModule(two.module, graph))
+    _check_kernels(two, trace)
+    _check_gradients(two, trace)
+    return trace
+
+
+def _pair_nodes(two: Trace, three: Trace) -> Iterator[tuple[Node, Node]]:
+    """The nodes of both traces, which must be the same calls in the same order."""
+    ones, others = list(two.module.graph.nodes), list(three.module.graph.nodes)
+    for small, large in zip(ones, others, strict=False):
+        if small.target != large.target or small.op != large.op:
+            raise InputError(
+                f"op {small.name}: must be the same call at every number of samples to be run on "
+                f"one sample, got {small.target} at {TWO} and {large.target} at {THREE}; {_ADVICE}"
+            )
+        yield small, large
+    if len(ones) != len(others):
+        raise InputError(
+            f"step: must have as many calls at every number of samples to be run on one sample, "
+            f"got {len(ones)} at {TWO} and {len(others)} at {THREE}; {_ADVICE}"
+        )
+
+
+def _held(small: Node, large: Node, mode: FakeTensorMode) -> torch.Tensor:
+    """What the step starts from: a parameter as it is, an input on one sample."""
+    one, other = small.meta["val"], large.meta["val"]
+    shape, stride = (
+        [_at_one(small, *pair) for pair in zip(sizes, larger, strict=True)]
+        for sizes, larger in ((one.shape, other.shape), (one.stride(), other.stride()))
+    )
+    with mode:
+        return torch.empty_strided(shape, stride, dtype=one.dtype, device=one.device)
+
+
+def _check_constant(two: Trace, three: Trace, small: Node, large: Node) -> None:
+    """Refuse a constant of the model's code that depends on the number of samples."""
+    one = getattr(two.module, str(small.target))
+    other = getattr(three.module, str(large.target))
+    if one.shape != other.shape or not bool(torch.isclose(one, other, 0, 0, equal_nan=True).all()):
+        raise InputError(
+            f"constant {small.target}: must be the same at every number of samples to be run on "
+            f"one sample, got other numbers at {TWO} than at {THREE}; {_ADVICE}"
+        )
+
+
+def _arguments(
+    small: Node, large: Node, made: dict[Node, Node]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a call is given on one sample, as nodes of the new graph and numbers."""
+    leaves, structure = pytree.tree_flatten((small.args, small.kwargs))
+    others, other_structure = pytree.tree_flatten((large.args, large.kwargs))
+    if structure != other_structure:
+        raise InputError(
+            f"op {small.name}: must have as many arguments at every number of samples to be run "
+            f"on one sample, got {len(leaves)} at {TWO} and {len(others)} at {THREE}; {_ADVICE}"
+        )
+    found = [
+        made[one] if isinstance(one, Node) else _at_one(small, one, other)
+        for one, other in zip(leaves, others, strict=True)
+    ]
+    args, kwargs = pytree.tree_unflatten(found, structure)
+    return args, kwargs
+
+
+def _at_one(node: Node, two: Any, three: Any) -> Any:
+    """A number of a call on one sample, from those on two and three.
+
+    Whole numbers are sizes, strides, offsets and counts, so on a line. Other numbers grow in
+    proportion to the samples or to one over them: two numbers do not tell a line from a curve.
+    """
+    if two == three or (two != two and three != three):
+        return two
+    if type(two) is int and type(three) is int:
+        found = two - (three - two)
+        if (found < 0) == (two < 0):
+            return found
+    if type(two) is float and type(three) is float:
+        if math.isclose(TWO * two, THREE * three):
+            return TWO * two
+        if math.isclose(two / TWO, three / THREE):
+            return two / TWO
+    raise InputError(
+        f"op {node.name}: what it is given must be in proportion to the samples to be run on one "
+        f"sample, got {two} at {TWO} and {three} at {THREE}; {_ADVICE}"
+    )
+
+
+def _call(node: Node, values: dict[Node, Any], mode: FakeTensorMode) -> Any:
+    """What a call makes, on fake tensors."""
+    args, kwargs = pytree.tree_map_only(Node, values.__getitem__, (node.args, node.kwargs))
+    assert callable(node.target)
+    try:
+        with mode, torch.no_grad():
+            return node.target(*args, **kwargs)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"op {node.name}: must run on one sample as it does on {TWO}, got: {reason}; {_ADVICE}"
+        ) from error
+
+
+def _check_kernels(two: Trace, one: Trace) -> None:
+    """Refuse a step whose kernels are others on one sample, or read and write other versions."""
+    kernels, expected = read_trace(one).kernels, read_trace(two).kernels
+    for kernel, other in zip(kernels, expected, strict=False):
+        if _describe(kernel) != _describe(other):
+            raise InputError(
+                f"op {kernel.node.name}: must read and write the same tensors on one sample as on "
+                f"{TWO}, got {_describe(kernel)[1:]} and {_describe(other)[1:]}; {_ADVICE}"
+            )
+    if len(kernels) != len(expected):
+        raise InputError(
+            f"step: must have as many ops on one sample as on {TWO}, got {len(kernels)} and "
+            f"{len(expected)}; {_ADVICE}"
+        )
+
+
+def _describe(kernel: Kernel) -> tuple[str, dict[str, int], list[int]]:
+    return kernel.node.name, kernel.reads, kernel.made
+
+
+def _check_gradients(two: Trace, one: Trace) -> None:
+    """Refuse gradients that lie otherwise: fused updates rely on it, and replicas add them up."""
+    for node, other in zip(_gradients(one), _gradients(two), strict=True):
+        found, expected = node.meta["val"], other.meta["val"]
+        if found.shape != expected.shape or _steps(found) != _steps(expected):
+            raise InputError(
+                f"gradient {node.name}: must lie in memory on one sample as on {TWO}, got shape "
+                f"{tuple(found.shape)} with strides {found.stride()} and "
+                f"{tuple(expected.shape)} with {expected.stride()}; {_ADVICE}"
+            )
+
+
+def _gradients(trace: Trace) -> list[Node]:
+    output = next(node for node in trace.module.graph.nodes if node.op == "output")
+    _, *gradients = pytree.tree_leaves(output.args)
+    return gradients
+
+
+def _steps(tensor: torch.Tensor) -> list[int]:
+    """The strides that count."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [stride for size, stride in pairs if size > 1]

@@ -1,0 +1,75 @@
+"""`meshwright run`: emulated plans on local processes, and what is refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.plan.plan import Plan  # noqa: E402
+from small import connected, layers, stages  # noqa: E402
+
+
+def write_plan(folder: Path) -> tuple[Graph, Plan]:
+    """Two stages of 20 ms a microbatch each way, between which 100 kB a microbatch go."""
+    graph = layers(2, forward=0.08, backward=0.08, activation=4e5, batch=4)
+    plan = stages(graph, [["d0"], ["d1"]], "1f1b", 4)
+    cluster = connected(2, bandwidth=1e9)
+    folder.mkdir()
+    plan.save(folder / "plan.json")
+    graph.save(folder / "graph.json.gz")
+    cluster.save(folder / "cluster.yaml")
+    return graph, plan
+
+
+def meshwright(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "meshwright", *words],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+    )
+
+
+def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan")
+    done = meshwright(
+        "run", "plan", "--emulate", "--steps", "4", "--json", "-o", "ran", folder=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["ranks"] == 2
+    assert document["is_emulated"]
+    # Whatever else the machine does: never faster than predicted, and of the same size.
+    assert document["step_seconds"] > 0.95 * document["predicted_seconds"]
+    assert document["step_seconds"] < 3 * document["predicted_seconds"] + 0.5
+    compared = meshwright("compare", "plan", "ran", "--json", folder=tmp_path)
+    assert compared.returncode == 0, compared.stderr
+    assert json.loads(compared.stdout)["measured_seconds"] > 0
+    assert {path.name for path in (tmp_path / "ran").iterdir()} == {
+        "run.json.gz", "trace.json", "plan.json", "cluster.yaml", "graph.json.gz",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "none", "--emulate"], "none: no such plan"),
+        (["run", "plan"], "one of the arguments --model --emulate is required"),
+        (["run", "plan", "--model", "nothing"], "no model is called 'nothing'"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    write_plan(tmp_path / "plan")
+    done = meshwright(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
