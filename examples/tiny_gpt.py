@@ -29,7 +29,8 @@ class Block(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return x + self.mlp(self.norm_mlp(x))
+        made: torch.Tensor = x + self.mlp(self.norm_mlp(x))
+        return made
 
 
 class TinyGPT(nn.Module):

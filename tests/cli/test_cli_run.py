@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from meshwright.graph.graph import Graph  # noqa: E402
-from meshwright.plan.plan import Plan  # noqa: E402
-from small import connected, layers, stages  # noqa: E402
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan
+from small import connected, layers, stages
 
 
 def write_plan(folder: Path) -> tuple[Graph, Plan]:

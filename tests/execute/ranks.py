@@ -46,8 +46,9 @@ class Ranks:
             if not ready:
                 self.close()
                 raise AssertionError(f"no answer from ranks {set(range(count)) - set(answers)}")
-            for pipe in ready:
-                assert isinstance(pipe, Connection)
+            for pipe in waiting:
+                if pipe not in ready:
+                    continue
                 is_error, answer = pipe.recv()
                 if is_error:
                     self.close()

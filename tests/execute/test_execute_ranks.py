@@ -6,11 +6,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from meshwright.cluster.catalogue import load_cluster  # noqa: E402
-from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.ranks import assign_ranks  # noqa: E402
-from meshwright.execute.rows import Rows, divide_batch  # noqa: E402
-from small import connected  # noqa: E402
+import itertools
+
+from meshwright.cluster.catalogue import load_cluster
+from meshwright.errors import InputError
+from meshwright.execute.ranks import assign_ranks
+from meshwright.execute.rows import Rows, divide_batch
+from small import connected
 
 
 def test_hosts_that_the_cluster_knows_get_their_own_devices() -> None:
@@ -47,7 +49,7 @@ def test_a_world_that_does_not_fit_is_refused(hosts: list[str], message: str) ->
 
 def test_a_host_with_too_few_ranks_is_named() -> None:
     cluster = load_cluster("dgx1-x4")
-    with pytest.raises(InputError, match="host x stands for .* must have 2 ranks, has 1"):
+    with pytest.raises(InputError, match=r"host x stands for .* must have 2 ranks, has 1"):
         assign_ranks(cluster, (0, 1, 8), ["x", "y", "y"])
 
 
@@ -58,7 +60,7 @@ def test_a_host_with_too_few_ranks_is_named() -> None:
 def test_parts_of_a_batch_are_whole_samples_that_add_up(samples: int, cuts: list[float]) -> None:
     bounds = [0.0, *sorted(cuts), 1.0]
     rows = Rows(samples=samples, microbatches=1)
-    counts = [rows.count(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    counts = [rows.count(a, b) for a, b in itertools.pairwise(bounds)]
     assert min(counts) >= 0
     assert sum(counts) == samples
 

@@ -7,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from small import connected  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import pipeline_plan  # noqa: E402
 
@@ -15,6 +14,7 @@ import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
 from meshwright.plan.plan import ScheduleKind  # noqa: E402
+from small import connected  # noqa: E402
 
 SCRIPT = """
 import json, sys

@@ -1,5 +1,7 @@
 """The order that the executor runs: that of the simulation, also where it is a tie."""
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +25,7 @@ def test_no_op_comes_before_what_it_reads(
 ) -> None:
     builder = GraphBuilder("chain", batch=1)
     ops = [builder.add_op(f"op{k}", seconds={"any": each}) for k, each in enumerate(seconds)]
-    for first, second in zip(ops, ops[1:], strict=False):
+    for first, second in itertools.pairwise(ops):
         builder.add_tensor(first, 0.0, [second])
     graph, cluster = builder.finish(), connected(2)
     count = len(ops)

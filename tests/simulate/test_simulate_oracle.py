@@ -202,12 +202,18 @@ def fluid_finishes(
     starts: Sequence[float], volumes: Sequence[float], routes: Sequence[Sequence[int]],
     capacity: Sequence[float],
 ) -> list[float]:  # fmt: skip
-    """When each flow is through, with rates worked out anew at every start and finish."""
+    """When each flow is through, with rates worked out anew at every start and finish.
+
+    Flows of one route go one after the other, in the order of their starts.
+    """
     left = list(volumes)
     finish = [start if not volume else -1.0 for start, volume in zip(starts, volumes, strict=True)]
     now = 0.0
     while any(each < 0 for each in finish):
-        active = [f for f in range(len(left)) if finish[f] < 0 and starts[f] <= now]
+        ready = [f for f in range(len(left)) if finish[f] < 0 and starts[f] <= now]
+        ready.sort(key=lambda f: starts[f])
+        first = {tuple(routes[f]): f for f in reversed(ready)}
+        active = sorted(first.values())
         rates = max_min_rates([routes[f] for f in active], capacity)
         soonest = [s for f, s in enumerate(starts) if finish[f] < 0 and s > now]
         soonest += [now + left[f] / rate for f, rate in zip(active, rates, strict=True)]

@@ -167,11 +167,24 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     outcome = run_rank(graph, cluster, plan, _builder(arguments, graph), settings, say)
     code: int = ExitCode.DONE
     if outcome.rank == 0:
-        _present(arguments, graph, cluster, plan, outcome)
+        with handed_over():
+            _present(arguments, graph, cluster, plan, outcome)
         code = _check_losses(outcome) if arguments.check else code
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
+
+
+@contextlib.contextmanager
+def handed_over() -> Iterator[None]:
+    """Leave what is printed to the launcher, where there is one."""
+    path, text = os.environ.get(REPORT), io.StringIO()
+    if path is None:
+        yield
+        return
+    with contextlib.redirect_stdout(text):
+        yield
+    write_bytes(Path(path), text.getvalue().encode())
 
 
 def _check_losses(outcome: "Outcome") -> int:
@@ -180,7 +193,8 @@ def _check_losses(outcome: "Outcome") -> int:
     worst = max((abs(one - other) / max(1.0, abs(other)) for one, other in pairs), default=0.0)
     if worst > CHECK_TOLERANCE:
         say(
-            f"error: losses must be those of one process to {CHECK_TOLERANCE:g}, are off {worst:.2g}"
+            f"error: losses must be those of one process to {CHECK_TOLERANCE:g}, are off by "
+            f"{worst:.2g}"
         )
         return ExitCode.FAULT
     say(f"losses are those of one process, to {worst:.1e}")

@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted
 
-
 _JOIN_SECONDS = 2.0
 """As in `meshwright.execute.walk`."""
 

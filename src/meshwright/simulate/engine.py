@@ -287,9 +287,12 @@ def _start_flow(state: State, task: Int, now: Float) -> None:
     each = np.int64(state.tasks[task].flow_class)
     if state.classes[each].size == 0:
         state.classes[each].served = 0.0
+        state.classes[each].entered = 0.0
         state.classes[each].rate = 0.0
     _serve(state, each, now)
-    goal = state.classes[each].served + state.flow_bytes[task]
+    # One after the other, as on one connection.
+    goal = max(state.classes[each].served, state.classes[each].entered) + state.flow_bytes[task]
+    state.classes[each].entered = goal
     push(
         state.flows,
         np.int64(state.classes[each].queue),
@@ -379,5 +382,5 @@ def _write_log(state: State, num_set: Int, now: Float) -> None:
             each = state.changed[k]
             state.log[logged + k].seconds = now
             state.log[logged + k].flow_class = each
-            state.log[logged + k].rate = state.classes[each].rate * state.classes[each].size
+            state.log[logged + k].rate = state.classes[each].rate * min(state.classes[each].size, 1)
     state.counts[_LOGGED] += num_set

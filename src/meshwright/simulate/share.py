@@ -1,9 +1,10 @@
 """Max-min fair sharing of links between flows, for the compiled event engine.
 
-Flows that use the same links in the same way are one class: all of a class get one rate, so the
-state is a rate a class and the work of a change does not grow with the number of flows. A flow of
-class c at rate r puts `weight * r` on each of its links; a class may also have a rate of its own
-that no flow exceeds. Max-min fair: no flow can get more without one that has less getting less
+Flows that use the same links in the same way are one class and go one after the other, as on the
+one connection that two ranks have: a class has one rate, whoever's turn it is, and the work of a
+change does not grow with the number of flows. A flow of class c at rate r puts `weight * r` on each
+of its links; a class may also have a rate of its own that no flow exceeds. Max-min fair: no flow
+can get more without one that has less getting less
 (Bertsekas and Gallager, Data Networks, section 6.5.2, by progressive filling).
 """
 
@@ -14,9 +15,10 @@ from meshwright.compiled import Array, Bool, Float, Int, inlined
 FLOW_CLASS = np.dtype(
     [
         ("cap", np.float64),  # the highest rate of one of its flows
-        ("rate", np.float64),  # of one of its flows now
-        ("served", np.float64),  # what a flow would have got that was there from the start
+        ("rate", np.float64),  # of the flow whose turn it is
+        ("served", np.float64),  # what all its flows have got since it was last empty
         ("served_at", np.float64),  # up to when
+        ("entered", np.float64),  # the service that completes the last of its flows
         ("done_at", np.float64),  # when its next flow finishes
         ("first_use", np.int32),  # its links: uses from here to the next class's
         ("queue", np.int32),  # its flows: a heap from here on
@@ -144,7 +146,7 @@ def set_rates(
         if classes[each].size > 0:
             num_open += 1
             for e in range(classes[each].first_use, classes[each + 1].first_use):
-                links[uses[e].link].weight += classes[each].size * uses[e].weight
+                links[uses[e].link].weight += uses[e].weight
         else:
             classes[each].mark = _FIXED
     while num_open > 0:
@@ -199,7 +201,7 @@ def _fix(classes: Array, uses: Array, links: Array, each: Int, level: Float) -> 
     classes[each].rate = level
     for e in range(classes[each].first_use, classes[each + 1].first_use):
         link = uses[e].link
-        used = classes[each].size * uses[e].weight
+        used = uses[e].weight
         links[link].room = max(0.0, links[link].room - used * level)
         links[link].weight -= used
         if links[link].weight < 1e-9 * used:  # what rounding leaves of nothing

@@ -26,7 +26,8 @@ def simulate(
 ) -> Timeline:
     """Predict one step of a plan.
 
-    `sharing`: "none" runs each transfer as if alone, "fair" shares every link max-min fairly.
+    `sharing`: "none" runs each transfer as if alone; "fair" shares every link max-min fairly
+    between pairs of devices, while transfers of one pair go one after the other.
     `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage.
     `with_links`: also record the use of every link over time (under "fair").
     """
