@@ -99,8 +99,7 @@ def check_memory(num_ranks: int, total_bytes: float) -> None:
 
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
-    from meshwright.execute.group import HOST
-    from meshwright.execute.launch import TERMINATED, launch
+    from meshwright.execute.launch import HOST, TERMINATED, launch
 
     _builder(arguments, graph)  # an unknown name is refused here, once
     placement = resolve(graph, cluster, plan)
@@ -238,7 +237,7 @@ def _present(
     for number, loss in enumerate(outcome.losses, start=1):
         print(f"step {number}: loss {loss:.6f}")
     if has_run:
-        say(
+        print(
             f"{len(run.step_seconds)} steps, median {format_seconds(document['step_seconds'])} "
             f"(predicted {format_seconds(predicted.step_seconds)})"
         )

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -30,6 +30,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from meshwright.errors import InputError, quoted, some
+from meshwright.execute.walk import Progress, Unwatched
 
 T = TypeVar("T")
 
@@ -59,22 +60,25 @@ def save_checkpoint(
     *,
     group: dist.ProcessGroup | None = None,
     keep: int = 2,
+    progress: Progress | None = None,
 ) -> Path:
     """Write what all ranks of `group` hold after `step`; the checkpoint's folder.
 
     Every rank calls it with the tensors it has; of those that several have, one is written. What is
     there is whole at any moment: the new one appears by a rename once all of it is on the disk.
-    Then the older ones go, except for the last `keep` including this one.
+    Then the older ones go, except for the last `keep` including this one. `progress` says that this
+    rank waits for the others, and is told when it does not but writes.
     """
     assert keep >= 1
+    progress = progress or Unwatched()
     path = folder / f"step-{step:08d}"
     partial = _on_first_rank(lambda: _make_partial(path), path, group)
     try:
         with _without_warnings():
             save(
                 dict(state),
-                storage_writer=FileSystemWriter(partial),
-                planner=DefaultSavePlanner(flatten_state_dict=False),
+                storage_writer=_Writer(partial, progress),
+                planner=_Planner(progress),
                 process_group=group,
                 no_dist=not dist.is_initialized(),
             )
@@ -83,6 +87,35 @@ def save_checkpoint(
         raise _describe_failure(path, "written", error) from error
     _on_first_rank(lambda: _publish(partial, path, keep), path, group)
     return path
+
+
+class _Writer(FileSystemWriter):
+    """torch's; a rank that writes for minutes waits for nobody, and is not hung."""
+
+    def __init__(self, path: Path, progress: Progress) -> None:
+        super().__init__(path)
+        self._progress = progress
+
+    def write_data(self, *args: Any) -> Any:
+        """Called between two collectives, and done when it returns."""
+        waits_for, self._progress.waits_for = self._progress.waits_for, -1
+        try:
+            return super().write_data(*args)
+        finally:
+            self._progress.waits_for = waits_for
+
+
+class _Planner(DefaultSavePlanner):
+    """torch's; every tensor that is written is progress."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._progress = progress
+
+    def resolve_data(self, write_item: Any) -> Any:
+        """Called for each tensor when its turn comes."""
+        self._progress.count += 1
+        return super().resolve_data(write_item)
 
 
 def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:

@@ -18,11 +18,10 @@ import torch.distributed as dist
 
 from meshwright.errors import InputError, RankError, some
 from meshwright.execute.fault import end_process, run_folder
+from meshwright.execute.launch import HOST
 from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
 
-HOST = "MESHWRIGHT_HOST"
-"""The launcher's variable: the host of the cluster that a rank plays."""
 TIMEOUT_SECONDS = 24 * 3600.0
 """torch's own; a rank that hangs is found by the watch long before."""
 JOIN_SECONDS = 60.0

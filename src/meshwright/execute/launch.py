@@ -37,6 +37,9 @@ seconds until the first rank listens."""
 
 Say = Callable[[str], None]
 
+HOST = "MESHWRIGHT_HOST"
+"""The variable that tells a rank which host of the cluster it plays."""
+
 
 @dataclass(slots=True)
 class _Signals:

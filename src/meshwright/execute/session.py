@@ -274,7 +274,8 @@ def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
     """Write a checkpoint of the steps so far and their losses; all ranks call it."""
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
     group = dist.group.WORLD if dist.is_initialized() else None
-    save_checkpoint(folder, trainer.num_steps, state, group=group)
+    progress = trainer.walk.progress
+    save_checkpoint(folder, trainer.num_steps, state, group=group, progress=progress)
 
 
 def _take_losses(trainer: Trainer) -> list[float]:

@@ -22,6 +22,7 @@ from meshwright.errors import InputError
 from meshwright.execute.bind import bind_part, check_rows
 from meshwright.execute.code import Held, Line
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
+from meshwright.execute.group import waiting
 from meshwright.execute.item import Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.rows import Rows, divide_batch
@@ -110,9 +111,10 @@ class Trainer:
             is_mean=is_mean,
         )
         self.part: Part = bind_part(lookup, self.number)
-        self.exchange: Exchange = open_exchange(
-            device, self.rank_of, program.groups, *communication(program)
-        )
+        with waiting(progress, "making process groups"):
+            self.exchange: Exchange = open_exchange(
+                device, self.rank_of, program.groups, *communication(program)
+            )
         self.held = Held(
             state=make_state(
                 self.steps.any(), self.part.state, workload.model, real or _itself, device
