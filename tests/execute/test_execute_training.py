@@ -65,6 +65,17 @@ def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
     assert answer["step_seconds"] > 0
 
 
+def test_the_model_must_have_values() -> None:
+    graph = capture_workload(make_workload("perceptron"), "momentum")
+    plan = pipeline_plan(graph, 2, 2, ScheduleKind.GPIPE, 2)
+    model = make_workload("perceptron").model.to("meta")
+    with (
+        pytest.raises(mw.InputError, match=r"Perceptron: layers\.0\.weight must have values"),
+        mw.training(plan, connected(2), model, make_workload("perceptron").args, graph=graph),
+    ):
+        pass
+
+
 def test_there_must_be_a_plan() -> None:
     with (
         pytest.raises(mw.InputError, match="there is none to train by"),

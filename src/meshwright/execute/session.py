@@ -35,6 +35,7 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.plain import train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
+from meshwright.execute.state import Real
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
 from meshwright.graph.graph import Graph
@@ -166,23 +167,9 @@ def _train(
     if deferred.remark and rank == 0:
         say(deferred.remark)
     _note(watch, "tracing the step")
-    trainer = Trainer(
-        lowered,
-        deferred.workload,
-        graph,
-        rank=rank,
-        device=device,
-        optimizer=settings.optimizer,
-        autocast=settings.autocast,
-        learning_rate=settings.learning_rate,
-        is_mean=settings.is_mean,
-        seed=settings.seed,
-        real=deferred.real,
-        rank_of=rank_of,
-        progress=watch,
+    trainer = make_trainer(
+        graph, lowered, rank_of, rank, device, deferred.workload, deferred.real, settings, watch
     )
-    if not settings.allows_local_statistics and lowered.divides_batch:
-        check_apart(graph, trainer.steps.any())
     _note(watch, "reading the checkpoint")
     losses = resume(trainer, found)
     first = trainer.num_steps
@@ -221,6 +208,38 @@ def _train(
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
     )
+
+
+def make_trainer(
+    graph: Graph,
+    lowered: Lowered,
+    rank_of: tuple[int, ...],
+    rank: int,
+    device: torch.device,
+    workload: Workload,
+    real: Real | None,
+    settings: Settings,
+    watch: Progress | None,
+) -> Trainer:
+    """This rank's part of a plan, ready to train; refused where samples cannot be apart."""
+    trainer = Trainer(
+        lowered,
+        workload,
+        graph,
+        rank=rank,
+        device=device,
+        optimizer=settings.optimizer,
+        autocast=settings.autocast,
+        learning_rate=settings.learning_rate,
+        is_mean=settings.is_mean,
+        seed=settings.seed,
+        real=real,
+        rank_of=rank_of,
+        progress=watch,
+    )
+    if not settings.allows_local_statistics and lowered.divides_batch:
+        check_apart(graph, trainer.steps.any())
+    return trainer
 
 
 def _note(watch: Progress | None, doing: str) -> None:

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.capture.deferred import Deferred
 from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
-from meshwright.execute.apart import check_apart
+from meshwright.errors import InputError
 from meshwright.execute.group import (
     joined_group,
     meet,
@@ -25,7 +24,14 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
-from meshwright.execute.session import Settings, find_checkpoint, names_by_rank, resume, save_state
+from meshwright.execute.session import (
+    Settings,
+    find_checkpoint,
+    make_trainer,
+    names_by_rank,
+    resume,
+    save_state,
+)
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
 from meshwright.execute.walk import Progress
 from meshwright.graph.graph import Graph
@@ -84,12 +90,16 @@ class Training:
 
 @contextmanager
 def open_training(
-    graph: Graph, cluster: Cluster, plan: Plan, source: Workload | Deferred, settings: Settings
+    graph: Graph, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
 ) -> Iterator[Training]:
-    """While this holds, this process is a rank of the run."""
+    """While this holds, this process is a rank of the run; the model's weights must be real."""
     rank, _ = own_rank()
-    deferred = source if isinstance(source, Deferred) else None
-    workload = source.workload if isinstance(source, Deferred) else source
+    for name, each in workload.model.named_parameters():
+        if each.is_meta:
+            raise InputError(
+                f"model {type(workload.model).__name__}: {name} must have values, is on the meta "
+                f"device; build the model on the CPU, or let `meshwright run` build it"
+            )
     lowered = lower_frozen(graph, cluster, plan)
     device = pick_device(settings.device)
     store, hosts = meet(settings.stall_seconds)
@@ -98,23 +108,9 @@ def open_training(
         watched(names_by_rank(cluster, rank_of), settings.stall_seconds) as watch,
         joined_group(pick_backend(device, settings.backend), store, watch),
     ):
-        trainer = Trainer(
-            lowered,
-            workload,
-            graph,
-            rank=rank,
-            device=device,
-            optimizer=settings.optimizer,
-            autocast=settings.autocast,
-            learning_rate=settings.learning_rate,
-            is_mean=settings.is_mean,
-            seed=settings.seed,
-            real=deferred.real if deferred else None,
-            rank_of=rank_of,
-            progress=watch,
+        trainer = make_trainer(
+            graph, lowered, rank_of, rank, device, workload, None, settings, watch
         )
-        if not settings.allows_local_statistics and lowered.divides_batch:
-            check_apart(graph, trainer.steps.any())
         yield Training(rank, lowered, trainer, watch, [])
         with waiting(watch, "the end"):
             trainer.gather_losses()  # nobody leaves while others still need it
