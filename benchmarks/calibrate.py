@@ -35,6 +35,7 @@ from meshwright.cost.product import (
     Key,
     Work,
     attention_seconds,
+    backward_seconds,
     convolution_seconds,
     depthwise_seconds,
     group,
@@ -73,12 +74,17 @@ MATMULS = {
 CONVOLUTION = ConvolutionCurve(
     grid=GRID, roof=ROOF, misaligned=1.4, misaligned_memory=1.4, taps_power=0.05
 )
-BACK = replace(CONVOLUTION, data_share=0.8, data_taps_power=0.05)
+BACK = replace(CONVOLUTION, data_share=0.8, data_taps_power=0.05, data_memory=0.9)
 DEPTHWISE = DepthwiseCurve(share=0.02, memory=2.0, launch_seconds=5e-6)
 ATTENTION = AttentionCurve(
     tile=(128, 128, 16), share=0.7, rounding=0.7, score_terms=40.0, dropout_terms=40.0,
     prologue_keys=50.0, roof=replace(ROOF, launch_seconds=1e-5),
 )  # fmt: skip
+DIRECTIONS = {
+    Kind.CONVOLUTION: (Kind.CONVOLUTION,),
+    Kind.CONVOLUTION_BACKWARD: (Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD),
+}
+"""Of convolutions: the kinds that follow one curve."""
 ATTENTION_TILES = tuple((each, each, size) for each in (32, 64, 128) for size in (16, 32, 64))
 
 
@@ -163,32 +169,43 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
     found: dict[str, dict[Any, Any]] = {
         name: {} for name in ("matmul", "convolution", "depthwise", "attention")
     }
-    for key, chosen in group(products, work):
+    groups = dict(group(products, work))
+    for key, chosen in groups.items():
         mine = work.only(chosen), seconds[chosen]
         if key.kind == Kind.MATMUL:
             start = MATMULS.get((key.precision, key.is_direct), MATMUL)
             curve, _ = fit_curve(start, *mine, matmul_seconds, 0.15)
             found["matmul"][key.precision, key.is_direct] = curve
-        elif key.kind in CONVOLUTIONS:
-            dense = work.columns[chosen] > 1
-            mine = work.only(chosen[dense]), seconds[chosen[dense]]
+        elif key.kind in DIRECTIONS:
+            kinds = DIRECTIONS[key.kind]
+            same = [groups.get(replace(key, kind=kind), chosen[:0]) for kind in kinds]
+            dense = np.concatenate(same)
+            dense = dense[work.columns[dense] > 1]
             found["convolution"][key.precision, key.kind, key.is_direct] = fit_convolution(
-                key, *mine
+                key, work.only(dense), seconds[dense], products.kind[dense]
             )
-        else:
+        elif key.kind >= Kind.ATTENTION:
             found["attention"][key.precision, key.kind] = fit_attention(key, *mine)
-    for kind in CONVOLUTIONS:
+    for kind, kinds in DIRECTIONS.items():
         for precision in ("fp32", "tf32", "bf16"):
-            thin = (products.kind == kind) & (work.columns == 1)
+            thin = np.isin(products.kind, kinds) & (work.columns == 1)
             thin &= np.array([each.precision == precision for each in samples])
             chosen = np.flatnonzero(thin)
             found["depthwise"][precision, kind], _ = fit_curve(
-                DEPTHWISE, work.only(chosen), seconds[chosen], depthwise_seconds, 0.2
+                DEPTHWISE, work.only(chosen), seconds[chosen], all_depthwise_seconds, 0.2
             )
     return Calibration(multiprocessors=MULTIPROCESSORS, **found)
 
 
-def fit_convolution(key: Key, work: Work, seconds: Floats) -> ConvolutionCurve:
+def all_depthwise_seconds(work: Work, curve: DepthwiseCurve) -> Floats:
+    """Forward, or all gradients that are asked for; without matrix units they are alike."""
+    key = Key(Kind.CONVOLUTION_BACKWARD, "fp32", is_direct=False)
+    return backward_seconds(work, key, lambda one, _: depthwise_seconds(one, curve))
+
+
+def fit_convolution(
+    key: Key, work: Work, seconds: Floats, kinds: npt.NDArray[np.int8]
+) -> ConvolutionCurve:
     """In fp32 weight gradients of windows go by Winograd's transform, and choices vary more."""
     start = CONVOLUTION if key.kind == Kind.CONVOLUTION else BACK
     width = 0.2
@@ -197,7 +214,15 @@ def fit_convolution(key: Key, work: Work, seconds: Floats) -> ConvolutionCurve:
     elif key.precision == "fp32" and not key.is_direct:
         start = replace(start, winograd_share=1.5, winograd_memory=5.0)
         width = 0.5
-    return fit_curve(start, work, seconds, lambda w, c: convolution_seconds(w, c, key), width)[0]
+    inputs = np.flatnonzero(kinds == Kind.INPUT_CONVOLUTION_BACKWARD)
+    alone = replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
+
+    def model(work: Work, curve: ConvolutionCurve) -> Floats:
+        found = backward_seconds(work, key, lambda one, each: convolution_seconds(one, curve, each))
+        found[inputs] = convolution_seconds(work.only(inputs), curve, alone)
+        return found
+
+    return fit_curve(start, work, seconds, model, width)[0]
 
 
 def fit_attention(key: Key, work: Work, seconds: Floats) -> AttentionCurve:

@@ -204,10 +204,12 @@ def _call_sample(name: str, args: list[Any]) -> Sample | None:
         )
     if name == "convolution_backward":
         made, source, weight = (each["shape"] for each in args[:3])
-        multiple = sum(args[10][:2])
-        return convolution_sample(
-            _short(args[0]), source, weight, made, args[4][0], multiple, seconds=0.0
+        of_input, of_weight, _ = args[10]
+        sample = convolution_sample(
+            _short(args[0]), source, weight, made, args[4][0], of_input + of_weight, seconds=0.0
         )
+        is_alone = of_input and not of_weight
+        return replace(sample, kind=Kind.INPUT_CONVOLUTION_BACKWARD) if is_alone else sample
     if name in ("attention", "attention_backward"):
         shift = 0 if name == "attention" else 1
         query, key = args[shift], args[shift + 1]

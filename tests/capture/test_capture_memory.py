@@ -150,8 +150,9 @@ def test_convolutions_copy_unless_images_are_taken_as_they_lie(
     copied = 2 * (values.numel() + weight.numel() + made.numel())
     expected = copied if is_copied else 0
     assert workspace(aten.convolution.default, values, weight, None, *rest) == expected
-    backward = made, values, weight, None, *rest, [True, True, False]
-    assert workspace(aten.convolution_backward.default, *backward) == expected
+    backward = made, values, weight, None, *rest
+    for mask in ([True, True, False], [True, False, False], [False, True, False]):
+        assert workspace(aten.convolution_backward.default, *backward, mask) == expected
 
 
 @pytest.mark.parametrize(("dtype", "bytes_each"), [(torch.bfloat16, 4), (torch.float32, 0)])

@@ -35,11 +35,13 @@ def convolved(
     return values, weight, None, *pair, is_transposed, [0, 0], groups
 
 
-def backward_of(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def backward_of(
+    arguments: tuple[Any, ...], *, of_input: bool = True, of_weight: bool = True
+) -> tuple[Any, ...]:
     """The arguments of its backward, for all gradients but a bias's."""
     values, weight, _, *rest = arguments
     gradient = aten.convolution.default(*arguments)
-    return gradient, values, weight, None, *rest, [True, True, False]
+    return gradient, values, weight, None, *rest, [of_input, of_weight, False]
 
 
 def attended(query: Any, key: Any) -> tuple[Any, ...]:
@@ -85,8 +87,27 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], tuple[float, ...], int]] = {
     "its backward": (
         aten.convolution_backward.default, backward_of(STRIDED), (32, 8, 27, 1, 4), 2
     ),
+    "its input's gradient": (
+        aten.convolution_backward.default,
+        backward_of(STRIDED, of_weight=False),
+        (32, 8, 27, 1, 4), 1,
+    ),
+    "its weight's gradient": (
+        aten.convolution_backward.default,
+        backward_of(STRIDED, of_input=False),
+        (32, 8, 27, 1, 4), 1,
+    ),
     # 4 groups of 2 channels in and out: sums over 2 x 3 x 3, 8 bytes side by side.
     "groups": (aten.convolution.default, GROUPED, (32, 2, 18, 4, 8), 1),
+    # No product of channels of different groups.
+    "groups backward": (
+        aten.convolution_backward.default, backward_of(GROUPED), (32, 2, 18, 4, 8), 2
+    ),
+    "groups' weights": (
+        aten.convolution_backward.default,
+        backward_of(GROUPED, of_input=False),
+        (32, 2, 18, 4, 8), 1,
+    ),
     # A point of the input (2 x 4 x 4) meets 6 x 2 x 2 weights of each of 4 channels.
     "transposed": (aten.convolution.default, TRANSPOSED, (32, 4, 24, 1, 8), 1),
     "attention": (ours.attention.default, attended(*HEADS), (6, 10, 8, 8, 16), 2),

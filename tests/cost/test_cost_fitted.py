@@ -67,6 +67,26 @@ def convolution(kind: str, columns: float, channels: float, taps: int) -> dict[s
     }
 
 
+def halves(columns: float, channels: float, taps: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The gradient of the input of such a convolution, and those of its weight and bias."""
+    rows, depth = 64.0 * 28 * 28, channels * taps
+    values, weight, made = (FLOAT * n for n in (rows * channels, depth * columns, rows * columns))
+    first = product("input_convolution_backward", rows, columns, depth, "rows") | {
+        "bytes_read": made + weight,
+        "fixed_bytes_read": weight,
+        "bytes_written": values,
+        "fixed_bytes_written": 0.0,
+    }
+    second = product("biased_convolution_backward", rows, columns, depth, "rows") | {
+        "bytes_read": 2 * made + values,
+        "fixed_bytes_read": 0.0,
+        "bytes_written": weight,
+        "fixed_bytes_written": weight,
+        "split": Split.SUM,
+    }
+    return first, second
+
+
 def build(*ops: dict[str, Any]) -> Graph:
     builder = GraphBuilder("ops", batch=BATCH)
     for number, each in enumerate(ops):
@@ -84,6 +104,8 @@ def capture_like() -> Graph:
         convolution("biased_convolution", 256.0, 64.0, 1),
         convolution("convolution_backward", 256.0, 128.0, 9),
         convolution("biased_convolution_backward", 100.0, 3.0, 49),
+        *halves(256.0, 128.0, 9),
+        *halves(64.0, 256.0, 1),
         product("causal_attention", 512.0, 512.0, 64.0, "count", count=256.0, products=2),
         product("dropout_attention_backward", 512.0, 512.0, 64.0, "count", count=256.0, products=5),
         stream("add"),
@@ -149,6 +171,18 @@ def test_a_bias_adds_a_launch_and_what_it_moves(direction: str, times: int) -> N
     moved = times * 64 * 28 * 28 * 256 * FLOAT
     moving = moved / (USUAL.share * H200.memory_bytes_per_second)
     assert with_bias - without == pytest.approx(USUAL.launch_seconds + moving)
+
+
+@pytest.mark.parametrize(("columns", "channels", "taps"), [(256, 128, 9), (64, 256, 1), (8, 3, 49)])
+def test_gradients_apart_take_as_long_as_both_in_one_op(
+    columns: float, channels: float, taps: int
+) -> None:
+    whole = convolution("biased_convolution_backward", columns, channels, taps)
+    both, first, second = fitted_seconds(
+        build(whole, *halves(columns, channels, taps)), H200, BATCH
+    )
+    assert first + second == pytest.approx(both)
+    assert min(first, second) > 0
 
 
 def test_a_bias_whose_gradient_is_one_number_expanded_takes_a_time() -> None:

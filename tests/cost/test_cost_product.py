@@ -28,8 +28,11 @@ PEAKS = {
 }  # fmt: skip
 ITEM_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 MEMORY = 4.8e12
+FLOAT = 4
 MASKED = (Kind.MASKED_ATTENTION, Kind.MASKED_ATTENTION_BACKWARD)
-CONVOLUTIONS = (Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD)
+CONVOLUTIONS = (
+    Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
+)  # fmt: skip
 
 
 def one(
@@ -48,9 +51,9 @@ def one(
     """One op whose bytes and FLOPs follow from its sizes; `depth` counts channels without taps."""
     item = ITEM_BYTES[precision]
     if multiple is None:
-        multiple = {Kind.MATMUL: 1, Kind.CONVOLUTION: 1, Kind.CONVOLUTION_BACKWARD: 2}.get(
-            kind, 2 if kind <= Kind.MASKED_ATTENTION else 5
-        )
+        multiple = 2 if kind <= Kind.MASKED_ATTENTION else 5
+        if kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.INPUT_CONVOLUTION_BACKWARD):
+            multiple = 1
     source = rows * depth
     depth *= taps
     if kind in CONVOLUTIONS:
@@ -231,6 +234,37 @@ def test_the_gradient_of_the_weight_sums_over_the_pixels() -> None:
     both = one(Kind.CONVOLUTION_BACKWARD, "fp32", 80, 20, 20)
     assert toy_seconds(weight) == pytest.approx(2 * 100 * 80 / 1e12)
     assert toy_seconds(both) == pytest.approx(2 * 2 * 100 * 80 / 1e12)
+
+
+def test_the_gradient_of_the_input_has_a_column_for_each_of_its_channels() -> None:
+    # 80 x 10 results, 8 tiles in two waves, sums over 20 columns and 9 taps
+    op = one(Kind.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, taps=9)
+    assert toy_seconds(op) == pytest.approx(2 * 2 * 100 * 20 * 9 / 1e12)
+
+
+def test_the_gradient_of_the_input_moves_its_own_share() -> None:
+    halved = {key: replace(CONVOLUTION, data_memory=0.5) for key in TOY.convolution}
+    calibration = replace(TOY, convolution=halved)
+    weight = one(Kind.CONVOLUTION_BACKWARD, "fp32", 80, 20, 10, multiple=1)
+    data = one(Kind.INPUT_CONVOLUTION_BACKWARD, "fp32", 80, 20, 10)
+    moving = FLOAT * (80 * 10 + 20 * 10 + 80 * 20) / 1e9
+    for op, share in ((weight, 1), (data, 0.5)):
+        arithmetic = toy_seconds(op, calibration=calibration)
+        found = toy_seconds(op, 1e9, calibration)
+        assert found == pytest.approx(arithmetic + share * moving)
+
+
+@given(ops(), st.sampled_from([None, 3.0]))
+@settings(max_examples=200, deadline=None)
+def test_both_gradients_take_what_each_takes(op: dict[str, Any], more: float | None) -> None:
+    op |= {"taps": 9, "multiple": 1}
+    weight = seconds_of({**op, "kind": Kind.CONVOLUTION_BACKWARD})
+    data = seconds_of({**op, "kind": Kind.INPUT_CONVOLUTION_BACKWARD})
+    both = one(**{**op, "kind": Kind.CONVOLUTION_BACKWARD, "multiple": 2})
+    if more is not None:  # FLOPs of graphs that count pairs of channels of different groups
+        both = replace(both, flops=both.flops * more)
+    found = float(product_seconds(both, peaks_of(both), MEMORY)[0])
+    assert found == pytest.approx(weight + data, rel=1e-9)
 
 
 def test_attention_pays_for_softmax_dropout_and_padding() -> None:

@@ -1,8 +1,8 @@
 """Floating-point operations of one ATen op, from the shapes of what it reads and makes.
 
 torch's own registry where it knows the op; formulas here for what it does not: our attention,
-grouped matrix products and Fourier transforms. Element-wise ops count none: their
-time is their bytes.
+grouped matrix products, Fourier transforms, and the backward of convolutions in groups.
+Element-wise ops count none: their time is their bytes.
 """
 
 import math
@@ -13,6 +13,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 import meshwright.capture.attention  # noqa: F401 - defines the ops
+from meshwright.capture.product import find_product
 
 aten = torch.ops.aten
 
@@ -41,6 +42,15 @@ def _attention_backward(
     return float(2 * heads * queries * key.shape[-2] * (3 * width + 2 * value.shape[-1]))
 
 
+def _convolution_backward(*args: Any, made: Any) -> float:
+    """A product for each gradient of input and weight.
+
+    For the weight's, torch (2.13) counts all pairs of channels, also those of different groups.
+    """
+    one = find_product(aten.convolution_backward.default, args, made)
+    return 2 * one.rows * one.columns * one.depth * one.count * float(sum(args[10][:2]))
+
+
 def _grouped_product(left: Any, right: Any, *_: object, made: Any) -> int:
     """Two matrices are cut along what is summed over; all else is one product an element."""
     if left.dim() == 2 and right.dim() == 2:
@@ -59,6 +69,7 @@ def _fourier(values: Any, dims: Any, *_: object, made: Any) -> float:
 _FORMULAS: dict[Any, Callable[..., float]] = {
     torch.ops.meshwright.attention: _attention,
     torch.ops.meshwright.attention_backward: _attention_backward,
+    aten.convolution_backward: _convolution_backward,
     aten._grouped_mm: _grouped_product,
     aten._fft_r2c: _fourier,
     aten._fft_c2c: _fourier,

@@ -1,9 +1,10 @@
 """Names what an op computes as finely as its time depends on it.
 
 The name of the ATen op, with a word before it where another kernel runs: attention with a mask,
-causal or with dropout; convolutions with a bias; softmax along a dimension that is not the last;
-element-wise ops that broadcast or whose tensors lie differently in memory, which load one number at
-a time instead of 16 bytes.
+causal or with dropout; convolutions with a bias, and the gradient of their input (that of their
+weight has no word of its own); softmax along a dimension that is not the last; element-wise ops
+that broadcast or whose tensors lie differently in memory, which load one number at a time instead
+of 16 bytes.
 """
 
 from typing import Any
@@ -32,10 +33,11 @@ def name_kind(node: Node) -> str:
         mask, dropout, is_causal = args[_ATTENTION_MASK[name] :][:3]
         seen = "masked_" if mask is not None else "causal_" if is_causal else ""
         return f"{seen}{'dropout_' if dropout else ''}{name}"
-    if (name == "convolution" and args[2] is not None) or (
-        name == "convolution_backward" and args[10][2]
-    ):
-        return f"biased_{name}"
+    if name == "convolution":
+        return f"biased_{name}" if args[2] is not None else name
+    if name == "convolution_backward":
+        values, weight, bias = args[10]
+        return f"{'biased_' * bias}{'input_' * (values and not weight)}{name}"
     if name in _SOFTMAX_DIM:
         dims = args[0].meta["val"].dim()
         is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1

@@ -186,8 +186,8 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
         sizes = [*sizes, picked - _tensor_bytes(scores)]
     if name == "convolution" and args[2] is not None:  # a kernel of its own adds the bias
         sizes, written = [*sizes, written], 2 * written
-    if name == "convolution_backward" and args[10][2]:  # and another one sums its gradient
-        sizes = [*sizes, _tensor_bytes(args[0])]
+    if name == "convolution_backward":
+        sizes += _backward_sizes(args)
     value = node.meta.get("val")
     product = find_product(node.target, tuple(args), value)
     return Kernel(
@@ -199,6 +199,17 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
         workspace_bytes=find_workspace(node.target, tuple(args), product),
         calls=calls,
     )
+
+
+def _backward_sizes(args: Any) -> list[float]:
+    """What a convolution's backward reads besides its arguments, and what of them it does not.
+
+    A kernel of its own sums the bias's gradient. The input's gradient is made of the weight and not
+    of the input, the weight's of the input and not of the weight.
+    """
+    gradient, values, weight = (_tensor_bytes(each) for each in args[:3])
+    of_values, of_weight, of_bias = args[10]
+    return [gradient * of_bias, -values * (not of_weight), -weight * (not of_values)]
 
 
 def _written(node: Node) -> list[torch.Tensor]:

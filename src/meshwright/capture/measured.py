@@ -1,15 +1,31 @@
-"""Puts measured times of kernel calls on the ops of a graph."""
+"""Puts measured times of kernel calls on the ops of a graph.
 
+A step has an op for each gradient of a convolution (see `divide.py`). Where only a call that makes
+both was measured, its time is theirs, in proportion to what the cost model says of each.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.capture.call import describe_call
 from meshwright.capture.convert import read_trace
+from meshwright.capture.divide import MASK
 from meshwright.capture.trace import Trace
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Graph
 from meshwright.profile.profile import Measured
+
+Floats = npt.NDArray[np.float64]
+
+_LIKE = "h200"
+"""Whose proportions count on types of device that the catalogue does not have."""
 
 
 def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured | None) -> Graph:
@@ -26,6 +42,9 @@ def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured
         kind: np.array([table.get(text, np.nan) for text in texts], dtype=np.float64)
         for kind, table in measured.items()
     }
+    wholes = _find_wholes(texts)
+    for kind, each in seconds.items():
+        _share_wholes(each, measured[kind], wholes, graph, kind)
     return replace(
         graph, seconds={kind: each for kind, each in seconds.items() if not np.isnan(each).all()}
     )
@@ -43,3 +62,36 @@ def _aligned(kernels: Trace, calls: Trace) -> list[str]:
         for offset in range(block.size):
             texts[block.a + offset] = describe_call(called[block.b + offset].node)
     return texts
+
+
+def _find_wholes(texts: Sequence[str]) -> dict[int, str]:
+    """The call that makes both gradients of a convolution, by the op that makes the input's.
+
+    The op that makes the weight's comes next.
+    """
+    found = {}
+    for op, (one, other) in enumerate(pairwise(texts)):
+        if ".convolution_backward." in one and ".convolution_backward." in other:
+            first, second = json.loads(one), json.loads(other)
+            of_input, *rest = second["args"][MASK]
+            if first["args"].pop(MASK) == [True, False, False] and not of_input:
+                second["args"].pop(MASK)
+                if first == second:
+                    first["args"].insert(MASK, [True, *rest])
+                    found[op] = json.dumps(first, sort_keys=True, separators=(",", ":"))
+    return found
+
+
+def _share_wholes(
+    seconds: Floats, table: Mapping[str, float], wholes: Mapping[int, str], graph: Graph, kind: str
+) -> None:
+    """Divide what whole calls took where one of the two has no time of its own."""
+    chosen = [
+        op for op, text in wholes.items() if text in table and np.isnan(seconds[op : op + 2]).any()
+    ]
+    if chosen:
+        device_type = DEVICE_TYPES.get(kind, DEVICE_TYPES[_LIKE])
+        expected = op_seconds(graph, device_type, graph.batch)
+        for op in chosen:
+            both = expected[op : op + 2]
+            seconds[op : op + 2] = table[wholes[op]] * both / both.sum()

@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.attention import fused_ops
 from meshwright.capture.autocast import cuda_autocast
+from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
 from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
 from meshwright.errors import InputError
@@ -85,6 +86,7 @@ def trace_step(
     start = step.fake_start(mode)
     with _explained(model), mode, fx_traceback.preserve_node_meta():
         module = make_fx(step.run, tracing_mode="real")(*start)
+    divided = divide_convolutions(module)
     return Trace(
         module=module,
         parameter_names=tuple(step.parameters),
@@ -92,8 +94,8 @@ def trace_step(
         gradient_names=tuple(step.gradient_names),
         state_names=tuple(f"{name}.{kind}" for name in step.trained for kind in step.state_names),
         num_inputs=len(step.tensors),
-        num_forward=step.num_forward,
-        num_backward=step.num_backward,
+        num_forward=step.num_forward + _num_before(divided, step.num_forward),
+        num_backward=step.num_backward + _num_before(divided, step.num_backward),
         tied=step.tied,
     )
 
@@ -285,6 +287,10 @@ def _nodes() -> list[Node]:
 
 def _num_nodes() -> int:
     return len(_nodes())
+
+
+def _num_before(places: Sequence[int], place: int) -> int:
+    return sum(each < place for each in places)
 
 
 def _order_by_reader(names: Sequence[str]) -> list[str]:

@@ -12,17 +12,22 @@ Tiles = tuple[tuple[int, int], ...]
 
 
 class Kind(IntEnum):
-    """What kind of kernel multiplies; backward attention makes the scores anew."""
+    """What kind of kernel multiplies; backward attention makes the scores anew.
+
+    A convolution's backward is the gradient of its weight, or with two products that of its input,
+    too; alone, the latter is a kind of its own.
+    """
 
     MATMUL = 0
     CONVOLUTION = 1
     CONVOLUTION_BACKWARD = 2
-    ATTENTION = 3
-    CAUSAL_ATTENTION = 4
-    MASKED_ATTENTION = 5
-    ATTENTION_BACKWARD = 6
-    CAUSAL_ATTENTION_BACKWARD = 7
-    MASKED_ATTENTION_BACKWARD = 8
+    INPUT_CONVOLUTION_BACKWARD = 3
+    ATTENTION = 4
+    CAUSAL_ATTENTION = 5
+    MASKED_ATTENTION = 6
+    ATTENTION_BACKWARD = 7
+    CAUSAL_ATTENTION_BACKWARD = 8
+    MASKED_ATTENTION_BACKWARD = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +84,8 @@ class ConvolutionCurve:
     """Backward: share of peak of the input's gradient, relative to the weight's."""
     data_taps_power: float = 0.0
     """Backward: `taps_power` of the input's gradient."""
+    data_memory: float = 1.0
+    """Backward: bytes that the input's gradient moves, relative to the weight's."""
     winograd_share: float = 0.0
     """Backward: FLOP/s over peak of the weight's gradient where a transform saves multiplications,
     so that it may be above 1; 0: no such kernel."""
@@ -139,6 +146,9 @@ class Calibration:
     matmul: Mapping[tuple[str, bool], MatmulCurve]
     """By precision, and whether rows start at multiples of 16 bytes."""
     convolution: Mapping[tuple[str, Kind, bool], ConvolutionCurve]
-    """By precision, direction, and whether planes are used as they lie."""
+    """By precision, direction, and whether planes are used as they lie.
+
+    One curve for both gradients of a backward, under the kind of the weight's.
+    """
     depthwise: Mapping[tuple[str, Kind], DepthwiseCurve]
     attention: Mapping[tuple[str, Kind], AttentionCurve]

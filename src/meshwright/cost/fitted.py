@@ -30,6 +30,7 @@ KINDS = {
     "_scaled_mm": Kind.MATMUL,
     "convolution": Kind.CONVOLUTION,
     "convolution_backward": Kind.CONVOLUTION_BACKWARD,
+    "input_convolution_backward": Kind.INPUT_CONVOLUTION_BACKWARD,
     "attention": Kind.ATTENTION,
     "causal_attention": Kind.CAUSAL_ATTENTION,
     "masked_attention": Kind.MASKED_ATTENTION,

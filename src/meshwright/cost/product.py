@@ -10,8 +10,8 @@ a kernel computes less than the FLOPs counted: causal attention half, and in fp3
 convolution's weight, which a transform shortens (Winograd).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,9 @@ SUM_BYTES = 4
 """Of the logarithm of the sum of a row's scores, which attention keeps in fp32 for its backward."""
 WINOGRAD_TAPS = (7.0, 26.0)
 """Windows of three and of five at stride one: those that transforms are made for."""
-CONVOLUTIONS = (Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD)
+CONVOLUTIONS = (
+    Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
+)  # fmt: skip
 CAUSAL = (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD)
 
 
@@ -130,6 +132,17 @@ class Work:
         return Work(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
     @property
+    def num_gradients(self) -> Floats:
+        """Of a convolution's backward: one or two."""
+        return np.where(self.multiple > 1.5, 2.0, 1.0)
+
+    def apart(self) -> "Work":
+        """One gradient of each convolution; that of the output is read for every one of them."""
+        output = self.rows * self.columns * self.count * self.item_bytes
+        moved = (self.bytes_moved - output) / self.num_gradients + output
+        return replace(self, bytes_moved=moved, multiple=np.ones(len(self.rows)))
+
+    @property
     def taps(self) -> Floats:
         """Terms of a convolution's sums that one input element enters: window over stride, squared.
 
@@ -137,7 +150,7 @@ class Work:
         """
         output = self.rows * self.columns * self.count * self.item_bytes
         weight = self.columns * self.depth * self.count * self.item_bytes
-        held = (self.bytes_moved - output - self.multiple * weight) / self.multiple
+        held = (self.bytes_moved - output) / self.num_gradients - weight
         unrolled = self.rows * self.depth * self.count * self.item_bytes
         return np.where(held > 0, unrolled / np.maximum(held, 1.0), 1.0)
 
@@ -212,15 +225,36 @@ def group(products: Products, work: Work) -> Iterator[tuple[Key, npt.NDArray[np.
 def _group_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
     if key.kind == Kind.MATMUL:
         return matmul_seconds(work, calibration.matmul[key.precision, key.is_direct])
-    if key.kind in CONVOLUTIONS:
-        return np.minimum(
-            convolution_seconds(
-                work, calibration.convolution[key.precision, key.kind, key.is_direct], key
-            ),
-            depthwise_seconds(work, calibration.depthwise[key.precision, key.kind]),
+    if key.kind == Kind.CONVOLUTION_BACKWARD:
+        return backward_seconds(
+            work, key, lambda one, each: _windowed_seconds(one, each, calibration)
         )
+    if key.kind in CONVOLUTIONS:
+        return _windowed_seconds(work, key, calibration)
     name = "fp32" if key.precision == "tf32" else key.precision
     return attention_seconds(work, calibration.attention[name, key.kind], key.kind)
+
+
+def backward_seconds(work: Work, key: Key, seconds: Callable[[Work, Key], Floats]) -> Floats:
+    """The gradient of the weight and, where there are two products, then that of the input."""
+    one = work.apart()
+    weight = seconds(one, key)
+    has_two = work.num_gradients > 1
+    if not has_two.any():
+        return weight
+    data = seconds(one, replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD))
+    return np.where(has_two, weight + data, weight)
+
+
+def _windowed_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
+    """One product of a convolution, by matrix units or without them."""
+    is_forward = key.kind == Kind.CONVOLUTION
+    kind = Kind.CONVOLUTION if is_forward else Kind.CONVOLUTION_BACKWARD
+    curve = calibration.convolution[key.precision, kind, key.is_direct]
+    return np.minimum(
+        convolution_seconds(work, curve, key),
+        depthwise_seconds(work, calibration.depthwise[key.precision, kind]),
+    )
 
 
 def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
@@ -235,7 +269,7 @@ def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
 
 
 def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats:
-    """Forward, or the gradient of the weight and, where there are two products, of the input."""
+    """Forward, or the gradient of the weight or of the input."""
     taps = np.maximum(work.taps, 1.0)
     thin = work.alignment < np.where(taps > 1 + POINTWISE, FULL_ALIGNMENT, PLANE_ALIGNMENT)
     sums = np.where(thin, curve.misaligned, 1.0)
@@ -243,34 +277,35 @@ def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats
     rows, columns, depth = work.rows, work.columns, work.depth
     if key.kind == Kind.CONVOLUTION:
         arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
-    else:
-        # the weight's gradient sums over the pixels; the input's has a column an input channel
-        weight = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
+    elif key.kind == Kind.CONVOLUTION_BACKWARD:  # sums over the pixels
+        arithmetic = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
+        arithmetic = _transformed(work, curve, taps, arithmetic)
+    else:  # has a column an input channel
         slower = sums * taps**curve.data_taps_power / curve.data_share
         # whole: a hair above a tile's width would cost a tile
         channels = np.maximum(np.round(depth / taps), 1.0)
-        data = _grid_seconds(work, curve.grid, rows, channels, columns * taps * slower)
-        weight = _transformed(work, curve, taps, weight)
-        arithmetic = weight + np.maximum(work.multiple - 1, 0) * data
+        arithmetic = _grid_seconds(work, curve.grid, rows, channels, columns * taps * slower)
     moved = work.bytes_moved * np.where(thin, curve.misaligned_memory, 1.0)
+    if key.kind == Kind.INPUT_CONVOLUTION_BACKWARD:
+        moved = moved * curve.data_memory
     return _under(work, curve.roof, arithmetic, moved)
 
 
 def _transformed(work: Work, curve: ConvolutionCurve, taps: Floats, seconds: Floats) -> Floats:
-    """The smaller of that and one product by Winograd's transform, where there is one."""
+    """The smaller of that and the product by Winograd's transform, where there is one."""
     if not curve.winograd_share:
         return seconds
     low, high = WINOGRAD_TAPS
     suits = (taps > low) & (taps < high) & (work.alignment >= FULL_ALIGNMENT)
     flops = 2 * work.rows * work.columns * work.depth * work.count
     peak = work.rate * work.multiprocessors * curve.winograd_share
-    moving = curve.winograd_memory * work.bytes_moved / work.multiple / work.memory_rate
+    moving = curve.winograd_memory * work.bytes_moved / work.memory_rate
     return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
 
 
 def depthwise_seconds(work: Work, curve: DepthwiseCurve) -> Floats:
     """Arithmetic without matrix units, then memory."""
-    flops = 2 * work.rows * work.columns * work.depth * work.count * work.multiple
+    flops = 2 * work.rows * work.columns * work.depth * work.count
     arithmetic = flops / (work.rate * work.multiprocessors * curve.share)
     moving = curve.memory * work.bytes_moved / work.memory_rate
     seconds: Floats = arithmetic + moving + curve.launch_seconds
