@@ -1,0 +1,1 @@
+"""Coarsening: fewer ops that stand for many, each with the exact way back."""
