@@ -105,7 +105,8 @@ def test_microbatches_are_launched_one_by_one_and_updates_once(granularity: str)
     program = lower(graph, pair("gpu", "gpu"), plan, granularity)
     expected = [4 * (forward + backward) + update, 0.0]
     assert program.host_seconds.tolist() == pytest.approx(expected)
-    frozen = freeze_order(program, [0.0] * program.num_instructions)
+    zeros = [0.0] * program.num_instructions
+    frozen = freeze_order(program, zeros, zeros)
     assert frozen.host_seconds.tolist() == program.host_seconds.tolist()
 
 

@@ -173,7 +173,8 @@ def test_a_frozen_order_repeats_the_run_that_made_it(data: st.DataObject) -> Non
     program = lower(graph, cluster, plan)
     for sharing in ("none", "fair"):
         first = run_program(program, cluster, sharing=sharing)
-        again = run_program(freeze_order(program, first.start), cluster, sharing=sharing)
+        frozen = freeze_order(program, first.start, first.finish)
+        again = run_program(frozen, cluster, sharing=sharing)
         assert again.step_seconds == pytest.approx(first.step_seconds)
         np.testing.assert_allclose(again.start, first.start, atol=1e-9)
 

@@ -70,7 +70,7 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
     rows = divide_batch(graph.name, graph.batch, program.microbatches)
     check_rows(program, rows)
     return Lowered(
-        program=freeze_order(program, timeline.start),
+        program=freeze_order(program, timeline.start, timeline.finish),
         start=np.asarray(timeline.start),
         split=split,
         rows=rows,

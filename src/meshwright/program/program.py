@@ -140,12 +140,14 @@ class Program:
         return f"{name} {what}{suffix}"
 
 
-def freeze_order(program: Program, start: Sequence[float] | Floats) -> Program:
+def freeze_order(
+    program: Program, start: Sequence[float] | Floats, finish: Sequence[float] | Floats
+) -> Program:
     """The program with every stream in the fixed order of these start times.
 
-    What the executor runs after a simulation has decided the order. Of ops that take no time
-    several start at one moment: streams with an order keep it, in others an op comes after those
-    before it in the graph, and a join after what it joins.
+    What the executor runs after a simulation has decided the order. Where several start at one
+    moment those that take no time came first; of these, streams with an order keep it, in others an
+    op comes after those before it in the graph, and a join after what it joins.
     """
     instructions = program.instructions.copy()
     source = np.append(program.graph.tensor_source, -1)[instructions["tensor"]]
@@ -153,7 +155,7 @@ def freeze_order(program: Program, start: Sequence[float] | Floats) -> Program:
     stream = np.maximum(instructions["stream"], 0)
     is_ordered = program.stream_rule[stream] == StreamRule.ORDER
     turn = np.where(is_ordered, -instructions["priority"], turn)
-    order = np.lexsort((turn, np.asarray(start)))
+    order = np.lexsort((turn, np.asarray(finish), np.asarray(start)))
     instructions["priority"][order] = -np.arange(len(order), dtype=np.float64)
     return Program(
         graph=program.graph,
