@@ -230,3 +230,20 @@ def test_captured_steps_keep_their_groups(name: str, rule: str) -> None:
     )
     for number in set(graph.group.tolist()) - {-1}:
         assert len(set(device[graph.group == number].tolist())) == 1
+
+
+def test_a_second_search_of_one_web_forgets_the_marks_of_the_first() -> None:
+    # Found by Hypothesis: 3 and 8 share a group and are joined by a link, and by 3 -> 4 -> 8 and
+    # 3 -> 5 -> 8. The first pass fuses nothing in groups, so that the second searches the same web.
+    builder = GraphBuilder("marks", batch=4)
+    for number in range(9):
+        builder.add_op(f"op{number}", group=1 if number in (3, 8) else -1, seconds={"any": 1.0})
+    for source, size, readers in (
+        (0, 92.0, [5]), (0, 3.0, [1, 2, 3, 5]), (0, 76.0, [3, 8]), (3, 8.0, [5, 6, 8]),
+        (3, 9.0, [4]), (3, 49.0, [6]), (4, 99.0, [6, 8]), (4, 9.0, [5, 7, 8]), (5, 32.0, [8]),
+        (6, 78.0, [7]),
+    ):  # fmt: skip
+        builder.add_tensor(source, size, readers)
+    seconds = np.array([8.0, 0.0, 3.0, 20.0, 5.0, 2.0, 0.0, 3.0, 1.0])
+    coarsening = coarsen_quickp(builder.finish(), seconds, PER_BYTE, max_share=0.1)
+    assert coarsening.coarse_of[3] != coarsening.coarse_of[8]

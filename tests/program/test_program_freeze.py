@@ -31,8 +31,8 @@ def test_no_op_comes_before_what_it_reads(
     count = len(ops)
     plan = place_ops(graph.op_names, devices[:count], ["d0", "d1"], priorities[:count], discipline)
     program = lower(graph, cluster, plan)
-    first = run_program(program, cluster)
-    frozen = freeze_order(program, first.start, first.finish)
+    simulated = run_program(program, cluster)
+    frozen = freeze_order(program, simulated.start, simulated.finish)
     rows = frozen.instructions
     assert (frozen.stream_rule == StreamRule.ORDER).all()
     for device in range(2):

@@ -211,8 +211,9 @@ def test_auto_names_the_winner_and_reports_every_method() -> None:
     lines: list[str] = []
     answer = find_plan(chain(4), make_cluster(["fast"] * 2), progress=lines.append)
     assert answer.method.startswith("auto:")
-    assert len(lines) == len(METHODS) - 1
-    others = [answer.statistics[f"{name}_seconds"] for name in METHODS if name != "auto"]
+    named = {line.split(":")[0] for line in lines}
+    assert named == set(METHODS) - {"auto", "quickp"}  # which takes all the time it is given
+    others = [answer.statistics[f"{name}_seconds"] for name in named]
     assert answer.step_seconds == min(others)
 
 

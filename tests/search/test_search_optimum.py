@@ -18,7 +18,7 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.mcmc import mcmc
 from meshwright.search.portfolio import METHODS, find_plan
 
-PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft")
+PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft", "placement", "quickp")
 
 
 def brute_force(instance: Instance) -> float:
@@ -94,6 +94,7 @@ def test_the_optimum_lies_between_the_bound_and_every_method(
     for method in PLACEMENTS:
         found = find_plan(graph, cluster, method, sharing="none").step_seconds
         assert found >= optimum * (1 - 1e-9), method
+        assert method != "placement" or found == pytest.approx(optimum)
 
 
 def test_the_optimum_of_six_ops_lies_between_bound_and_methods() -> None:
@@ -121,7 +122,11 @@ def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None
         for sharing in ("none", "fair"):
             answer = find_plan(graph, cluster, method, sharing=sharing)
             bound = placement if method in PLACEMENTS else plan
-            assert answer.bound_seconds == pytest.approx(bound)
+            if method == "placement":  # and more where it branches, or has looked at everything
+                assert answer.bound_seconds >= bound * (1 - 1e-9)
+            else:
+                assert answer.bound_seconds == pytest.approx(bound)
+            assert answer.step_seconds >= answer.bound_seconds, method
             assert answer.step_seconds >= bound, method
             assert answer.stop is not Stop.INFEASIBLE or method in ("consecutive", "pipedream")
 

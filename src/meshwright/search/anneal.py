@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined
+from meshwright.search.draw import uniform
 from meshwright.search.list_schedule import (
     first_changed,
     keep_schedule,
@@ -41,14 +42,14 @@ def walk(
     num_units, num_devices = len(units) - 1, len(devices)
     for _ in range(steps):
         counts[STEPS] += 1
-        unit = np.int64(_uniform(random) * num_units)
-        target = np.int64(_uniform(random) * (num_devices - 1))
+        unit = np.int64(uniform(random) * num_units)
+        target = np.int64(uniform(random) * (num_devices - 1))
         source = np.int64(units[unit].device)
         if target >= source:
             target += 1
         # Metropolis: accept with probability min(1, exp(-(new - now) / scale)), drawn first so
         # that a schedule can be given up as soon as it must be too long.
-        limit = times[NOW] - np.log(1.0 - _uniform(random)) * times[SCALE]
+        limit = times[NOW] - np.log(1.0 - uniform(random)) * times[SCALE]
         before = _overflow(rooms, source, 0.0) + _overflow(rooms, target, 0.0)
         size = units[unit].bytes
         after = _overflow(rooms, source, -size) + _overflow(rooms, target, size)
@@ -95,14 +96,3 @@ def _move(
     devices[target].load += unit_seconds[unit, devices[target].type]
     for u in range(units[unit].first, units[unit + 1].first):
         ops[unit_ops[u]].device = target
-
-
-@inlined
-def _uniform(random: Any) -> float:
-    """A number in [0, 1): splitmix64 (Steele, Lea, Flood, OOPSLA 2014)."""
-    random[0] += np.uint64(0x9E3779B97F4A7C15)
-    bits = random[0]
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    bits ^= bits >> np.uint64(31)
-    return np.float64(bits >> np.uint64(11)) * 2.0**-53

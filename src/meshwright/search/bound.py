@@ -17,6 +17,7 @@ from meshwright.errors import quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.instance import Instance
 from meshwright.search.list_schedule import longest_path
+from meshwright.search.window import ROUNDING, window_bound
 from meshwright.units import format_bytes
 
 Floats = npt.NDArray[np.float64]
@@ -24,17 +25,16 @@ Floats = npt.NDArray[np.float64]
 _ROUNDS = 100
 _TINY_SHARE = 1e-30
 """Of the batch. Below what any plan runs; times do not fall when samples grow."""
-_ROUNDING = 1.0 - 1e-10
-"""Sums in another order than the simulator's may differ in the last bits; bounds stay below."""
 
 
 def placement_bound(instance: Instance) -> float:
     """No plan that runs every op whole on one device is faster.
 
-    A co-location group's ops share a device, so the work bound may count a group as one op.
+    A co-location group's ops share a device, so the work bound may count a group as one op. In
+    place of the longest path stand the windows around it, which are at least as long.
     """
-    path = longest_path(instance, instance.seconds.min(axis=1))
-    return _ROUNDING * max(path, work_bound(instance.unit_seconds, _type_counts(instance.cluster)))
+    work = work_bound(instance.unit_seconds, _type_counts(instance.cluster))
+    return max(window_bound(instance), ROUNDING * work)
 
 
 def plan_bound(instance: Instance) -> float:
@@ -55,7 +55,7 @@ def plan_bound(instance: Instance) -> float:
     is_update = graph.phase == Phase.UPDATE
     work = np.where(is_update[:, None], tiny, instance.seconds)
     path = longest_path(instance, tiny.min(axis=1))
-    return _ROUNDING * max(path, work_bound(work, _type_counts(cluster)))
+    return ROUNDING * max(path, work_bound(work, _type_counts(cluster)))
 
 
 def work_bound(seconds: Floats, counts: Floats) -> float:

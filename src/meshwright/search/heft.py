@@ -74,11 +74,14 @@ def heft(
 
 
 def schedule_heft(
-    instance: Instance, memory_bytes: Floats | None = None
+    instance: Instance,
+    memory_bytes: Floats | None = None,
+    transfer: tuple[float, float] | None = None,
 ) -> tuple[Ints, Ints, float]:
     """The device of each op, the ops by start time, and the time of the whole schedule.
 
-    `memory_bytes` is what may be filled of each device; None: all.
+    `memory_bytes` is what may be filled of each device; None: all. `transfer`: latency and seconds
+    a byte that ranks count with; None: HEFT's own, the means over pairs of devices.
     """
     if memory_bytes is None:
         memory_bytes = instance.cluster.memory_bytes
@@ -88,7 +91,8 @@ def schedule_heft(
     homes = np.zeros(instance.num_devices, HOME)
     homes["room"], homes["type"] = memory_bytes, instance.type_of
     homes["last"] = -1
-    _fill_ranks(tasks, instance.in_edges, _mean_seconds(instance), *_mean_transfer(instance))
+    latency, per_byte = transfer or mean_transfer(instance)
+    _fill_ranks(tasks, instance.in_edges, _mean_seconds(instance), latency, per_byte)
     by_rank = np.lexsort((np.arange(instance.num_ops), -tasks["rank"][:-1])).astype(np.int32)
     unit_device = np.full(instance.num_units, -1, dtype=np.int32)
     seconds = _place_all(
@@ -110,7 +114,7 @@ def _mean_seconds(instance: Instance) -> Floats:
     return mean
 
 
-def _mean_transfer(instance: Instance) -> tuple[float, float]:
+def mean_transfer(instance: Instance) -> tuple[float, float]:
     """Latency and seconds a byte, mean over pairs of different devices."""
     num_devices = instance.num_devices
     pairs = num_devices * (num_devices - 1)

@@ -21,6 +21,11 @@ Records = npt.NDArray[np.void]
 EDGE = np.dtype([("op", np.int32), ("bytes", np.float64)], align=True)
 """One use of a tensor, seen from its source (the op is the reader) or its reader (the source)."""
 
+SAVED = -1.0
+"""In place of the bytes of an edge that no tensor stands for: a backward op reads what its forward
+op has saved. On one device it runs after it; on two the simulator lets it run when it likes, so
+bounds skip such edges. Searches may count with this number: nothing to move, to a byte."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instance:
@@ -72,9 +77,9 @@ def make_instance(graph: Graph, cluster: Cluster) -> Instance:
     seconds = np.stack([op_seconds(graph, each, graph.batch) for each in types], axis=1)
     unit_of, unit_start, unit_ops = _find_units(graph)
     num_units = len(unit_start) - 1
-    source, target = graph.edges
-    out_edges, out_start = _edges_by(source, target, graph)
-    in_edges, in_start = _edges_by(target, source, graph)
+    source, target, size = _all_edges(graph)
+    out_edges, out_start = edges_by(source, target, size, graph.num_ops)
+    in_edges, in_start = edges_by(target, source, size, graph.num_ops)
     columns = [
         np.bincount(unit_of, weights=seconds[:, kind], minlength=num_units)
         for kind in range(len(types))
@@ -146,12 +151,29 @@ def _find_units(graph: Graph) -> tuple[Ints, Ints, Ints]:
     return unit_of, start, np.argsort(unit_of, kind="stable").astype(np.int32)
 
 
-def _edges_by(rows: Ints, entries: Ints, graph: Graph) -> tuple[Records, Ints]:
-    """EDGEs gathered under `rows`."""
+def _all_edges(graph: Graph) -> tuple[Ints, Ints, Floats]:
+    """Source, reader and bytes of every use, then the edges of what is `SAVED`."""
+    source, target = graph.edges
+    size = graph.tensor_bytes[graph.use_tensor]
+    backward = np.flatnonzero(graph.partner >= 0).astype(np.int32)
+    backward = backward[graph.saved_bytes[graph.partner[backward]] > 0]
+    forward = graph.partner[backward]
+    is_new = ~np.isin(
+        forward.astype(np.int64) * graph.num_ops + backward,
+        source.astype(np.int64) * graph.num_ops + target,
+    )
+    return (
+        np.concatenate((source, forward[is_new])),
+        np.concatenate((target, backward[is_new])),
+        np.concatenate((size, np.full(int(is_new.sum()), SAVED))),
+    )
+
+
+def edges_by(rows: Ints, entries: Ints, size: Floats, num_ops: int) -> tuple[Records, Ints]:
+    """EDGEs gathered under `rows`, and where those of each begin."""
     order = np.argsort(rows, kind="stable")
     edges = np.zeros(len(order), EDGE)
-    edges["op"] = entries[order]
-    edges["bytes"] = graph.tensor_bytes[graph.use_tensor[order]]
-    start = np.zeros(graph.num_ops + 1, dtype=np.int32)
-    np.cumsum(np.bincount(rows, minlength=graph.num_ops), out=start[1:])
+    edges["op"], edges["bytes"] = entries[order], size[order]
+    start = np.zeros(num_ops + 1, dtype=np.int32)
+    np.cumsum(np.bincount(rows, minlength=num_ops), out=start[1:])
     return edges, start

@@ -119,7 +119,7 @@ def order_seconds(instance: Instance, device_of_op: Ints, order: Ints) -> float:
 
 
 def longest_path(instance: Instance, seconds: Floats) -> float:
-    """The longest path through the graph when ops take `seconds` and transfers nothing."""
+    """The longest path along tensors when ops take `seconds` and transfers nothing."""
     finish = np.zeros(instance.num_ops)
     return _run_free(instance.in_start, instance.in_edges, seconds, finish)
 
@@ -130,7 +130,8 @@ def _run_free(in_start: Any, in_edges: Any, seconds: Any, finish: Any) -> float:
     for op in range(len(finish)):
         start = 0.0
         for e in range(in_start[op], in_start[op + 1]):
-            start = max(start, finish[in_edges[e].op])
+            if in_edges[e].bytes >= 0.0:
+                start = max(start, finish[in_edges[e].op])
         finish[op] = start + seconds[op]
         last = max(last, finish[op])
     return last
@@ -147,6 +148,8 @@ def _run_order(
         start = free_at[device]
         for e in range(in_start[op], in_start[op + 1]):
             source = in_edges[e].op
+            if in_edges[e].bytes < 0.0 and device_of[source] != device:
+                continue  # SAVED elsewhere
             start = max(
                 start,
                 finish[source]

@@ -24,6 +24,8 @@ from meshwright.search.judge import refuse
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.pipedream import pipedream
+from meshwright.search.placement.placement import placement
+from meshwright.search.quickp import quickp
 from meshwright.units import format_seconds
 
 
@@ -53,9 +55,17 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "heft": heft,
         "consecutive": consecutive,
         "pipedream": pipedream,
+        "placement": placement,
         "mcmc": mcmc,
+        "quickp": quickp,
     }
 )
+
+_LAYERS = 32
+"""Of the step that kernels are compiled on."""
+
+_NOT_IN_AUTO = ("quickp",)
+"""Takes all the time it is given, and `placement` searches more than it does."""
 
 METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
 """What `find_plan` knows."""
@@ -97,9 +107,16 @@ def find_plan(
         answer = search(graph, cluster, seed=seed, budget_seconds=budget_seconds, sharing=sharing)
         report(_line(method, answer))
         return answer
-    searches = {name: _find_method(name, microbatches) for name in _SEARCHES}
+    searches = {name: _find_method(name, microbatches) for name in _named(method)}
     until = started + budget_seconds
     return _find_best(searches, graph, cluster, seed, until, sharing, report)
+
+
+def _named(method: str) -> list[str]:
+    """The searches that a method's name stands for."""
+    if method != "auto":
+        return [method]
+    return [name for name in _SEARCHES if name not in _NOT_IN_AUTO]
 
 
 def _find_method(name: str, microbatches: Sequence[int]) -> Method:
@@ -111,17 +128,33 @@ def _find_method(name: str, microbatches: Sequence[int]) -> Method:
 
 
 def _compile_kernels(method: str) -> None:
-    """Run the methods on the smallest step there is, so that compilation is not searching."""
-    builder = GraphBuilder("smallest", batch=2)
-    forward = builder.add_op("forward", seconds={"any": 1.0})
-    backward = builder.add_op("backward", phase=Phase.BACKWARD, seconds={"any": 1.0})
-    update = builder.add_op("update", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0})
-    builder.add_tensor(forward, 1.0, [backward])
-    builder.add_tensor(backward, 1.0, [update], partial=True)
+    """Run the methods on a small step, so that compilation is not searching."""
+    graph = _small_step()
     cluster = fully_connected(num_devices=2, device_type="cpu", bytes_per_second=1.0)
     with announced_compilation():
-        for name in _SEARCHES if method == "auto" else (method,):
-            _SEARCHES[name](builder.finish(), cluster, budget_seconds=0.01)
+        for name in _named(method):
+            _SEARCHES[name](graph, cluster, budget_seconds=0.01)
+
+
+def _small_step() -> Graph:
+    """A chain with so many layers that searches on several levels make use of all of them."""
+    builder = GraphBuilder("small", batch=2)
+    layers = range(_LAYERS)
+    forward = [builder.add_op(f"forward{k}", seconds={"any": 1.0}) for k in layers]
+    backward = [
+        builder.add_op(f"backward{k}", phase=Phase.BACKWARD, seconds={"any": 1.0}) for k in layers
+    ]
+    for k in layers:
+        update = builder.add_op(
+            f"update{k}", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0}
+        )
+        builder.add_tensor(
+            forward[k], 1.0, [backward[k], *([forward[k + 1]] if k + 1 < _LAYERS else [])]
+        )
+        builder.add_tensor(backward[k], 1.0, [update], partial=True)
+        if k > 0:
+            builder.add_tensor(backward[k], 1.0, [backward[k - 1]])
+    return builder.finish()
 
 
 def _find_best(

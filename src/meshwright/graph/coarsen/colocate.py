@@ -150,6 +150,7 @@ def fuse_in_groups(web: Web, group: Ints, alpha: float = np.inf) -> Ints:
         & (group[web.links["source"]] >= 0)
     )
     num_nodes = web.num_nodes
+    web.nodes["mark"] = -1  # of searches before, which had the same numbers
     leaving = web.links["source"][group[web.links["source"]] != group[web.links["target"]]]
     num_leaving = np.bincount(leaving, minlength=num_nodes)
     stacks = np.zeros((2, num_nodes), dtype=np.int32)

@@ -1,0 +1,153 @@
+"""QuickP as published (Wang et al., ICC 2025; Wang's thesis): coarsen, then the integer programme.
+
+The base line that our own search is held against. Delays are means over devices; the coarse graph's
+own order is the topological sort that decides who goes first. What the coarsening leaves in one
+group cannot be divided any more: with the percentile rule that may be the whole step, and the plan
+is then a single device's (`statistics["groups"]` says how many there are). The programme's bound
+holds for the coarse graph only and is no bound on plans.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.coarsen.coarsening import Coarsening
+from meshwright.graph.coarsen.colocate import coarsen_quickp
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.plan.plan import Discipline, Plan
+from meshwright.search.bound import placement_bound
+from meshwright.search.heft import schedule_heft
+from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.judge import judge, refuse, tighten, try_plan
+from meshwright.search.list_schedule import order_seconds
+from meshwright.search.mcmc import first_placement, no_device_message
+from meshwright.search.programme import ProgrammeResult, keeps_to, solve_programme
+from meshwright.search.programme_model import Order
+
+Scheme = Callable[[Graph, Floats, float], Coarsening]
+"""Graph, delay of each op, seconds a byte -> coarse graph."""
+
+_TRIES = 6
+"""Plans that lack memory are made again with less to fill, so often at most."""
+
+
+def quickp(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    rule: str = "percentile",
+    order: Order = "fixed",
+    scheme: Scheme | None = None,
+) -> Answer:
+    """QuickP's placement and order.
+
+    `rule`: of its thresholds, "percentile" (ICC 2025) or "slopes" (thesis). `scheme`: another
+    coarsening in the place of QuickP's, with the same programme.
+    """
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = placement_bound(instance)
+    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
+        return refuse("quickp", no_device_message(instance), bound, started)
+    coarsening = (scheme or partial(coarsen_quickp, rule=rule))(
+        _timed(instance), *reference_delays(instance)
+    )
+    coarse = make_instance(coarsening.graph, cluster)
+    statistics = {
+        "ops": float(graph.num_ops),
+        "coarse_ops": float(coarse.num_ops),
+        "groups": float(coarse.num_units),
+        "coarsen_seconds": perf_counter() - started,
+        "solve_seconds": 0.0,
+    }
+    if not np.isfinite(coarse.unit_seconds).any(axis=1).all():
+        return refuse("quickp", no_device_message(coarse), bound, started, statistics)
+    limits, until = cluster.memory_bytes, started + budget_seconds
+    for number in range(_TRIES):
+        budget = _share(coarse, limits, until - perf_counter(), number)
+        began = perf_counter()
+        found = solve_programme(
+            coarse, order=order, start=_warm_start(coarse, order, limits), limits=limits,
+            budget_seconds=budget, seed=seed,
+        )  # fmt: skip
+        statistics |= _solved(found, perf_counter() - began, statistics)
+        plan = _fine_plan(instance, coarsening, found)
+        verdict = try_plan(graph, cluster, plan, sharing)
+        if verdict.fits or "interrupted" in found.statistics:
+            break
+        limits = tighten(limits, verdict)
+    return judge("quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict)
+
+
+def reference_delays(instance: Instance) -> tuple[Floats, float]:
+    """Seconds of each op, mean over devices that can run it; seconds a byte, mean over pairs."""
+    counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
+    can_run = np.isfinite(instance.seconds)
+    total = np.where(can_run, instance.seconds, 0.0) @ counts
+    delays: Floats = total / np.maximum(can_run @ counts, 1)
+    pairs = instance.num_devices * (instance.num_devices - 1)
+    # Zero on the diagonal: 1 / infinity.
+    return delays, float((1.0 / instance.bandwidth).sum()) / pairs if pairs else 0.0
+
+
+def _timed(instance: Instance) -> Graph:
+    """The graph with its times on every type as measured ones: coarse ops then take their sums."""
+    names = instance.cluster.type_names
+    return replace(
+        instance.graph,
+        seconds={name: instance.seconds[:, place].copy() for place, name in enumerate(names)},
+    )
+
+
+def _warm_start(coarse: Instance, order: Order, limits: Floats) -> tuple[Ints, Ints]:
+    """The better of HEFT and one device: what keeps to the limits first, then what is faster."""
+    own = np.arange(coarse.num_ops, dtype=np.int32)
+    placed, by_start, _ = schedule_heft(coarse, limits)
+    starts = [(placed, own if order == "fixed" else by_start)]
+    units = first_placement(coarse)
+    if units is not None:
+        starts.append((units[coarse.unit_of], own))
+    return min(
+        starts,
+        key=lambda each: (not keeps_to(coarse, each[0], limits), order_seconds(coarse, *each)),
+    )
+
+
+def _share(coarse: Instance, limits: Floats, left: float, number: int) -> float:
+    """Seconds for a try: half of what is left, unless none can follow.
+
+    None can where one device has room for twice of everything (received copies, gradients and
+    workspace come on top of what is counted), or after the last.
+    """
+    is_roomy = 2 * float(coarse.unit_bytes.sum()) <= float(limits.min(initial=np.inf))
+    return max(left, 1e-3) if is_roomy or number == _TRIES - 1 else max(left / 2, 1e-3)
+
+
+def _solved(
+    found: ProgrammeResult, seconds: float, statistics: dict[str, float]
+) -> dict[str, float]:
+    """What the last try adds to the statistics."""
+    more = {
+        "solve_seconds": statistics["solve_seconds"] + seconds,
+        "coarse_seconds": found.seconds,
+        "coarse_bound_seconds": found.bound_seconds,
+        "coarse_optimal": float(found.is_optimal),
+    }
+    return more | ({"interrupted": 1.0} if "interrupted" in found.statistics else {})
+
+
+def _fine_plan(instance: Instance, coarsening: Coarsening, found: ProgrammeResult) -> Plan:
+    """Every op where its coarse op is, in the coarse order."""
+    order = coarsening.order(found.order)
+    priorities = np.empty(instance.num_ops)
+    priorities[order] = -np.arange(instance.num_ops, dtype=np.float64)
+    placed = coarsening.place(found.device_of_op)
+    return placement_plan(instance, placed, priorities, Discipline.ORDER)
