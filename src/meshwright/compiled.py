@@ -3,6 +3,8 @@
 Import this only from kernel modules: Numba takes 0.3 s to import, and `import meshwright` must not.
 """
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,15 +49,27 @@ class _Announcer(event.Listener):
 
     def __init__(self) -> None:
         self.announced = False
+        self.beside = ""
+        self.process: subprocess.Popen[bytes] | None = None
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
         if not self.announced and function.__module__.startswith("meshwright."):
             self.announced = True
+            self._start_beside()
             print(
                 "meshwright: compiling its kernels for this machine, once (under 30 s) ...",
                 file=sys.stderr,
                 flush=True,
+            )
+
+    def _start_beside(self) -> None:
+        # Numba compiles under one lock, so a second core needs a second process. What embeds Python
+        # may be no interpreter itself.
+        if self.beside and os.path.basename(sys.executable).startswith("python"):
+            nowhere = subprocess.DEVNULL
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.beside], stdin=nowhere, stdout=nowhere, stderr=nowhere
             )
 
     def on_end(self, event: Any) -> None:
@@ -67,7 +81,17 @@ _ANNOUNCER = _Announcer()
 
 
 @contextmanager
-def announced_compilation() -> Iterator[None]:
-    """Within this, a kernel that has to be compiled is announced on standard error."""
-    with event.install_listener("numba:compile", _ANNOUNCER):
-        yield
+def announced_compilation(beside: str = "") -> Iterator[None]:
+    """Within this, a kernel that has to be compiled is announced on standard error.
+
+    `beside`: a module that is then run in a process of its own, to compile others meanwhile; they
+    come from the cache when they are needed here.
+    """
+    _ANNOUNCER.beside = beside or _ANNOUNCER.beside  # one may stand within another
+    try:
+        with event.install_listener("numba:compile", _ANNOUNCER):
+            yield
+    finally:
+        if beside and _ANNOUNCER.process is not None:
+            _ANNOUNCER.process.wait()
+            _ANNOUNCER.process = None

@@ -8,13 +8,13 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol
 
-from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError, quoted
-from meshwright.graph.build import GraphBuilder
-from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.plan import place_ops
+from meshwright.search import warm
 from meshwright.search.baseline import data, data_proportional, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
 from meshwright.search.consecutive import consecutive
@@ -26,6 +26,8 @@ from meshwright.search.metis import metis
 from meshwright.search.pipedream import pipedream
 from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
+from meshwright.search.warm import small_cluster, small_step
+from meshwright.simulate.simulate import simulate
 from meshwright.units import format_seconds
 
 
@@ -60,9 +62,6 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "quickp": quickp,
     }
 )
-
-_LAYERS = 32
-"""Of the step that kernels are compiled on."""
 
 _NOT_IN_AUTO = ("quickp",)
 """Takes all the time it is given, and `placement` searches more than it does."""
@@ -129,32 +128,13 @@ def _find_method(name: str, microbatches: Sequence[int]) -> Method:
 
 def _compile_kernels(method: str) -> None:
     """Run the methods on a small step, so that compilation is not searching."""
-    graph = _small_step()
-    cluster = fully_connected(num_devices=2, device_type="cpu", bytes_per_second=1.0)
-    with announced_compilation():
+    graph, cluster = small_step(), small_cluster()
+    with announced_compilation(beside=warm.__name__):
+        # What programs are lowered and simulated by first: the others are compiled beside it.
+        place = [cluster.devices[0].name]
+        simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
         for name in _named(method):
             _SEARCHES[name](graph, cluster, budget_seconds=0.01)
-
-
-def _small_step() -> Graph:
-    """A chain with so many layers that searches on several levels make use of all of them."""
-    builder = GraphBuilder("small", batch=2)
-    layers = range(_LAYERS)
-    forward = [builder.add_op(f"forward{k}", seconds={"any": 1.0}) for k in layers]
-    backward = [
-        builder.add_op(f"backward{k}", phase=Phase.BACKWARD, seconds={"any": 1.0}) for k in layers
-    ]
-    for k in layers:
-        update = builder.add_op(
-            f"update{k}", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0}
-        )
-        builder.add_tensor(
-            forward[k], 1.0, [backward[k], *([forward[k + 1]] if k + 1 < _LAYERS else [])]
-        )
-        builder.add_tensor(backward[k], 1.0, [update], partial=True)
-        if k > 0:
-            builder.add_tensor(backward[k], 1.0, [backward[k - 1]])
-    return builder.finish()
 
 
 def _find_best(
