@@ -2,8 +2,8 @@
 
 The search itself knows transfers that take their time alone and what ops hold when forward ends;
 the simulator knows the sharing of links and the true peak of memory. So every round's placement is
-simulated, the best by the simulator is the answer, and where memory is lacking the next rounds may
-fill less of it.
+simulated, the best by the simulator is the answer, where memory is lacking the next rounds may fill
+less of it, and where links are shared further rounds count with links as slow as they were.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
 from meshwright.search.judge import Verdict, judge, refuse, try_plan
 from meshwright.search.mcmc import no_device_message
+from meshwright.search.placement.contend import contend
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.improve import improve
 from meshwright.search.placement.search import search_rounds
@@ -38,6 +39,10 @@ _NEAR = 0.02
 """... so near to the bound ..."""
 _GAIN = 1e-4
 """... by more than this part of the time."""
+_CONTENDED_ROUNDS = 8
+"""Rounds on links that are slowed down as simulated, at most."""
+_WEIGHTS = (1.0, 2.0, 0.5)
+"""Powers of the slow-down, one after the other while nothing faster is found."""
 _SECONDS_AN_OP = 2e-5
 """What simulating the last round's plan takes, which the budget has to leave."""
 _EXHAUSTED_OPS = 12
@@ -102,6 +107,8 @@ class _Search:
         """Walk in rounds, then search neighbourhoods, then raise the bound; Ctrl-C ends it."""
         try:
             self._walk()
+            if self._sharing == "fair" and not self._is_proved():
+                self._walk_contended()
             if not self._is_proved():
                 self._take_plain()
             if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_proved():
@@ -148,6 +155,25 @@ class _Search:
                 self._limits = self._tightened(placed, verdict)
                 seed = self._seed + int(self._statistics["rounds"])
                 search = search_rounds(self.instance, self._limits, seed, self._is_over)
+
+    def _walk_contended(self) -> None:
+        """Walk on with links as slow as the best plan makes them by using them at once."""
+        idle = 0
+        for number in range(_CONTENDED_ROUNDS):
+            best = self.best
+            if best is None or best.placed is None or not best.verdict.fits or self._is_over():
+                return
+            instance = contend(self.instance, best.plan, _WEIGHTS[idle])
+            if instance is None:
+                return
+            seed = self._seed + 1000 + number
+            start = best.placed.device_of_unit
+            search = search_rounds(instance, self._limits, seed, self._is_over, start)
+            _, is_better = self._take(next(search))
+            self._statistics["contended_rounds"] = number + 1.0
+            idle = 0 if is_better else idle + 1
+            if idle == len(_WEIGHTS):
+                return
 
     def _tightened(self, placed: Placed, verdict: Verdict) -> Floats:
         """Limits in proportion to what counts here of a device's true peak.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from meshwright.search.instance import Floats, Instance
+from meshwright.search.instance import Floats, Instance, Ints
 from meshwright.search.placement.level import Level, make_levels
 from meshwright.search.placement.pattern import find_kinds, sweep_kinds
 from meshwright.search.placement.start import first_placements
@@ -30,11 +30,18 @@ _STARTS = 3
 
 
 def search_rounds(
-    instance: Instance, limits: Floats, seed: int, is_over: Callable[[], bool]
-) -> Iterator[Placed]:
-    """The best placement after each round, for ever; cut short where `is_over` says so."""
-    best = _first_round(instance, limits, seed, is_over)
-    yield best
+    instance: Instance, limits: Floats, seed: int, is_over: Callable[[], bool],
+    device_of_unit: Ints | None = None,
+) -> Iterator[Placed]:  # fmt: skip
+    """The best placement after each round, for ever; cut short where `is_over` says so.
+
+    Begins at a placement if one is given.
+    """
+    if device_of_unit is None:
+        best = _first_round(instance, limits, seed, is_over)
+        yield best
+    else:
+        best = Walk(instance, limits, seed).time(device_of_unit)
     number = 1
     while True:
         best = _next_round(instance, limits, seed + number, best, is_over)
