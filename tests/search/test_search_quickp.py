@@ -13,7 +13,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.coarsen.colocate import coarsen_quickp
 from meshwright.graph.column import Floats
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.bound import placement_bound
 from meshwright.search.instance import make_instance
@@ -131,3 +131,13 @@ def test_a_cap_on_what_is_joined_is_a_scheme() -> None:
     answer = quickp(graph, connected(2), scheme=partial(coarsen_quickp, max_share=0.5))
     assert answer.plan is not None
     assert answer.statistics["groups"] >= 2
+
+
+def test_an_op_before_the_one_that_saves_for_it_does_not_wait() -> None:
+    # As in a coarse graph whose op mixes phases: `early` has a partner that stands after it.
+    builder = GraphBuilder("mixed", batch=1)
+    early = builder.add_op("early", partner=1, phase=Phase.BACKWARD, seconds={"any": 1.0})
+    late = builder.add_op("late", saved_bytes=8.0, seconds={"any": 1.0})
+    builder.add_tensor(early, 1.0, [late])
+    instance = make_instance(builder.finish(), connected(2))
+    assert instance.in_edges["bytes"].tolist() == [1.0]

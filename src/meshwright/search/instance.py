@@ -158,6 +158,8 @@ def _all_edges(graph: Graph) -> tuple[Ints, Ints, Floats]:
     backward = np.flatnonzero(graph.partner >= 0).astype(np.int32)
     backward = backward[graph.saved_bytes[graph.partner[backward]] > 0]
     forward = graph.partner[backward]
+    # Of a coarse graph an op may stand before the one that has saved for a part of it.
+    backward, forward = backward[forward < backward], forward[forward < backward]
     is_new = ~np.isin(
         forward.astype(np.int64) * graph.num_ops + backward,
         source.astype(np.int64) * graph.num_ops + target,
