@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.search.instance import Instance, Ints
-from meshwright.search.window import ROUNDING, Bounded, Decisions, Windows, undecided
+from meshwright.search.window import ROUNDING, Bounded, Decisions, Windows, undecided, window_bound
 
 _WORK = 150_000
 """Ops looked at, in all bounds together: what a second is enough for."""
@@ -24,14 +24,19 @@ _PAIRS = 3
 """
 
 
+def can_branch(instance: Instance) -> bool:
+    """Whether the step is small enough for the work, and there is something to decide."""
+    return instance.num_devices > 1 and _WORK // max(1, instance.num_ops) >= _LEAST_BOUNDS
+
+
 def branch_bound(instance: Instance, target: float = np.inf) -> float:
     """No placement is faster. Stops when the bound has reached `target`."""
+    if not can_branch(instance):
+        return window_bound(instance)
+    left = _WORK // max(1, instance.num_ops)
     windows = Windows(instance)
     root = undecided(instance)
     first = windows.bound(root)
-    left = _WORK // max(1, instance.num_ops)
-    if left < _LEAST_BOUNDS or instance.num_devices < 2:
-        return ROUNDING * first.seconds
     # The number breaks ties between equal bounds.
     nodes: list[tuple[float, int, Decisions, Bounded]] = [(first.seconds, 0, root, first)]
     count = 0

@@ -17,7 +17,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Discipline, Plan
 from meshwright.search.bound import placement_bound
-from meshwright.search.branch import branch_bound
+from meshwright.search.branch import branch_bound, can_branch
 from meshwright.search.exhaustive import exhaust, order_plan
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
@@ -109,7 +109,7 @@ class _Search:
             self._walk()
             if self._sharing == "fair" and not self._is_proved():
                 self._walk_contended()
-            if not self._is_proved():
+            if not (self._is_proved() or self._is_near()):
                 self._take_plain()
             if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_proved():
                 self._exhaust()
@@ -226,7 +226,9 @@ class _Search:
             self.bound = self.best.verdict.step_seconds
 
     def _branch(self) -> None:
-        if self.best is not None and self.best.verdict.fits and not self._is_over():
+        if self._is_over() or not can_branch(self.instance):
+            return
+        if self.best is not None and self.best.verdict.fits:
             target = self.best.verdict.step_seconds
             self.bound = max(self.bound, branch_bound(self.instance, target))
 

@@ -23,8 +23,9 @@ _COOLING = 0.4
 _WORK = 4_000_000
 """Ops decoded a level at most: what keeps the time of a round linear in the ops."""
 _MOST_MOVES, _LEAST_MOVES = 8_000, 64
-_SLICES = 8
-"""Times that a level's walk returns, to rank ops again and to hear the clock and Ctrl-C."""
+_SLICES, _SLICE_MOVES = 8, 32
+"""Times that a level's walk returns, to rank ops again and to hear the clock and Ctrl-C, at most;
+and moves between two of them, at least."""
 _STARTS = 3
 """First placements that are walked from."""
 
@@ -106,10 +107,11 @@ def _refine(
 
 def _run(walk: Walk, moves: int, is_over: Callable[[], bool]) -> Placed:
     found = walk.run(0)
-    for _ in range(_SLICES):
+    slices = int(np.clip(moves // _SLICE_MOVES, 1, _SLICES))
+    for _ in range(slices):
         if is_over():
             break
-        found = walk.run(-(-moves // _SLICES))
+        found = walk.run(-(-moves // slices))
     return found
 
 
