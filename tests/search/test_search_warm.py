@@ -23,4 +23,9 @@ def test_the_program_leaves_the_searches_kernels_in_the_cache(tmp_path: Path) ->
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     kernels = {path.name.split("-")[0] for path in tmp_path.rglob("*.nbi")}
-    assert {"move.walk", "decode.decode", "window._solve_window", "heft._place_all"} <= kernels
+    assert {
+        "move.walk",
+        "decode.decode",
+        "window_solve._solve_window",
+        "heft._place_all",
+    } <= kernels

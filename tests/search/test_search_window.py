@@ -13,11 +13,9 @@ from placement_strategies import EXACT, ROUNDED, instances, least_order, least_s
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.list_schedule import longest_path
-from meshwright.search.window import MOST_OPS, least_seconds, window_bound
+from meshwright.search.window import window_bound
+from meshwright.search.window_solve import ENTRY, EXIT, MOST_OPS, SIZE, least_seconds
 from small import connected
-
-ENTRY, EXIT = MOST_OPS, MOST_OPS + 1
-SIZE = MOST_OPS + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

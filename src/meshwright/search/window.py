@@ -16,24 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import compiled
 from meshwright.search.instance import Floats, Instance, Ints
-
-Bools = npt.NDArray[np.bool_]
+from meshwright.search.window_solve import (
+    MOST_OPS,
+    SIZE,
+    collect_after,
+    collect_between,
+    fill_window,
+    least_seconds,
+)
 
 ROUNDING = 1.0 - 1e-10
 """Sums in another order than the simulator's may differ in the last bits; bounds stay below."""
-MOST_OPS = 10
-"""In a window, its ends not counted."""
 _MOST_SEEN = 256
 """Ops looked at for a window; a longer search back is given up."""
-_MOST_NODES = 50_000
-"""Of the search for a window's optimum; beyond, its longest path counts."""
-_SIZE = MOST_OPS + 2
-_ENTRY, _EXIT = MOST_OPS, MOST_OPS + 1
-"""Places of a window's ends among its ops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,8 +77,8 @@ class Windows:
         self._stamp, self._seen = np.zeros(num_ops + 1, np.int64), np.zeros(_MOST_SEEN, np.int32)
         self._members = np.zeros(MOST_OPS, np.int32)
         self._window = (
-            np.zeros(_SIZE), np.zeros(_SIZE, np.int32), np.zeros((_SIZE, _SIZE)),
-            np.zeros((_SIZE, _SIZE), np.bool_),
+            np.zeros(SIZE), np.zeros(SIZE, np.int32), np.zeros((SIZE, SIZE)),
+            np.zeros((SIZE, SIZE), np.bool_),
         )  # fmt: skip
         self._solved: dict[bytes, float] = {}
         self._number = 0
@@ -149,12 +147,12 @@ class Windows:
         instance = self.instance
         self._number += 1
         if last == instance.num_ops:
-            after: int = _collect_after(
+            after: int = collect_after(
                 instance.in_start, instance.in_edges, first, self._stamp, self._number,
                 self._members,
             )  # fmt: skip
             return after
-        between: int = _collect_between(
+        between: int = collect_between(
             instance.in_start, instance.in_edges, first, last, self._stamp, self._number,
             self._seen, self._members,
         )  # fmt: skip
@@ -162,7 +160,7 @@ class Windows:
 
     def _solve(self, count: int, first: int, last: int, unit_of: Ints, apart: Ints) -> float:
         instance = self.instance
-        _fill_window(
+        fill_window(
             instance.in_start, instance.in_edges, unit_of, self.seconds, self.transfer, apart,
             first, last, self._members, count, *self._window,
         )  # fmt: skip
@@ -170,19 +168,6 @@ class Windows:
         if key not in self._solved:
             self._solved[key] = least_seconds(*self._window, count, instance.num_devices)
         return self._solved[key]
-
-
-def least_seconds(
-    times: Floats, units: Ints, moved: Floats, is_apart: Bools, count: int, num_devices: int
-) -> float:
-    """The least time of a window of `count` ops between its ends.
-
-    `moved[i, j]` is the time of the transfer from i to j between devices, negative where j does not
-    read i; ops are in a topological order. A proven lower bound where the search is cut short.
-    """
-    small = np.zeros((5, _SIZE), np.int32)
-    large = np.zeros((5, _SIZE))
-    return _solve_window(times, units, moved, is_apart, count, num_devices, small, large)
 
 
 def _least_transfer(instance: Instance) -> Floats:
@@ -246,276 +231,3 @@ def _one_device(order: Any, first: Any, head: Any, seconds: Any, tail: Any) -> f
             least = min(least, tail[op])
             longest = max(longest, head[op] + total + least)
     return longest
-
-
-@compiled
-def _collect_after(
-    in_start: Any, in_edges: Any, first: Any, stamp: Any, number: Any, members: Any
-) -> Any:
-    """All ops after one, if they are few; all of all for -1."""
-    count = 0
-    for op in range(first + 1, len(in_start) - 1):
-        is_after = first < 0
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and (source == first or stamp[source] == number):
-                is_after = True
-        if is_after:
-            if count == len(members):
-                return -1
-            stamp[op] = number
-            members[count] = op
-            count += 1
-    return count
-
-
-@compiled
-def _collect_between(
-    in_start: Any, in_edges: Any, first: Any, last: Any, stamp: Any, number: Any, seen: Any,
-    members: Any,
-) -> Any:  # fmt: skip
-    """The ops after `first` (any for -1) and before `last`, rising, if they are few."""
-    size, at = 0, 0
-    op = last
-    while True:
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and source > first and stamp[source] != number:
-                if size == len(seen):
-                    return -1
-                stamp[source] = number
-                seen[size] = source
-                size += 1
-        if at == size:
-            break
-        op = seen[at]
-        at += 1
-    for k in range(1, size):  # few: sort by insertion
-        value, at = seen[k], k
-        while at > 0 and seen[at - 1] > value:
-            seen[at] = seen[at - 1]
-            at -= 1
-        seen[at] = value
-    count = 0
-    for k in range(size):
-        op = seen[k]
-        is_after = first < 0
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and (source == first or stamp[source] == -number):
-                is_after = True
-        if is_after:
-            if count == len(members):
-                return -1
-            stamp[op] = -number
-            members[count] = op
-            count += 1
-    return count
-
-
-@compiled
-def _fill_window(
-    in_start: Any, in_edges: Any, unit_of: Any, seconds: Any, transfer: Any, apart: Any,
-    first: Any, last: Any, members: Any, count: Any, times: Any, units: Any, moved: Any,
-    is_apart: Any,
-) -> None:  # fmt: skip
-    """A window's times, units and transfers. Units are numbered by where they first occur."""
-    for i in range(_SIZE):
-        times[i], units[i] = 0.0, -1
-        for j in range(_SIZE):
-            moved[i, j], is_apart[i, j] = -1.0, False
-    for i in range(count):
-        times[i] = seconds[members[i]]
-        _fill_readers(in_start, in_edges, transfer, first, members, count, members[i], i, moved)
-    if last < len(in_start) - 1:
-        _fill_readers(in_start, in_edges, transfer, first, members, count, last, _EXIT, moved)
-    for i in range(_SIZE):
-        op = first if i == _ENTRY else last if i == _EXIT else members[min(i, MOST_OPS - 1)]
-        if (i >= count and i < MOST_OPS) or op < 0 or op >= len(in_start) - 1:
-            continue
-        units[i] = i
-        for j in range(i):
-            other = first if j == _ENTRY else members[min(j, MOST_OPS - 1)]
-            if (j >= count and j != _ENTRY) or other < 0:
-                continue
-            if unit_of[other] == unit_of[op]:
-                units[i] = units[j]
-            for k in range(len(apart)):
-                if (apart[k, 0] == unit_of[op] and apart[k, 1] == unit_of[other]) or (
-                    apart[k, 1] == unit_of[op] and apart[k, 0] == unit_of[other]
-                ):
-                    is_apart[i, j], is_apart[j, i] = True, True
-
-
-@inlined
-def _fill_readers(
-    in_start: Any, in_edges: Any, transfer: Any, first: Any, members: Any, count: Any, op: Any,
-    place: Any, moved: Any,
-) -> None:  # fmt: skip
-    for e in range(in_start[op], in_start[op + 1]):
-        source = in_edges[e].op
-        if in_edges[e].bytes < 0.0:
-            continue
-        if source == first:
-            moved[_ENTRY, place] = max(moved[_ENTRY, place], transfer[e])
-        for k in range(count):
-            if members[k] == source:
-                moved[k, place] = max(moved[k, place], transfer[e])
-
-
-@compiled
-def _solve_window(
-    times: Any, units: Any, moved: Any, is_apart: Any, count: int, num_devices: int, small: Any,
-    large: Any,
-) -> float:  # fmt: skip
-    """Depth first over the ops in the order of their starts, each on a used or one new device.
-
-    Starts never fall along a branch, and of two that are equal on two devices the smaller op comes
-    first, so that a schedule is not met in many orders. On one device both orders count: an op of
-    no time runs before or after the other. The loop is written out: kernels here do not call
-    themselves.
-    """
-    # Rows of small: the op and device of each depth, the device of each op, used devices by depth,
-    # the entry's device is 0. Rows of large: finish of each op, its way to the exit, the free time
-    # of each device, the free time that a depth has replaced (-1: its op is on no device), the
-    # start at each depth (an end less its time may differ in the last bits).
-    op_at, device_at, device_of, used_at = small[0], small[1], small[2], small[3]
-    finish, way, free, kept, begin = large[0], large[1], large[2], large[3], large[4]
-    path, best = 0.0, 0.0
-    for i in range(count - 1, -1, -1):
-        way[i] = 0.0
-        for j in range(i + 1, count):
-            if moved[i, j] >= 0.0:
-                way[i] = max(way[i], times[j] + way[j])
-        path = max(path, times[i] + way[i])
-        best += times[i]  # all on one device, one after the other
-        device_of[i] = -1
-    if num_devices < 2:
-        return best
-    if is_apart.any():
-        best = np.inf
-    elif best <= path:
-        return best
-    most = min(num_devices, count + 2)
-    for d in range(most):
-        free[d] = 0.0
-    depth, nodes = 0, 0
-    op_at[0], device_at[0], used_at[0], kept[0] = 0, -1, 1, -1.0
-    while depth >= 0:
-        # Take the op of this depth off its device, if it is on one.
-        op = np.int64(op_at[depth])
-        if kept[depth] >= 0.0:
-            free[device_at[depth]] = kept[depth]
-            device_of[op] = -1
-            kept[depth] = -1.0
-        # The next choice of this depth: another device, else another op.
-        device_at[depth] += 1
-        if device_at[depth] >= min(used_at[depth] + 1, most):
-            device_at[depth] = 0
-            op_at[depth] += 1
-        op = np.int64(op_at[depth])
-        if op >= count:
-            depth -= 1
-            continue
-        device = np.int64(device_at[depth])
-        start = _start_of(moved, units, is_apart, finish, device_of, free, count, op, device)
-        if start < 0.0:
-            continue
-        if depth > 0 and (
-            start < begin[depth - 1]
-            or (
-                start == begin[depth - 1]
-                and op < op_at[depth - 1]
-                and device != device_at[depth - 1]
-            )
-        ):
-            continue
-        nodes += 1
-        if nodes > _MOST_NODES:
-            return path
-        end = start + times[op]
-        if end + way[op] >= best or not _can_end(times, way, device_of, count, start, op, best):
-            continue
-        kept[depth], begin[depth] = free[device], start
-        free[device], finish[op], device_of[op] = end, end, device
-        if depth + 1 == count:
-            best = min(best, _exit_time(moved, units, is_apart, finish, device_of, count, most))
-            continue
-        depth += 1
-        op_at[depth], device_at[depth], kept[depth] = 0, -1, -1.0
-        used_at[depth] = max(used_at[depth - 1], device + 1)
-    if best == np.inf:  # no way to keep all decisions: nothing is said
-        return path
-    return max(best, path)
-
-
-@inlined
-def _start_of(
-    moved: Any, units: Any, is_apart: Any, finish: Any, device_of: Any, free: Any, count: Any,
-    op: Any, device: Any,
-) -> Any:  # fmt: skip
-    """When an op can start on a device after those that run; -1: not there, or not yet."""
-    if device_of[op] >= 0:
-        return -1.0
-    start = free[device]
-    if moved[_ENTRY, op] >= 0.0 and device != 0:
-        start = max(start, moved[_ENTRY, op])
-    if units[_ENTRY] >= 0 and units[_ENTRY] == units[op] and device != 0:
-        return -1.0
-    if is_apart[_ENTRY, op] and device == 0:
-        return -1.0
-    for i in range(count):
-        if i != op and device_of[i] >= 0:
-            if units[i] == units[op] and device_of[i] != device:
-                return -1.0
-            if is_apart[i, op] and device_of[i] == device:
-                return -1.0
-        if moved[i, op] >= 0.0:
-            if device_of[i] < 0:
-                return -1.0
-            arrival = finish[i]
-            if device_of[i] != device:
-                arrival += moved[i, op]
-            start = max(start, arrival)
-    return start
-
-
-@inlined
-def _can_end(
-    times: Any, way: Any, device_of: Any, count: Any, start: float, op: Any, best: float
-) -> bool:
-    """Whether what has not run yet could end before the best: it starts now at the earliest."""
-    for i in range(count):
-        if i != op and device_of[i] < 0 and start + times[i] + way[i] >= best:
-            return False
-    return True
-
-
-@inlined
-def _exit_time(
-    moved: Any, units: Any, is_apart: Any, finish: Any, device_of: Any, count: Any, most: Any
-) -> float:
-    """When the exit can start, on the best device for it; without one, when all have finished."""
-    has_exit = units[_EXIT] >= 0
-    fixed = np.int64(-1)
-    if has_exit and units[_EXIT] == units[_ENTRY]:
-        fixed = np.int64(0)
-    for i in range(count):
-        if has_exit and units[i] == units[_EXIT]:
-            fixed = np.int64(device_of[i])
-    least = np.inf
-    for device in range(most):
-        if (fixed >= 0 and device != fixed) or (is_apart[_ENTRY, _EXIT] and device == 0):
-            continue
-        start = 0.0
-        for i in range(count):
-            if is_apart[i, _EXIT] and device_of[i] == device:
-                start = np.inf
-            arrival = finish[i]
-            if moved[i, _EXIT] >= 0.0 and device_of[i] != device:
-                arrival += moved[i, _EXIT]
-            start = max(start, arrival)
-        if moved[_ENTRY, _EXIT] >= 0.0 and device != 0:
-            start = max(start, moved[_ENTRY, _EXIT])
-        least = min(least, start)
-    return least
