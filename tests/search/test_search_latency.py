@@ -312,12 +312,15 @@ def test_a_file_is_read_with_its_ids() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"maxFPGAs": -1}, "maxFPGAs and maxSizePerFPGA must be at least 0, got -1"),
+        ({"maxFPGAs": -1}, "maxFPGAs and maxSizePerFPGA must be given and at least 0, got -1"),
         ({"edges": [{"sourceId": 7, "destId": 9, "cost": 1}]}, "must join nodes of the file"),
-        ({"edges": [{"sourceId": 7, "destId": "b", "cost": -1}]}, "must be at least 0, got -1"),
+        (
+            {"edges": [{"sourceId": 7, "destId": "b", "cost": -1}]},
+            "must be finite and at least 0, got -1",
+        ),
         (
             {"edges": [{"sourceId": 7, "destId": "b", "cost": each} for each in (1, 2)]},
-            "all out-edges of node 7 must have one cost, got 1.0 and 2",
+            "all out-edges of node '7' must have one cost, got 1.0 and 2",
         ),
         (
             {"edges": [{"sourceId": a, "destId": b, "cost": 1} for a, b in ((7, "b"), ("b", 7))]},
@@ -334,7 +337,7 @@ def test_a_broken_file_is_refused(changes: dict[str, Any], message: str) -> None
     ("name", "value", "message"),
     [
         ("isBackwardNode", 1, "node 7 must not be a backward node"),
-        ("cpuLatency", -2, "cpuLatency of node 7 must be finite and at least 0, got -2"),
+        ("cpuLatency", -2, "cpuLatency of node '7' must be finite and at least 0, got -2"),
     ],
 )
 def test_a_broken_node_is_refused(name: str, value: float, message: str) -> None:

@@ -19,11 +19,14 @@ has size / cost = 2147483.648 bytes a millisecond. At this rate a transfer takes
 CPU_TYPE = "cpu-host"
 """Device type of the column of `cpuLatency`."""
 
-COST_TOLERANCE = 1e-9
-"""Relative; the files' numbers were printed exactly, so this forgives rounding only."""
+COST_TOLERANCE = 1e-6
+"""Milliseconds, absolute: by how much the costs of one node's out-edges may differ, as in the
+authors' programs."""
 
 
-class _Node(msgspec.Struct, rename="camel"):
+class Node(msgspec.Struct, rename="camel"):
+    """An op of the file."""
+
     id: int | str
     supported_on_fpga: bool | int
     cpu_latency: float
@@ -34,20 +37,27 @@ class _Node(msgspec.Struct, rename="camel"):
     color_class: int | str | None = None
 
 
-class _Edge(msgspec.Struct, rename="camel"):
+class Edge(msgspec.Struct, rename="camel"):
+    """What a node reads, and the milliseconds that moving it takes."""
+
     source_id: int | str
     dest_id: int | str
     cost: float
 
 
-class _Document(msgspec.Struct):
-    nodes: list[_Node]
-    edges: list[_Edge]
+class Document(msgspec.Struct):
+    """The file; its limits matter to some readers only."""
+
+    nodes: list[Node]
+    edges: list[Edge]
+    num_devices: int | None = msgspec.field(name="maxFPGAs", default=None)
+    memory_bytes: float | None = msgspec.field(name="maxSizePerFPGA", default=None)
+    num_cpus: int | None = msgspec.field(name="maxCPUs", default=None)
 
 
 def read_dnn_partitioning(data: bytes, name: str, where: str) -> Columns:
     """One op a node, one tensor a node with out-edges; milliseconds become seconds."""
-    document = decode_json(data, _Document, where)
+    document = decode_json(data, Document, where)
     numbers = number_nodes((node.id for node in document.nodes), where)
     draft = Draft(name)
     _add_nodes(draft, document.nodes)
@@ -55,7 +65,7 @@ def read_dnn_partitioning(data: bytes, name: str, where: str) -> Columns:
     return draft.columns()
 
 
-def _add_nodes(draft: Draft, nodes: list[_Node]) -> None:
+def _add_nodes(draft: Draft, nodes: list[Node]) -> None:
     names = {node.name for node in nodes}
     are_unique = len(names) == len(nodes) and None not in names
     groups = {each: i for i, each in enumerate(dict.fromkeys(n.color_class for n in nodes))}
@@ -77,17 +87,69 @@ def _add_nodes(draft: Draft, nodes: list[_Node]) -> None:
         )
 
 
-def _add_edges(draft: Draft, edges: list[_Edge], numbers: dict[int | str, int], where: str) -> None:
-    costs: dict[int, float] = {}
+def _add_edges(draft: Draft, edges: list[Edge], numbers: dict[int | str, int], where: str) -> None:
+    pairs, costs = join_edges(edges, numbers, where)
     tensors: dict[int, int] = {}
+    for source, target in pairs:
+        if source not in tensors:
+            tensors[source] = draft.add_tensor(source, costs[source] / 1e3 * BYTES_PER_SECOND)
+        draft.add_use(tensors[source], target)
+
+
+def join_edges(
+    edges: list[Edge], numbers: dict[int | str, int], where: str
+) -> tuple[list[tuple[int, int]], dict[int, float]]:
+    """The edges as numbers of nodes, and of every source the milliseconds of moving its output."""
+    costs: dict[int, float] = {}
+    pairs = []
     for edge in edges:
         source, target = edge_ends(edge.source_id, edge.dest_id, numbers, where)
+        if not 0 <= edge.cost < math.inf:
+            raise InputError(
+                f"{where}: cost of edge {quoted(str(edge.source_id), 40)} -> "
+                f"{quoted(str(edge.dest_id), 40)} must be finite and at least 0, got {edge.cost}"
+            )
         cost = costs.setdefault(source, edge.cost)
-        if not math.isclose(cost, edge.cost, rel_tol=COST_TOLERANCE):
+        if abs(cost - edge.cost) > COST_TOLERANCE:
             raise InputError(
                 f"{where}: all out-edges of node {quoted(str(edge.source_id))} must have one cost, "
                 f"got {cost} and {edge.cost}"
             )
-        if source not in tensors:
-            tensors[source] = draft.add_tensor(source, cost / 1e3 * BYTES_PER_SECOND)
-        draft.add_use(tensors[source], target)
+        pairs.append((source, target))
+    return pairs, costs
+
+
+def check_node(node: Node, where: str) -> None:
+    """Refuse times and sizes that are no quantities."""
+    for name, value in (
+        ("cpuLatency", node.cpu_latency),
+        ("fpgaLatency", node.fpga_latency),
+        ("size", node.size),
+    ):
+        if not 0 <= value < math.inf:
+            raise InputError(
+                f"{where}: {name} of node {quoted(str(node.id), 40)} must be finite and at least "
+                f"0, got {value}"
+            )
+
+
+def accelerators(document: Document, where: str) -> tuple[int, float]:
+    """How many accelerators there are and the bytes that each holds."""
+    count, memory_bytes = document.num_devices, document.memory_bytes
+    if count is None or memory_bytes is None or count < 0 or not memory_bytes >= 0:
+        raise InputError(
+            f"{where}: maxFPGAs and maxSizePerFPGA must be given and at least 0, got "
+            f"{count} and {memory_bytes}"
+        )
+    return count, memory_bytes
+
+
+def colour_classes(nodes: list[Node]) -> list[int]:
+    """A number for every node; those of one colour class, which share a device, have one."""
+    colours: dict[int | str | tuple[str, int], int] = {}
+    return [
+        colours.setdefault(
+            ("alone", number) if node.color_class is None else node.color_class, len(colours)
+        )
+        for number, node in enumerate(nodes)
+    ]

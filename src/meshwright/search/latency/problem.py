@@ -25,20 +25,24 @@ Times are in the file's unit, milliseconds.
 import math
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError
 from meshwright.files import decode_json
-from meshwright.graph.foreign import edge_ends, number_nodes
+from meshwright.graph.dnn_partitioning import (
+    Document,
+    Node,
+    accelerators,
+    check_node,
+    colour_classes,
+    join_edges,
+)
+from meshwright.graph.foreign import number_nodes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
-
-COST_TOLERANCE = 1e-6
-"""Absolute: by how much the costs of one op's out-edges may differ, as in the authors' programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,91 +91,36 @@ class Problem:
         return members
 
 
-class _Node(msgspec.Struct, rename="camel"):
-    id: int | str
-    supported_on_fpga: bool | int
-    cpu_latency: float
-    fpga_latency: float
-    size: float = 0.0
-    is_backward_node: bool | int = False
-    color_class: int | str | None = None
-
-
-class _Edge(msgspec.Struct, rename="camel"):
-    source_id: int | str
-    dest_id: int | str
-    cost: float
-
-
-class _Document(msgspec.Struct):
-    nodes: list[_Node]
-    edges: list[_Edge]
-    num_devices: int = msgspec.field(name="maxFPGAs")
-    memory_bytes: float = msgspec.field(name="maxSizePerFPGA")
-
-
 def read_problem(data: bytes, where: str) -> Problem:
     """A problem from the authors' JSON."""
-    document = decode_json(data, _Document, where)
+    document = decode_json(data, Document, where)
     numbers = number_nodes((node.id for node in document.nodes), where)
     for node in document.nodes:
         _check_node(node, where)
-    if document.num_devices < 0 or not document.memory_bytes >= 0:
-        raise InputError(
-            f"{where}: maxFPGAs and maxSizePerFPGA must be at least 0, got "
-            f"{document.num_devices} and {document.memory_bytes}"
-        )
-    edges, cost = [], np.zeros(len(numbers))
-    seen: set[int] = set()
-    for edge in document.edges:
-        source, target = edge_ends(edge.source_id, edge.dest_id, numbers, where)
-        if not 0 <= edge.cost < math.inf:
-            raise InputError(f"{where}: cost of an edge must be at least 0, got {edge.cost}")
-        if source in seen and abs(cost[source] - edge.cost) > COST_TOLERANCE:
-            raise InputError(
-                f"{where}: all out-edges of node {edge.source_id} must have one cost, "
-                f"got {cost[source]} and {edge.cost}"
-            )
-        if source not in seen:
-            seen.add(source)
-            cost[source] = edge.cost
-        edges.append((source, target))
+    num_devices, memory_bytes = accelerators(document, where)
+    edges, costs = join_edges(document.edges, numbers, where)
     nodes = document.nodes
-    colours: dict[int | str | tuple[str, int], int] = {}
-    class_of = [
-        colours.setdefault(("alone", i) if n.color_class is None else n.color_class, len(colours))
-        for i, n in enumerate(nodes)
-    ]
     return make_problem(
         ids=[node.id for node in nodes],
         cpu_ms=[node.cpu_latency for node in nodes],
         accelerator_ms=[n.fpga_latency if n.supported_on_fpga else math.inf for n in nodes],
-        cost_ms=cost.tolist(),
+        cost_ms=[costs.get(number, 0.0) for number in range(len(nodes))],
         num_bytes=[node.size for node in nodes],
-        class_of=class_of,
+        class_of=colour_classes(nodes),
         edges=edges,
-        num_devices=document.num_devices,
-        memory_bytes=document.memory_bytes,
+        num_devices=num_devices,
+        memory_bytes=memory_bytes,
         where=where,
     )
 
 
-def _check_node(node: _Node, where: str) -> None:
+def _check_node(node: Node, where: str) -> None:
     if node.is_backward_node:
         raise InputError(
             f"{where}: latency is of inference, node {str(node.id)[:40]} must not be a backward "
             f"node, got isBackwardNode {node.is_backward_node}"
         )
-    for name, value in (
-        ("cpuLatency", node.cpu_latency),
-        ("fpgaLatency", node.fpga_latency),
-        ("size", node.size),
-    ):
-        if not 0 <= value < math.inf:
-            raise InputError(
-                f"{where}: {name} of node {str(node.id)[:40]} must be finite and at least 0, "
-                f"got {value}"
-            )
+    check_node(node, where)
 
 
 def make_problem(
