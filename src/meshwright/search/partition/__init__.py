@@ -1,0 +1,1 @@
+"""Splits of a graph over devices, contiguous (pipeline stages) or free."""
