@@ -11,7 +11,6 @@ Python module and prints their errors: on a quarter that it does not see, on all
 import argparse
 import math
 import random
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from calibrate_render import render
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
@@ -296,67 +296,6 @@ def report_models(samples: Sequence[Sample], calibration: Calibration) -> None:
         error, weight = np.array(found).T
         mean = np.average(error, weights=weight)
         print(f"  {name}: mean error of {len(found)} models {error.mean():.1%}, by time {mean:.1%}")
-
-
-MODULE = '''"""How an H200's kernels multiply matrices, fitted to measurements: data, no code.
-
-Made by
-    {command}
-from a sweep of {date} on an {device} with torch {torch}.
-`benchmarks/calibrate.py` says how well it fits; fields are explained in `curve.py`.
-"""
-
-from meshwright.cost.curve import (
-    AttentionCurve,
-    Calibration,
-    ConvolutionCurve,
-    DepthwiseCurve,
-    Grid,
-    Kind,
-    MatmulCurve,
-    Roof,
-)
-
-# fmt: off
-H200 = Calibration(
-    multiprocessors={multiprocessors},
-'''
-
-
-def render(calibration: Calibration, command: str, header: dict[str, Any]) -> str:
-    """The calibration as a Python module."""
-    text = MODULE.format(
-        command=command, multiprocessors=calibration.multiprocessors,
-        **{name: header.get(name, "unknown") for name in ("date", "device", "torch")},
-    )  # fmt: skip
-    for name in ("matmul", "convolution", "depthwise", "attention"):
-        text += f"    {name}={{\n"
-        for key, curve in getattr(calibration, name).items():
-            line = f"({', '.join(_source(each) for each in key)}): {_source(curve)},"
-            text += textwrap.fill(
-                line, 100, initial_indent=" " * 8, subsequent_indent=" " * 12,
-                break_long_words=False, break_on_hyphens=False,
-            ) + "\n"  # fmt: skip
-        text += "    },\n"
-    return text + ")\n# fmt: on\n"
-
-
-def _source(value: Any) -> str:
-    """What writes a value in Python, numbers to four digits."""
-    if isinstance(value, Kind):
-        return f"Kind.{value.name}"
-    if is_dataclass(value):
-        parts = [
-            f"{field.name}={_source(getattr(value, field.name))}"
-            for field in fields(value)
-            if getattr(value, field.name) != field.default
-        ]
-        return f"{type(value).__name__}({', '.join(parts)})"
-    if isinstance(value, tuple):
-        return f"({', '.join(_source(each) for each in value)}{',' * (len(value) == 1)})"
-    if isinstance(value, str):
-        return f'"{value}"'
-    return f"{value:.4g}" if isinstance(value, float) else repr(value)
 
 
 def fit(path: Path, models: Sequence[Path], output: Path | None) -> None:

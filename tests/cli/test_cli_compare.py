@@ -154,7 +154,7 @@ def test_what_is_missing_or_of_another_plan_is_refused(folder: Path) -> None:
     )
     (folder / "cluster.yaml").unlink()
     assert refusal("compare", folder, folder) == (
-        f"{folder}: must be a folder as `meshwright plan -o` writes it, but has no cluster.yaml"
+        f"{folder}: must hold cluster.yaml beside the plan, as `meshwright plan -o` writes it"
     )
 
 
@@ -168,5 +168,10 @@ def test_files_of_noise_are_no_runs_and_no_plans(folder: Path, content: bytes) -
 
 
 def test_names_that_are_no_files_are_refused() -> None:
-    for name in ("", "\0", "none", "/dev/null"):
+    for name in ("", "\0", "none", "/dev/null", 300 * "n"):
         assert refusal("compare", name, name)
+
+
+def test_a_plan_whose_name_no_file_can_have_is_no_such_plan(folder: Path) -> None:
+    name = 300 * "n"  # file systems allow 255
+    assert refusal("compare", name, folder) == f"{name}: no such plan, neither a file nor a folder"

@@ -1,5 +1,6 @@
 """`meshwright compare`: holds a plan's prediction against a run of it, and writes costs back."""
 
+import os
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -13,12 +14,12 @@ from meshwright.api import simulate
 from meshwright.cli.console import finite, make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.message import say
+from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.progress import shown_progress
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
-from meshwright.graph.graph import Graph, read_graph
+from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
@@ -28,7 +29,6 @@ from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_seconds
 
-PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.gz"
 RUN_FILE = "run.json.gz"
 
 MAX_DEVICES = 32
@@ -75,7 +75,7 @@ def run_compare(arguments: Namespace) -> int:
 
 def _read_case(arguments: Namespace) -> _Case:
     _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
-    graph, cluster, plan = _read_plan(arguments.plan)
+    graph, cluster, plan = read_plan_folder(arguments.plan)
     with_links = arguments.trace is not None
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
     try:
@@ -87,20 +87,8 @@ def _read_case(arguments: Namespace) -> _Case:
     )
 
 
-def _read_plan(path: Path) -> tuple[Graph, Cluster, Plan]:
-    """The plan in a file or folder, and the graph and cluster beside it."""
-    folder = path if path.is_dir() else path.parent
-    plan = Plan.load(folder / PLAN_FILE if path.is_dir() else path)
-    for name in (CLUSTER_FILE, GRAPH_FILE):
-        if not (folder / name).is_file():
-            raise InputError(
-                f"{folder}: must be a folder as `meshwright plan -o` writes it, but has no {name}"
-            )
-    return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
-
-
 def _read_run(path: Path) -> Run:
-    return Run.load(path / RUN_FILE if path.is_dir() else path)
+    return Run.load(path / RUN_FILE if os.path.isdir(path) else path)
 
 
 def _refuse_emulated_costs(arguments: Namespace, run: Run) -> None:

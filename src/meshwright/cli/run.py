@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwright.api import simulate
-from meshwright.cli.compare import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, RUN_FILE
+from meshwright.cli.compare import RUN_FILE
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.message import say
+from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.testbed import VARIABLE
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
-from meshwright.graph.graph import Graph, read_graph
+from meshwright.graph.graph import Graph
 from meshwright.network.testbed_apply import host_address, interface, rank_prefixes
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
@@ -60,20 +60,6 @@ def run_run(arguments: Namespace) -> int:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _run_rank(arguments, graph, cluster, plan)
     return _launch(arguments, graph, cluster, plan)
-
-
-def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
-    """The graph, cluster and plan that `meshwright plan -o` wrote."""
-    if not path.exists():
-        raise InputError(f"{path}: no such plan, neither a file nor a folder")
-    folder = path if path.is_dir() else path.parent
-    for name in (GRAPH_FILE, CLUSTER_FILE):
-        if not (folder / name).exists():
-            raise InputError(
-                f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
-            )
-    plan = Plan.load(folder / PLAN_FILE if path.is_dir() else path)
-    return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
 
 
 def _check_writable(folder: Path) -> None:

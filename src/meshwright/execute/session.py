@@ -177,37 +177,43 @@ def _train(
         say(f"resuming after step {first}")
     args, kwargs = _real_inputs(deferred)
     recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
-    for step in range(first + 1, settings.steps + 1):
-        recorder.step(lambda times: trainer.step(args, kwargs, times=times))
-        if settings.checkpoint and (step % settings.every == 0 or step == settings.steps):
-            with waiting(watch, f"writing the checkpoint of step {step}"):
-                losses += _take_losses(trainer)
-                save_state(settings.checkpoint, trainer, losses)
+    losses = _take_steps(trainer, recorder, args, kwargs, losses, settings, watch)
     with waiting(watch, "the end"):
         losses += _take_losses(trainer)
         calls = _calls(graph, trainer)
     run = recorder.finish(
-        is_emulated=False,
-        losses=losses[first:],
-        software=device_software(device),
-        calls=calls,
+        is_emulated=False, losses=losses[first:], software=device_software(device), calls=calls
     )
     trainer.close()
     plain: list[float] = []
     if settings.is_checked and rank == 0:
         _note(watch, "training in one process")
         plain = train_plainly(
-            deferred,
-            args,
-            kwargs,
-            steps=settings.steps,
-            optimizer=settings.optimizer,
-            learning_rate=settings.learning_rate,
-            device=device,
-        )
+            deferred, args, kwargs, steps=settings.steps, optimizer=settings.optimizer,
+            learning_rate=settings.learning_rate, device=device,
+        )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
     )
+
+
+def _take_steps(
+    trainer: Trainer,
+    recorder: Recorder,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    losses: list[float],
+    settings: Settings,
+    watch: Progress | None,
+) -> list[float]:
+    """Train until the last step, with checkpoints; the losses until the last of these."""
+    for step in range(trainer.num_steps + 1, settings.steps + 1):
+        recorder.step(lambda times: trainer.step(args, kwargs, times=times))
+        if settings.checkpoint and (step % settings.every == 0 or step == settings.steps):
+            with waiting(watch, f"writing the checkpoint of step {step}"):
+                losses = losses + _take_losses(trainer)
+                save_state(settings.checkpoint, trainer, losses)
+    return losses
 
 
 def make_trainer(

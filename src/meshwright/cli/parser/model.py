@@ -1,0 +1,91 @@
+"""The options of what makes graphs of models: `meshwright capture`, `profile` and `zoo`."""
+
+from pathlib import Path
+from typing import Any
+
+from meshwright.cli.parser.option import (
+    DEVICES,
+    MODEL,
+    add_autocast,
+    add_batch,
+    add_command,
+    add_json,
+    add_step,
+)
+
+
+def add_capture(commands: Any) -> None:
+    """Add `meshwright capture`."""
+    parser = add_command(commands, "capture", "write a PyTorch training step as a graph file")
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="FILE",
+        help="JSON, gzip when it ends in .gz",
+    )  # fmt: skip
+    add_batch(parser)
+    add_step(parser)
+    add_autocast(parser)
+    parser.add_argument(
+        "--profile",
+        dest="profiles",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="times of kernels, as `meshwright profile` measures them; of several the last counts",
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="as torch.compile runs the step: element-wise ops are merged",
+    )
+    parser.add_argument(
+        "--untie",
+        action="store_true",
+        help="weights that modules share are copies, which stages of a pipeline may hold apart",
+    )
+    parser.add_argument(
+        "--no-cache",
+        dest="use_cache",
+        action="store_false",
+        help="capture a model of the zoo again, and keep nothing",
+    )
+    add_json(parser)
+
+
+def add_profile(commands: Any) -> None:
+    """Add `meshwright profile`."""
+    parser = add_command(commands, "profile", "time the kernels of a training step on a device")
+    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser.add_argument(
+        "--device", required=True, choices=DEVICES, help="where kernels run: one of this machine"
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, required=True, metavar="FILE",
+        help="JSON, gzip when it ends in .gz; what the file has already is kept",
+    )  # fmt: skip
+    parser.add_argument(
+        "--type",
+        dest="device_type",
+        metavar="T",
+        help="the device's type in clusters (default: by the name that it gives itself)",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also time calls that the file has already"
+    )
+    add_batch(parser)
+    add_step(parser)
+    add_autocast(parser)
+    add_json(parser)
+
+
+def add_zoo(commands: Any) -> None:
+    """Add `meshwright zoo`."""
+    parser = add_command(commands, "zoo", "list the models that need no file, or save one")
+    add_json(parser)
+    actions = parser.add_subparsers(dest="action", metavar="[save]")
+    save = add_command(actions, "save", "write a model's graph to a file")
+    save.add_argument("name", metavar="NAME", help="a model of the zoo")
+    save.add_argument("file", type=Path, metavar="FILE", help="JSON, gzip when it ends in .gz")
+    add_batch(save)
+    add_step(save)

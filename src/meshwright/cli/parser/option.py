@@ -1,0 +1,99 @@
+"""Options that several commands have, and the values that they take."""
+
+import math
+from argparse import ArgumentParser, ArgumentTypeError
+from typing import Any
+
+from meshwright.errors import quoted
+
+SHARINGS = ("none", "fair")
+DEVICES = ("cpu", "cuda")
+
+GRAPH = (
+    "a model of the zoo (`meshwright zoo`), a graph file of any known format, or "
+    "package.module:factory, which is imported, called and captured"
+)
+MODEL = (
+    "a PyTorch model of the zoo, or package.module:factory, a function that returns "
+    "(model, args) and is imported and called"
+)
+CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
+PLAN_FOLDER = "a folder as `meshwright plan -o` writes it, or the plan file in it"
+
+
+def add_command(commands: Any, name: str, text: str) -> ArgumentParser:
+    """A command, with the option that all of them have."""
+    parser: ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--traceback", action="store_true", help="show where an internal error arose"
+    )
+    return parser
+
+
+def add_json(parser: ArgumentParser) -> None:
+    """Whether programs read what is printed."""
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of text for people"
+    )
+
+
+def add_batch(parser: ArgumentParser) -> None:
+    """The samples of a step."""
+    parser.add_argument(
+        "--batch", type=count, metavar="B", help="samples a step (default: the graph's own)"
+    )
+
+
+def add_step(parser: ArgumentParser) -> None:
+    """What one may choose about the step of a model of the zoo, besides its batch."""
+    parser.add_argument(
+        "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
+    )
+    parser.add_argument(
+        "--precision", metavar="P", help="of weights: fp32 or bf16 (default: the model's own)"
+    )
+    parser.add_argument(
+        "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
+    )
+
+
+def add_autocast(parser: ArgumentParser) -> None:
+    """The precision that ops are cast to."""
+    parser.add_argument("--autocast", metavar="P", help="bf16 or fp16 (default: none)")
+
+
+def add_sharing(parser: ArgumentParser) -> None:
+    """Whether transfers share links."""
+    parser.add_argument(
+        "--sharing",
+        choices=SHARINGS,
+        default="fair",
+        help="whether transfers share links or each runs as if alone (default: fair)",
+    )
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ArgumentTypeError(f"must be a positive number, got {quoted(text)}")
+    return value
+
+
+def whole(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit() and int(text[:20]) < 2**63):
+        raise ArgumentTypeError(f"must be a whole number from 0, got {quoted(text)}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 2**53):
+        raise ArgumentTypeError(f"must be a whole number from 1, got {quoted(text)}")
+    return int(text)

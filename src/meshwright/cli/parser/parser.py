@@ -1,0 +1,43 @@
+"""What the command line accepts. Knows nothing of what the commands do.
+
+argparse, because it is in the standard library: no dependency, and `--help` answers at once.
+"""
+
+from argparse import ArgumentParser
+from typing import NoReturn
+
+from meshwright import __version__
+from meshwright.cli.parser.cluster import add_cluster
+from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
+from meshwright.cli.parser.plan import add_plan, add_simulate
+from meshwright.cli.parser.run import add_compare, add_run, add_testbed
+from meshwright.errors import InputError
+
+
+class _Parser(ArgumentParser):
+    """Raises errors instead of printing usage and leaving."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see `{self.prog} --help`)")
+
+
+def make_parser() -> ArgumentParser:
+    """The parser of every command; `command` (and `action`) in its result say which one it was."""
+    parser = _Parser(
+        prog="meshwright",
+        description="Plans distributed training: the fastest way to train a model on a cluster.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 no plan fits, 130 interrupted.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_plan(commands)
+    add_simulate(commands)
+    add_run(commands)
+    add_compare(commands)
+    add_testbed(commands)
+    add_capture(commands)
+    add_profile(commands)
+    add_cluster(commands)
+    add_zoo(commands)
+    return parser

@@ -1,0 +1,142 @@
+"""The options of what runs plans: `meshwright run`, `compare` and `testbed`."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from meshwright.cli.parser.option import (
+    CLUSTER,
+    DEVICES,
+    MODEL,
+    PLAN_FOLDER,
+    add_autocast,
+    add_command,
+    add_json,
+    add_step,
+    count,
+    positive,
+    whole,
+)
+
+
+def add_run(commands: Any) -> None:
+    """Add `meshwright run`."""
+    parser = add_command(commands, "run", "train a model by a plan, on torch.distributed")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", metavar="MODEL", help=MODEL)
+    source.add_argument(
+        "--emulate",
+        action="store_true",
+        help="wait for the planned time of every op instead of computing; communication is real",
+    )
+    parser.add_argument(
+        "--steps", type=count, default=10, metavar="N", help="steps to train (default: 10)"
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, help="where ranks compute (default: cuda where there is one)"
+    )
+    parser.add_argument(
+        "--backend", choices=("gloo", "nccl"), help="of torch.distributed (default: by device)"
+    )
+    add_step(parser)
+    add_autocast(parser)
+    _add_training(parser)
+    _add_recovery(parser)
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="also train in one process in the plain way, and compare the losses",
+    )
+    parser.add_argument(
+        "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
+    )
+    add_json(parser)
+
+
+def _add_training(parser: ArgumentParser) -> None:
+    """How steps are taken."""
+    parser.add_argument(
+        "--learning-rate", type=positive, default=1e-3, metavar="R", help="default: 0.001"
+    )
+    parser.add_argument(
+        "--loss",
+        choices=("mean", "sum"),
+        default="mean",
+        help="whether the loss is a mean over the samples of a batch or a sum (default: mean)",
+    )
+    parser.add_argument(
+        "--local-statistics",
+        action="store_true",
+        help="let batch normalisation see only the samples of its own device and microbatch",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
+    )
+
+
+def _add_recovery(parser: ArgumentParser) -> None:
+    """What outlasts a failure."""
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="keep checkpoints there, and resume from it"
+    )
+    parser.add_argument(
+        "--every", type=count, default=100, metavar="N", help="steps between them (default: 100)"
+    )
+    parser.add_argument(
+        "--restarts",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="how often ranks are started again after one failed (default: 0)",
+    )
+    parser.add_argument(
+        "--stall",
+        type=positive,
+        default=120.0,
+        metavar="S",
+        help="seconds of waiting after which a rank is taken for hung (default: 120)",
+    )
+
+
+def add_compare(commands: Any) -> None:
+    """Add `meshwright compare`."""
+    parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")
+    parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="a run file, or a folder that holds run.json.gz"
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of both for ui.perfetto.dev there",
+    )
+    for name, text in (
+        ("graph", "the graph with the ops' measured times"),
+        ("cluster", "the cluster with the links' measured rates and latencies"),
+        ("profile", "the measured times of kernel calls; what the file has already is kept"),
+    ):
+        parser.add_argument(f"--write-{name}", type=Path, metavar="FILE", help=f"write {text}")
+    add_json(parser)
+
+
+def add_testbed(commands: Any) -> None:
+    """Add `meshwright testbed`."""
+    parser = add_command(commands, "testbed", "emulate a cluster's network on this machine (root)")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    up = add_command(actions, "up", "build hosts as network namespaces with shaped links")
+    up.add_argument("cluster", metavar="CLUSTER", help=CLUSTER)
+    _add_testbed_name(up)
+    add_json(up)
+    run = add_command(actions, "run", "build it, run a command, take it down")
+    run.add_argument("cluster", metavar="CLUSTER", help=CLUSTER)
+    _add_testbed_name(run)
+    run.add_argument("program", nargs="+", metavar="COMMAND", help="after --, with its arguments")
+    _add_testbed_name(add_command(actions, "down", "take it down, or what is left of it"))
+
+
+def _add_testbed_name(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--name", default="mw", metavar="N", help="to have several at once (default: mw)"
+    )
