@@ -11,7 +11,15 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.transformer import synthetic_transformer
 from meshwright.plan.plan import Discipline
 from meshwright.search.heft import schedule_heft
-from meshwright.search.instance import Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import (
+    Instance,
+    Ints,
+    make_instance,
+    mean_device_seconds,
+    mean_transfer,
+    mean_type_seconds,
+    placement_plan,
+)
 from meshwright.search.list_schedule import fifo_seconds, longest_path, order_seconds
 from meshwright.search.mcmc import Walk
 from meshwright.simulate.simulate import simulate
@@ -113,6 +121,86 @@ def test_heft_uses_a_gap() -> None:
     devices, _, seconds = schedule_heft(instance)
     assert seconds == 6.0
     assert devices.tolist() == [0, 0, 1]
+
+
+@given(st.integers(0, 2**32), st.sampled_from([40, 150, 600]), clusters())
+@settings(max_examples=30)
+def test_heft_takes_the_first_gap_of_all(seed: int, num_ops: int, cluster: Cluster) -> None:
+    # Blocks hold 32 spans or the root of the ops: most examples divide several.
+    instance = make_instance(wide_graph(seed, num_ops), cluster)
+    devices, order, seconds = schedule_heft(instance)
+    expected = schedule_plainly(instance)
+    starts = np.array([start for _, start, _ in expected])
+    finishes = np.array([finish for _, _, finish in expected])
+    assert devices.tolist() == [device for device, _, _ in expected]
+    assert order.tolist() == np.lexsort((np.arange(num_ops), finishes, starts)).tolist()
+    assert seconds == finishes.max()
+
+
+def wide_graph(seed: int, num_ops: int) -> Graph:
+    """Ops of very unequal times, many of none, that read others from long before."""
+    generator = np.random.default_rng(seed)
+    builder = GraphBuilder("wide")
+    for op in range(num_ops):
+        times = generator.choice([0.0, 0.1, 0.3, 1.0, 20.0], 2).tolist()
+        builder.add_op(f"op{op}", seconds=dict(zip(("fast", "slow"), times, strict=True)))
+        for source in generator.integers(0, max(1, op), 2 if op else 0).tolist():
+            if generator.random() < 0.6:
+                builder.add_tensor(source, float(generator.random()), [op])
+    return builder.finish()
+
+
+def schedule_plainly(instance: Instance) -> list[tuple[int, float, float]]:
+    """HEFT with lists: device, start and finish of each op, each in the first gap that holds it."""
+    latency, per_byte = mean_transfer(instance)
+    num_ops, edges, first = instance.num_ops, instance.in_edges, instance.in_start
+    rank, own = np.zeros(num_ops), mean_device_seconds(instance)
+    for op in reversed(range(num_ops)):
+        rank[op] += own[op]
+        for edge in edges[first[op] : first[op + 1]]:
+            way = rank[op] + latency + edge["bytes"] * per_byte
+            rank[edge["op"]] = max(rank[edge["op"]], way)
+    busy: list[list[tuple[float, float]]] = [[] for _ in range(instance.num_devices)]
+    found: dict[int, tuple[int, float, float]] = {}
+    for op in sorted(range(num_ops), key=lambda op: (-rank[op], op)):
+        tries = []
+        for device, kind in enumerate(instance.type_of.tolist()):
+            ready, needed = 0.0, float(instance.seconds[op, kind])
+            for edge in edges[first[op] : first[op + 1]]:
+                source, _, finish = found[int(edge["op"])]
+                if source != device:
+                    moved = edge["bytes"] / instance.bandwidth[source, device]
+                    finish = finish + (instance.latency[source, device] + moved)
+                ready = max(ready, float(finish))
+            start = ready
+            for begin, end in busy[device]:
+                if end > ready and start + needed > begin:
+                    start = max(start, end)
+                elif end > ready:
+                    break
+            tries.append((start + needed, device, start))
+        finish, device, start = min(tries)
+        found[op] = device, start, finish
+        busy[device] = sorted([*busy[device], (start, finish)])
+    return [found[op] for op in range(num_ops)]
+
+
+def test_means_count_devices_or_types_that_can_run_an_op() -> None:
+    # Two fast devices at 1 s and a slow one at 4 s: (1 + 1 + 4) / 3 = 2, over types (1 + 4) / 2.
+    builder = GraphBuilder("mean")
+    builder.add_op("op", seconds={"fast": 1.0, "slow": 4.0})
+    cluster = make_cluster(["fast", "slow", "fast"], rate=4.0, latency=0.5)
+    instance = make_instance(builder.finish(), cluster)
+    assert mean_device_seconds(instance).tolist() == [2.0]
+    assert mean_type_seconds(instance.seconds).tolist() == [2.5]
+    assert mean_type_seconds(np.array([[3.0, np.inf], [np.inf, np.inf]])).tolist() == [3.0, 0.0]
+    assert mean_transfer(instance) == (0.5, 0.25)
+
+
+def test_one_device_has_no_transfers() -> None:
+    builder = GraphBuilder("alone")
+    builder.add_op("op", seconds={"any": 1.0})
+    assert mean_transfer(make_instance(builder.finish(), make_cluster(["fast"]))) == (0.0, 0.0)
 
 
 def test_the_longest_path_is_that_of_the_diamond() -> None:

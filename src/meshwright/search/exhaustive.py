@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.errors import InputError
-from meshwright.plan.plan import Discipline, Plan
 from meshwright.search.exhaustive_bound import (
     MAX_PLACEMENTS,
     Problem,
@@ -30,7 +29,7 @@ from meshwright.search.exhaustive_bound import (
 )
 from meshwright.search.exhaustive_leaf import place
 from meshwright.search.exhaustive_order import Best, search_orders
-from meshwright.search.instance import Instance, Ints, placement_plan
+from meshwright.search.instance import Instance, Ints, order_plan
 from meshwright.search.judge import Verdict, try_plan
 
 MAX_OPS = 64
@@ -92,13 +91,6 @@ def exhaust(
         num_nodes=best.num_nodes,
         num_simulated=best.num_judged,
     )
-
-
-def order_plan(instance: Instance, device_of_op: Ints | list[int], order: Ints | list[int]) -> Plan:
-    """The plan in which each device runs its ops in this order of all ops."""
-    priorities = np.empty(len(order))
-    priorities[np.asarray(order)] = -np.arange(len(order), dtype=np.float64)
-    return placement_plan(instance, device_of_op, priorities, Discipline.ORDER)
 
 
 def _search(problem: Problem, best: Best) -> bool:

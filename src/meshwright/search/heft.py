@@ -5,20 +5,32 @@ goes to the device on which it finishes first, in the earliest gap that it fits 
 group goes where its first op (by rank) finishes first: the later ones, backward ops and updates,
 are not known yet. A device without room for what the group holds is passed over; when none has
 room, the one with the most is taken and the simulator decides.
+
+What a device is busy with is kept in blocks of spans, each with its largest gap, so that gaps which
+are too small are passed by blocks: a start is found in the root of the number of ops.
 """
 
+import math
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import compiled, inlined, outlined
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import Discipline
 from meshwright.search.bound import placement_bound
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import (
+    Floats,
+    Instance,
+    Ints,
+    Records,
+    make_instance,
+    mean_device_seconds,
+    mean_transfer,
+    order_plan,
+)
 from meshwright.search.judge import judge, refuse, tighten, try_plan
 from meshwright.search.list_schedule import move_seconds
 from meshwright.search.mcmc import no_device_message
@@ -29,8 +41,6 @@ TASK = np.dtype(
         ("finish", np.float64),
         ("rank", np.float64),
         ("device", np.int32),
-        ("before", np.int32),  # its neighbours on its device, in time; -1: none
-        ("after", np.int32),
         ("first_in", np.int32),
     ],
     align=True,
@@ -38,9 +48,28 @@ TASK = np.dtype(
 """One op; arrays of it have one entry more than ops."""
 
 HOME = np.dtype([("room", np.float64), ("type", np.int32), ("last", np.int32)], align=True)
-"""One device: memory that is left, and the last of its ops."""
+"""One device: memory that is left, and the last of its blocks."""
 
+SPAN = np.dtype([("start", np.float64), ("finish", np.float64)], align=True)
+"""One op of a device. Spans of a device are in the order of time, in blocks."""
 
+BLOCK = np.dtype(
+    [
+        ("gap", np.float64),  # the longest that is idle right before one of its spans
+        ("finish", np.float64),  # of its last span
+        ("before", np.int32),  # its neighbours on its device; -1: none
+        ("after", np.int32),
+        ("count", np.int32),
+    ],
+    align=True,
+)
+"""Spans of one device that follow on each other."""
+
+_ROUNDING = 1e-15
+"""Relative: more than what rounding can make of a gap and of a sum that just fits into it."""
+
+_LEAST_SPANS = 32
+"""Of a block; fewer are not worth the walk from block to block."""
 _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
 
@@ -62,9 +91,7 @@ def heft(
     limits = cluster.memory_bytes
     for _ in range(_TRIES):
         device_of_op, order, seconds = schedule_heft(instance, limits)
-        priorities = np.empty(instance.num_ops)
-        priorities[order] = -np.arange(instance.num_ops, dtype=np.float64)
-        plan = placement_plan(instance, device_of_op, priorities, Discipline.ORDER)
+        plan = order_plan(instance, device_of_op, order)
         verdict = try_plan(graph, cluster, plan, sharing)
         if verdict.fits:
             break
@@ -87,42 +114,33 @@ def schedule_heft(
         memory_bytes = instance.cluster.memory_bytes
     tasks = np.zeros(instance.num_ops + 1, TASK)
     tasks["first_in"] = instance.in_start
-    tasks["device"] = tasks["before"] = tasks["after"] = -1
+    tasks["device"] = -1
     homes = np.zeros(instance.num_devices, HOME)
     homes["room"], homes["type"] = memory_bytes, instance.type_of
-    homes["last"] = -1
+    homes["last"] = np.arange(instance.num_devices)  # every device begins with an empty block
+    blocks, spans = _make_blocks(instance)
     latency, per_byte = transfer or mean_transfer(instance)
-    _fill_ranks(tasks, instance.in_edges, _mean_seconds(instance), latency, per_byte)
+    _fill_ranks(tasks, instance.in_edges, mean_device_seconds(instance), latency, per_byte)
     by_rank = np.lexsort((np.arange(instance.num_ops), -tasks["rank"][:-1])).astype(np.int32)
     unit_device = np.full(instance.num_units, -1, dtype=np.int32)
     seconds = _place_all(
-        tasks, homes, by_rank, instance.in_edges, instance.seconds, instance.latency,
-        instance.bandwidth, instance.unit_of, instance.unit_bytes, instance.unit_seconds,
-        unit_device,
+        tasks, homes, blocks, spans, by_rank, instance.in_edges, instance.seconds,
+        instance.latency, instance.bandwidth, instance.unit_of, instance.unit_bytes,
+        instance.unit_seconds, unit_device,
     )  # fmt: skip
     # An op of no time may start with the next one on its device: it finishes first.
     order = np.lexsort((np.arange(instance.num_ops), tasks["finish"][:-1], tasks["start"][:-1]))
     return tasks["device"][:-1].copy(), order.astype(np.int32), seconds
 
 
-def _mean_seconds(instance: Instance) -> Floats:
-    """Of each op over the devices that can run it."""
-    counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
-    can_run = np.isfinite(instance.seconds)
-    total = np.where(can_run, instance.seconds, 0.0) @ counts
-    mean: Floats = total / np.maximum(can_run @ counts, 1)
-    return mean
-
-
-def mean_transfer(instance: Instance) -> tuple[float, float]:
-    """Latency and seconds a byte, mean over pairs of different devices."""
-    num_devices = instance.num_devices
-    pairs = num_devices * (num_devices - 1)
-    if pairs == 0:
-        return 0.0, 0.0
-    latency = float(instance.latency.sum()) / pairs  # zero on the diagonal
-    per_byte = float((1.0 / instance.bandwidth).sum()) / pairs  # likewise: 1 / infinity
-    return latency, per_byte
+def _make_blocks(instance: Instance) -> tuple[Records, Records]:
+    """Empty blocks, one a device and as many as may be split off, and room for their spans."""
+    size = max(_LEAST_SPANS, math.isqrt(instance.num_ops))
+    # A half takes `size // 2` ops or more until it is full: no more blocks than that are split.
+    count = instance.num_devices + instance.num_ops // (size // 2)
+    blocks = np.zeros(count, BLOCK)
+    blocks["before"] = blocks["after"] = -1
+    return blocks, np.zeros((count, size), SPAN)
 
 
 @compiled
@@ -141,10 +159,12 @@ def _fill_ranks(
 
 @compiled
 def _place_all(
-    tasks: Any, homes: Any, by_rank: Any, in_edges: Any, seconds: Any, latency: Any,
-    bandwidth: Any, unit_of: Any, unit_bytes: Any, unit_seconds: Any, unit_device: Any,
+    tasks: Any, homes: Any, blocks: Any, spans: Any, by_rank: Any, in_edges: Any, seconds: Any,
+    latency: Any, bandwidth: Any, unit_of: Any, unit_bytes: Any, unit_seconds: Any,
+    unit_device: Any,
 ) -> float:  # fmt: skip
     total = 0.0
+    used = np.int64(len(homes))
     for k in range(len(by_rank)):
         op = np.int64(by_rank[k])
         unit = unit_of[op]
@@ -163,14 +183,15 @@ def _place_all(
             if lack > best_lack:
                 continue
             ready = _ready_on(tasks, in_edges, latency, bandwidth, op, device)
-            start = _earliest_start(tasks, homes, device, ready, seconds[op, kind])
+            start = _earliest_start(homes, blocks, spans, device, ready, seconds[op, kind])
             finish = start + seconds[op, kind]
             if lack < best_lack or finish < best_finish:
                 best, best_lack, best_start, best_finish = device, lack, start, finish
         if not is_fixed:
             unit_device[unit] = best
             homes[best].room -= unit_bytes[unit]
-        _insert(tasks, homes, op, best, best_start, best_finish)
+        tasks[op].device, tasks[op].start, tasks[op].finish = best, best_start, best_finish
+        used = _insert(homes, blocks, spans, used, best, best_start, best_finish)
         total = max(total, best_finish)
     return total
 
@@ -188,36 +209,89 @@ def _ready_on(
 
 
 @inlined
-def _earliest_start(tasks: Any, homes: Any, device: Any, ready: float, needed: float) -> float:
+def _find_busy(homes: Any, blocks: Any, spans: Any, device: Any, time: float) -> Any:
+    """Where the first span of a device that ends after `time` is; else behind its last one."""
+    block = np.int64(homes[device].last)
+    while blocks[block].before >= 0 and blocks[blocks[block].before].finish > time:
+        block = np.int64(blocks[block].before)
+    low, high = np.int64(0), np.int64(blocks[block].count)
+    while low < high:
+        middle = (low + high) // 2
+        if spans[block, middle].finish > time:
+            high = middle
+        else:
+            low = middle + 1
+    return block, low
+
+
+@inlined
+def _earliest_start(
+    homes: Any, blocks: Any, spans: Any, device: Any, ready: float, needed: float
+) -> float:
     """The earliest start not before `ready` in a gap of at least `needed`."""
-    after = np.int64(-1)
-    at = np.int64(homes[device].last)
-    while at >= 0 and tasks[at].finish > ready:  # back to the first op that ends after `ready`
-        after = at
-        at = np.int64(tasks[at].before)
-    start = ready  # what is at `at` ends by then
-    while after >= 0 and start + needed > tasks[after].start:
-        start = max(start, tasks[after].finish)
-        after = np.int64(tasks[after].after)
+    block, at = _find_busy(homes, blocks, spans, device, ready)
+    start = ready  # what is before `at` ends by then
+    while block >= 0:
+        if needed > blocks[block].gap + _ROUNDING * blocks[block].finish:
+            start = max(start, blocks[block].finish)
+        else:
+            while at < blocks[block].count:
+                if start + needed <= spans[block, at].start:
+                    return start
+                start = max(start, spans[block, at].finish)
+                at += 1
+        block, at = np.int64(blocks[block].after), np.int64(0)
     return start
 
 
 @inlined
-def _insert(tasks: Any, homes: Any, op: Any, device: Any, start: float, finish: float) -> None:
-    """Put an op into its device's list: before the first one that starts at its finish or later."""
-    tasks[op].device = device
-    tasks[op].start = start
-    tasks[op].finish = finish
-    after = np.int64(-1)
-    at = np.int64(homes[device].last)
-    while at >= 0 and tasks[at].start >= finish and tasks[at].finish > start:
-        after = at
-        at = np.int64(tasks[at].before)
-    tasks[op].before = at
-    tasks[op].after = after
-    if at >= 0:
-        tasks[at].after = op
-    if after >= 0:
-        tasks[after].before = op
+def _insert(
+    homes: Any, blocks: Any, spans: Any, used: Any, device: Any, start: float, finish: float
+) -> Any:
+    """Keep a span of a device; returns how many blocks are used now."""
+    block, at = _find_busy(homes, blocks, spans, device, start)
+    if blocks[block].count == spans.shape[1]:
+        _split(homes, blocks, spans, block, used, device)
+        if at >= blocks[block].count:
+            at -= np.int64(blocks[block].count)
+            block = used
+        used += 1
+    for k in range(blocks[block].count, at, -1):
+        spans[block, k].start = spans[block, k - 1].start
+        spans[block, k].finish = spans[block, k - 1].finish
+    spans[block, at].start = start
+    spans[block, at].finish = finish
+    blocks[block].count += 1
+    _measure(blocks, spans, block)
+    return used
+
+
+@outlined
+def _split(homes: Any, blocks: Any, spans: Any, block: Any, fresh: Any, device: Any) -> None:
+    """Move the later half of a block into a fresh one behind it."""
+    half = blocks[block].count // 2
+    for k in range(half, blocks[block].count):
+        spans[fresh, k - half].start = spans[block, k].start
+        spans[fresh, k - half].finish = spans[block, k].finish
+    blocks[fresh].count = blocks[block].count - half
+    blocks[block].count = half
+    blocks[fresh].before, blocks[fresh].after = block, blocks[block].after
+    if blocks[block].after >= 0:
+        blocks[blocks[block].after].before = fresh
     else:
-        homes[device].last = op
+        homes[device].last = fresh
+    blocks[block].after = fresh
+    _measure(blocks, spans, block)
+    _measure(blocks, spans, fresh)
+
+
+@outlined
+def _measure(blocks: Any, spans: Any, block: Any) -> None:
+    """The end of a block and its largest gap, that before its first span included."""
+    ended, gap = 0.0, 0.0
+    if blocks[block].before >= 0:
+        ended = blocks[blocks[block].before].finish
+    for k in range(blocks[block].count):
+        gap = max(gap, spans[block, k].start - ended)
+        ended = spans[block, k].finish
+    blocks[block].gap, blocks[block].finish = gap, ended

@@ -137,6 +137,45 @@ def placement_plan(
     )
 
 
+def order_plan(
+    instance: Instance, device_of_op: Sequence[int] | Ints, order: Sequence[int] | Ints
+) -> Plan:
+    """The plan in which each device runs its ops in this order of all ops."""
+    priorities = np.empty(len(order))
+    priorities[np.asarray(order)] = -np.arange(len(order), dtype=np.float64)
+    return placement_plan(instance, device_of_op, priorities, Discipline.ORDER)
+
+
+def mean_device_seconds(instance: Instance) -> Floats:
+    """Of each op, over the devices that can run it."""
+    counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
+    can_run = np.isfinite(instance.seconds)
+    total = np.where(can_run, instance.seconds, 0.0) @ counts
+    mean: Floats = total / np.maximum(can_run @ counts, 1)
+    return mean
+
+
+def mean_type_seconds(seconds: Floats) -> Floats:
+    """Of each row, over the device types (columns) that can run it, however many devices each has.
+
+    For sizes of units that do not change with the number of devices.
+    """
+    can_run = np.isfinite(seconds)
+    mean: Floats = np.where(can_run, seconds, 0.0).sum(axis=1) / np.maximum(can_run.sum(axis=1), 1)
+    return mean
+
+
+def mean_transfer(instance: Instance) -> tuple[float, float]:
+    """Latency and seconds a byte, mean over pairs of different devices."""
+    num_devices = instance.num_devices
+    pairs = num_devices * (num_devices - 1)
+    if pairs == 0:
+        return 0.0, 0.0
+    latency = float(instance.latency.sum()) / pairs  # zero on the diagonal
+    per_byte = float((1.0 / instance.bandwidth).sum()) / pairs  # likewise: 1 / infinity
+    return latency, per_byte
+
+
 def _find_units(graph: Graph) -> tuple[Ints, Ints, Ints]:
     """The unit of each op, and the ops of each unit."""
     group = graph.group.astype(np.int64)

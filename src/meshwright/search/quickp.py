@@ -19,10 +19,18 @@ from meshwright.graph.coarsen.coarsening import Coarsening
 from meshwright.graph.coarsen.colocate import coarsen_quickp
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import Discipline, Plan
+from meshwright.plan.plan import Plan
 from meshwright.search.bound import placement_bound
 from meshwright.search.heft import schedule_heft
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import (
+    Floats,
+    Instance,
+    Ints,
+    make_instance,
+    mean_device_seconds,
+    mean_transfer,
+    order_plan,
+)
 from meshwright.search.judge import judge, refuse, tighten, try_plan
 from meshwright.search.list_schedule import order_seconds
 from meshwright.search.mcmc import first_placement, no_device_message
@@ -89,13 +97,8 @@ def quickp(
 
 def reference_delays(instance: Instance) -> tuple[Floats, float]:
     """Seconds of each op, mean over devices that can run it; seconds a byte, mean over pairs."""
-    counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
-    can_run = np.isfinite(instance.seconds)
-    total = np.where(can_run, instance.seconds, 0.0) @ counts
-    delays: Floats = total / np.maximum(can_run @ counts, 1)
-    pairs = instance.num_devices * (instance.num_devices - 1)
-    # Zero on the diagonal: 1 / infinity.
-    return delays, float((1.0 / instance.bandwidth).sum()) / pairs if pairs else 0.0
+    _, per_byte = mean_transfer(instance)
+    return mean_device_seconds(instance), per_byte
 
 
 def _timed(instance: Instance) -> Graph:
@@ -146,8 +149,5 @@ def _solved(
 
 def _fine_plan(instance: Instance, coarsening: Coarsening, found: ProgrammeResult) -> Plan:
     """Every op where its coarse op is, in the coarse order."""
-    order = coarsening.order(found.order)
-    priorities = np.empty(instance.num_ops)
-    priorities[order] = -np.arange(instance.num_ops, dtype=np.float64)
     placed = coarsening.place(found.device_of_op)
-    return placement_plan(instance, placed, priorities, Discipline.ORDER)
+    return order_plan(instance, placed, coarsening.order(found.order))

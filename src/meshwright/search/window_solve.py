@@ -22,6 +22,21 @@ ENTRY, EXIT = MOST_OPS, MOST_OPS + 1
 _MOST_NODES = 50_000
 """Of the search for a window's optimum; beyond, its longest path counts."""
 
+TASK = np.dtype([("finish", np.float64), ("way", np.float64), ("device", np.int32)], align=True)
+"""One op: its way to the exit, and when and where it has run (device -1: it has not)."""
+
+CHOICE = np.dtype(
+    [
+        ("start", np.float64),  # kept, as an end less its time may differ in the last bits
+        ("free", np.float64),  # when the device was free before; -1: the op is on no device
+        ("op", np.int32),
+        ("device", np.int32),
+        ("used", np.int32),  # devices that are used before it; the entry's is 0
+    ],
+    align=True,
+)
+"""What is chosen at one depth of the search."""
+
 
 def least_seconds(
     times: Floats, units: Ints, moved: Floats, is_apart: Bools, count: int, num_devices: int
@@ -31,9 +46,10 @@ def least_seconds(
     `moved[i, j]` is the time of the transfer from i to j between devices, negative where j does not
     read i; ops are in a topological order. A proven lower bound where the search is cut short.
     """
-    small = np.zeros((5, SIZE), np.int32)
-    large = np.zeros((5, SIZE))
-    return _solve_window(times, units, moved, is_apart, count, num_devices, small, large)
+    tasks, choices, free = np.zeros(SIZE, TASK), np.zeros(SIZE, CHOICE), np.zeros(SIZE)
+    return _solve_window(
+        times, units, moved, is_apart, count, num_devices, tasks, choices, free
+    )  # fmt: skip
 
 
 @compiled
@@ -153,31 +169,17 @@ def _fill_readers(
 
 @compiled
 def _solve_window(
-    times: Any, units: Any, moved: Any, is_apart: Any, count: int, num_devices: int, small: Any,
-    large: Any,
+    times: Any, units: Any, moved: Any, is_apart: Any, count: int, num_devices: int, tasks: Any,
+    choices: Any, free: Any,
 ) -> float:  # fmt: skip
     """Depth first over the ops in the order of their starts, each on a used or one new device.
 
     Starts never fall along a branch, and of two that are equal on two devices the smaller op comes
     first, so that a schedule is not met in many orders. On one device both orders count: an op of
     no time runs before or after the other. The loop is written out: kernels here do not call
-    themselves.
+    themselves. `free` is when each device is.
     """
-    # Rows of small: the op and device of each depth, the device of each op, used devices by depth,
-    # the entry's device is 0. Rows of large: finish of each op, its way to the exit, the free time
-    # of each device, the free time that a depth has replaced (-1: its op is on no device), the
-    # start at each depth (an end less its time may differ in the last bits).
-    op_at, device_at, device_of, used_at = small[0], small[1], small[2], small[3]
-    finish, way, free, kept, begin = large[0], large[1], large[2], large[3], large[4]
-    path, best = 0.0, 0.0
-    for i in range(count - 1, -1, -1):
-        way[i] = 0.0
-        for j in range(i + 1, count):
-            if moved[i, j] >= 0.0:
-                way[i] = max(way[i], times[j] + way[j])
-        path = max(path, times[i] + way[i])
-        best += times[i]  # all on one device, one after the other
-        device_of[i] = -1
+    path, best = _fill_ways(times, moved, count, tasks)
     if num_devices < 2:
         return best
     if is_apart.any():
@@ -185,36 +187,23 @@ def _solve_window(
     elif best <= path:
         return best
     most = min(num_devices, count + 2)
-    for d in range(most):
-        free[d] = 0.0
     depth, nodes = 0, 0
-    op_at[0], device_at[0], used_at[0], kept[0] = 0, -1, 1, -1.0
+    choices[0].op, choices[0].device, choices[0].used, choices[0].free = 0, -1, 1, -1.0
     while depth >= 0:
-        # Take the op of this depth off its device, if it is on one.
-        op = np.int64(op_at[depth])
-        if kept[depth] >= 0.0:
-            free[device_at[depth]] = kept[depth]
-            device_of[op] = -1
-            kept[depth] = -1.0
-        # The next choice of this depth: another device, else another op.
-        device_at[depth] += 1
-        if device_at[depth] >= min(used_at[depth] + 1, most):
-            device_at[depth] = 0
-            op_at[depth] += 1
-        op = np.int64(op_at[depth])
+        _choose_next(tasks, choices, free, depth, most)
+        op, device = np.int64(choices[depth].op), np.int64(choices[depth].device)
         if op >= count:
             depth -= 1
             continue
-        device = np.int64(device_at[depth])
-        start = _start_of(moved, units, is_apart, finish, device_of, free, count, op, device)
+        start = _start_of(moved, units, is_apart, tasks, free, count, op, device)
         if start < 0.0:
             continue
         if depth > 0 and (
-            start < begin[depth - 1]
+            start < choices[depth - 1].start
             or (
-                start == begin[depth - 1]
-                and op < op_at[depth - 1]
-                and device != device_at[depth - 1]
+                start == choices[depth - 1].start
+                and op < choices[depth - 1].op
+                and device != choices[depth - 1].device
             )
         ):
             continue
@@ -222,28 +211,56 @@ def _solve_window(
         if nodes > _MOST_NODES:
             return path
         end = start + times[op]
-        if end + way[op] >= best or not _can_end(times, way, device_of, count, start, op, best):
+        if end + tasks[op].way >= best or not _can_end(times, tasks, count, start, op, best):
             continue
-        kept[depth], begin[depth] = free[device], start
-        free[device], finish[op], device_of[op] = end, end, device
+        choices[depth].start, choices[depth].free = start, free[device]
+        free[device], tasks[op].finish, tasks[op].device = end, end, device
         if depth + 1 == count:
-            best = min(best, _exit_time(moved, units, is_apart, finish, device_of, count, most))
+            best = min(best, _exit_time(moved, units, is_apart, tasks, count, most))
             continue
         depth += 1
-        op_at[depth], device_at[depth], kept[depth] = 0, -1, -1.0
-        used_at[depth] = max(used_at[depth - 1], device + 1)
+        choices[depth].op, choices[depth].device, choices[depth].free = 0, -1, -1.0
+        choices[depth].used = max(choices[depth - 1].used, device + 1)
     if best == np.inf:  # no way to keep all decisions: nothing is said
         return path
     return max(best, path)
 
 
 @inlined
+def _fill_ways(times: Any, moved: Any, count: Any, tasks: Any) -> tuple[float, float]:
+    """Each op's way to the exit; returns the longest path, and the time of all on one device."""
+    path, total = 0.0, 0.0
+    for i in range(count - 1, -1, -1):
+        way = 0.0
+        for j in range(i + 1, count):
+            if moved[i, j] >= 0.0:
+                way = max(way, times[j] + tasks[j].way)
+        path = max(path, times[i] + way)
+        total += times[i]
+        tasks[i].way, tasks[i].device = way, -1
+    return path, total
+
+
+@inlined
+def _choose_next(tasks: Any, choices: Any, free: Any, depth: Any, most: Any) -> None:
+    """Take the op of this depth off its device, if it is on one; then another device, or op."""
+    op, device = choices[depth].op, choices[depth].device
+    if choices[depth].free >= 0.0:
+        free[device] = choices[depth].free
+        tasks[op].device = -1
+        choices[depth].free = -1.0
+    if device + 1 < min(choices[depth].used + 1, most):
+        choices[depth].device = device + 1
+    else:
+        choices[depth].op, choices[depth].device = op + 1, 0
+
+
+@inlined
 def _start_of(
-    moved: Any, units: Any, is_apart: Any, finish: Any, device_of: Any, free: Any, count: Any,
-    op: Any, device: Any,
+    moved: Any, units: Any, is_apart: Any, tasks: Any, free: Any, count: Any, op: Any, device: Any
 ) -> Any:  # fmt: skip
     """When an op can start on a device after those that run; -1: not there, or not yet."""
-    if device_of[op] >= 0:
+    if tasks[op].device >= 0:
         return -1.0
     start = free[device]
     if moved[ENTRY, op] >= 0.0 and device != 0:
@@ -253,36 +270,32 @@ def _start_of(
     if is_apart[ENTRY, op] and device == 0:
         return -1.0
     for i in range(count):
-        if i != op and device_of[i] >= 0:
-            if units[i] == units[op] and device_of[i] != device:
+        if i != op and tasks[i].device >= 0:
+            if units[i] == units[op] and tasks[i].device != device:
                 return -1.0
-            if is_apart[i, op] and device_of[i] == device:
+            if is_apart[i, op] and tasks[i].device == device:
                 return -1.0
         if moved[i, op] >= 0.0:
-            if device_of[i] < 0:
+            if tasks[i].device < 0:
                 return -1.0
-            arrival = finish[i]
-            if device_of[i] != device:
+            arrival = tasks[i].finish
+            if tasks[i].device != device:
                 arrival += moved[i, op]
             start = max(start, arrival)
     return start
 
 
 @inlined
-def _can_end(
-    times: Any, way: Any, device_of: Any, count: Any, start: float, op: Any, best: float
-) -> bool:
+def _can_end(times: Any, tasks: Any, count: Any, start: float, op: Any, best: float) -> bool:
     """Whether what has not run yet could end before the best: it starts now at the earliest."""
     for i in range(count):
-        if i != op and device_of[i] < 0 and start + times[i] + way[i] >= best:
+        if i != op and tasks[i].device < 0 and start + times[i] + tasks[i].way >= best:
             return False
     return True
 
 
 @inlined
-def _exit_time(
-    moved: Any, units: Any, is_apart: Any, finish: Any, device_of: Any, count: Any, most: Any
-) -> float:
+def _exit_time(moved: Any, units: Any, is_apart: Any, tasks: Any, count: Any, most: Any) -> float:
     """When the exit can start, on the best device for it; without one, when all have finished."""
     has_exit = units[EXIT] >= 0
     fixed = np.int64(-1)
@@ -290,17 +303,17 @@ def _exit_time(
         fixed = np.int64(0)
     for i in range(count):
         if has_exit and units[i] == units[EXIT]:
-            fixed = np.int64(device_of[i])
+            fixed = np.int64(tasks[i].device)
     least = np.inf
     for device in range(most):
         if (fixed >= 0 and device != fixed) or (is_apart[ENTRY, EXIT] and device == 0):
             continue
         start = 0.0
         for i in range(count):
-            if is_apart[i, EXIT] and device_of[i] == device:
+            if is_apart[i, EXIT] and tasks[i].device == device:
                 start = np.inf
-            arrival = finish[i]
-            if moved[i, EXIT] >= 0.0 and device_of[i] != device:
+            arrival = tasks[i].finish
+            if moved[i, EXIT] >= 0.0 and tasks[i].device != device:
                 arrival += moved[i, EXIT]
             start = max(start, arrival)
         if moved[ENTRY, EXIT] >= 0.0 and device != 0:

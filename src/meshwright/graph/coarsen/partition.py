@@ -1,6 +1,7 @@
 """METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998) on a web's units: k sets of equal time.
 
-Balances seconds and cuts few bytes. Knows nothing of order.
+Balances seconds and cuts few bytes. Knows nothing of order. What METIS needs of any graph is here
+too: neighbours by rows, weights that it can count, and its remarks kept off the standard output.
 """
 
 import ctypes
@@ -29,14 +30,16 @@ def partition_web(web: Web, num_parts: int, seed: int) -> Ints:
     num_parts = min(num_parts, num_units)
     if num_parts < 2:
         return np.zeros(web.num_nodes, dtype=np.int32)
-    start, neighbour, size = _unit_graph(web, unit_of.astype(np.int64), num_units)
+    first, second, between = web.pairs()
+    label = unit_of.astype(np.int64)
+    start, neighbour, size = gather_neighbours(label[first], label[second], between, num_units)
     weight: Any = np.bincount(unit_of, weights=web.nodes["seconds"], minlength=num_units)
-    with _quiet_output():
+    with quiet_output():
         found = pymetis.part_graph(
             num_parts,
             pymetis.CSRAdjacency(start.tolist(), neighbour.tolist()),
-            vweights=_scaled(weight).tolist(),
-            eweights=_scaled(size).tolist() if len(size) else None,
+            vweights=scaled_weights(weight).tolist(),
+            eweights=scaled_weights(size).tolist() if len(size) else None,
             recursive=num_parts <= 8,  # METIS's manual: better for few parts
             options=pymetis.Options(seed=seed % 2**31),
         )
@@ -44,12 +47,13 @@ def partition_web(web: Web, num_parts: int, seed: int) -> Ints:
     return part
 
 
-def _unit_graph(
-    web: Web, unit_of: npt.NDArray[np.int64], num_units: int
+def gather_neighbours(
+    source: npt.NDArray[np.int64], target: npt.NDArray[np.int64], size: Floats, num_units: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
-    """The undirected graph of units, compressed by rows, with the bytes of each edge."""
-    first, second, size = web.pairs()
-    source, target = unit_of[first], unit_of[second]
+    """The undirected graph of units, compressed by rows, with the bytes of each edge.
+
+    `source` and `target` are the units at the ends of `size` bytes; what stays in one is no edge.
+    """
     is_cut = source != target
     ends = np.concatenate((source[is_cut], target[is_cut]))
     other = np.concatenate((target[is_cut], source[is_cut]))
@@ -57,20 +61,27 @@ def _unit_graph(
     sizes = np.concatenate((size[is_cut], size[is_cut]))
     weight = np.bincount(inverse.ravel(), weights=sizes, minlength=len(pairs))
     start = np.searchsorted(pairs, np.arange(num_units + 1) * num_units)
-    return start.astype(np.int64), pairs % num_units, weight.astype(np.float64, copy=False)
+    neighbour = pairs % max(1, num_units)
+    return start.astype(np.int64), neighbour, weight.astype(np.float64, copy=False)
 
 
-def _scaled(values: Floats) -> npt.NDArray[np.int64]:
-    """Positive integers in proportion that together stay within what METIS can count."""
-    total = float(values.sum())
+def scaled_weights(values: Floats, whole: float | None = None) -> npt.NDArray[np.int64]:
+    """Positive integers in proportion that together stay within what METIS can count.
+
+    `whole` is what may add up to the most that it counts; None: the values do.
+    """
+    total = float(values.sum()) if whole is None else whole
     if total <= 0:
         return np.ones(len(values), dtype=np.int64)
     return np.maximum(1, np.rint(values / total * _WEIGHT_SUM)).astype(np.int64)
 
 
 @contextmanager
-def _quiet_output() -> Iterator[None]:
-    """METIS prints remarks to the standard output, where `--json` writes its one object."""
+def quiet_output() -> Iterator[None]:
+    """METIS prints remarks ("Cannot bisect a graph with 0 vertices!") to the standard output.
+
+    That is where `--json` writes its one object, so the C library's output goes nowhere meanwhile.
+    """
     sys.stdout.flush()
     flush = ctypes.CDLL(None).fflush
     flush(None)

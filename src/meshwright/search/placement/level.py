@@ -14,8 +14,14 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled
-from meshwright.search.heft import mean_transfer
-from meshwright.search.instance import Floats, Instance, Ints, edges_by
+from meshwright.search.instance import (
+    Floats,
+    Instance,
+    Ints,
+    edges_by,
+    mean_transfer,
+    mean_type_seconds,
+)
 from meshwright.simulate.heap import ENTRY, pop, push
 
 _SHRINK = 0.4
@@ -91,7 +97,7 @@ def _unite(
     pairs, inverse = np.unique(key, return_inverse=True)
     weight = np.bincount(inverse, weights=np.concatenate((moved, moved)), minlength=len(pairs))
     start = np.searchsorted(pairs, np.arange(num_units + 1) * num_units).astype(np.int64)
-    size = _mean_seconds(instance.unit_seconds)
+    size = mean_type_seconds(instance.unit_seconds)
     # The smallest first, with some luck, so that another seed unites others.
     turn = np.argsort(size * random.uniform(0.7, 1.3, num_units), kind="stable")
     label = np.arange(num_units)
@@ -107,13 +113,6 @@ def _unite(
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     united: Ints = rank[inverse]
     return united
-
-
-def _mean_seconds(seconds: Floats) -> Floats:
-    """Of each row over the device types that can run it."""
-    can_run = np.isfinite(seconds)
-    mean: Floats = np.where(can_run, seconds, 0.0).sum(axis=1) / np.maximum(can_run.sum(axis=1), 1)
-    return mean
 
 
 @compiled
@@ -188,7 +187,8 @@ def _merge_ops(instance: Instance, unit_of: Ints) -> tuple[Ints, Ints]:
     """The merged op of each op, and its place in the order that they were merged along."""
     num_ops = instance.num_ops
     head, slack = np.zeros(num_ops), np.zeros(num_ops)
-    _fill_slack(instance.in_start, instance.in_edges, _mean_seconds(instance.seconds), head, slack)
+    seconds = mean_type_seconds(instance.seconds)
+    _fill_slack(instance.in_start, instance.in_edges, seconds, head, slack)
     path = float((head + slack).max(initial=0.0))
     # Classes of urgency: 0, then one for each factor of two.
     late = np.maximum(slack / max(_URGENT * path, 1e-300), 1.0)

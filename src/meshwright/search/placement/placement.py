@@ -15,12 +15,12 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.plan.plan import Discipline, Plan
+from meshwright.plan.plan import Plan
 from meshwright.search.bound import placement_bound
 from meshwright.search.branch import branch_bound, can_branch
-from meshwright.search.exhaustive import exhaust, order_plan
+from meshwright.search.exhaustive import exhaust
 from meshwright.search.heft import schedule_heft
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import Floats, Instance, Ints, make_instance, order_plan
 from meshwright.search.judge import Verdict, judge, refuse, try_plan
 from meshwright.search.mcmc import no_device_message
 from meshwright.search.placement.contend import contend
@@ -268,9 +268,7 @@ def _simulated(
         decoder = Decoder(instance)
         decoder.seconds(device_of_op, placed.order)
         order = decoder.start_order()
-    priorities = np.empty(instance.num_ops)
-    priorities[order] = -np.arange(instance.num_ops, dtype=np.float64)
-    plan = placement_plan(instance, device_of_op, priorities, Discipline.ORDER)
+    plan = order_plan(instance, device_of_op, order)
     return _Found(
         placed=placed, plan=plan, verdict=try_plan(instance.graph, instance.cluster, plan, sharing)
     )

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.heft import mean_transfer, schedule_heft
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.search.heft import schedule_heft
+from meshwright.search.instance import Floats, Instance, Ints, mean_transfer
 
 Bools = npt.NDArray[np.bool_]
 
