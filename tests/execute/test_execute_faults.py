@@ -47,6 +47,13 @@ def outside():
 def other():
     return make(layers=1)
 
+class Forgetful(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x)).mean()
+
+def forgetful():
+    return Forgetful(4, 4), (torch.zeros(16, 4),)
+
 def sleepy():
     if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         time.sleep(1000)
@@ -130,6 +137,8 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
         graph = capture_model("factories:train")
+        random = capture_model("factories:forgetful")
+    save_plan(folder / "random", random, connected(1), data_plan(random, 1))
     save_plan(folder / "single", graph, connected(1), data_plan(graph, 1))
     save_plan(folder / "data", graph, connected(2), data_plan(graph, 2))
     pipeline = pipeline_plan(graph, 2, 2, ScheduleKind.ONE_F_ONE_B, 4)
@@ -381,3 +390,10 @@ def test_ranks_leave_their_report_to_the_launcher(
     with handed_over():
         print("three")
     assert capsys.readouterr().out == "three\n"
+
+
+def test_losses_of_dropout_are_not_compared(place: Place) -> None:
+    code, _, said = place.run("random", "--model", "factories:forgetful", "--steps", "1", "--check")
+    assert code == 2
+    assert "draws random numbers" in said[-1]
+    assert "losses compare only without dropout" in said[-1]

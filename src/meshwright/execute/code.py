@@ -223,7 +223,7 @@ class _Writer:
             ]
             self.text.append(f"{place}.add_(1)")
         args = self._arguments(kernel, names, step)
-        if _draws(kernel.node):
+        if draws(kernel.node):
             self.text.append(f"held.seed({line.op})")
         result = self._new("r")
         self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
@@ -368,7 +368,8 @@ class _Writer:
         return f"{prefix}{self.count}"
 
 
-def _draws(node: Node) -> bool:
+def draws(node: Node) -> bool:
+    """Whether a kernel draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 

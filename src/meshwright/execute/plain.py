@@ -13,7 +13,20 @@ from torch import nn
 from meshwright.capture.deferred import Deferred
 from meshwright.capture.optimiser import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY, Optimiser
 from meshwright.capture.trace import find_loss
-from meshwright.errors import InputError
+from meshwright.errors import InputError, quoted
+from meshwright.execute.code import draws
+from meshwright.execute.traced import TracedStep
+from meshwright.graph.graph import Graph
+
+
+def check_repeatable(graph: Graph, step: TracedStep) -> None:
+    """Refuse a step that draws random numbers: one process draws others than a plan does."""
+    for number, kernel in enumerate(step.ledger.kernels):
+        if draws(kernel.node):
+            raise InputError(
+                f"--check: op {quoted(graph.op_names[number])} draws random numbers, others in one "
+                f"process than by this plan; losses compare only without dropout"
+            )
 
 
 def train_plainly(

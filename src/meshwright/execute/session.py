@@ -32,7 +32,7 @@ from meshwright.execute.group import (
     watched,
 )
 from meshwright.execute.lookup import Lookup
-from meshwright.execute.plain import train_plainly
+from meshwright.execute.plain import check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.state import Real
@@ -245,6 +245,8 @@ def make_trainer(
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(graph, trainer.steps.any())
+    if settings.is_checked:
+        check_repeatable(graph, trainer.steps.any())
     return trainer
 
 
