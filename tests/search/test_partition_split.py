@@ -1,6 +1,8 @@
 import itertools
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +15,8 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.partition import split as split_module
 from meshwright.search.partition.cycle import number_components
-from meshwright.search.partition.downset import find_prices, make_pools
 from meshwright.search.partition.lattice import find_lattice
+from meshwright.search.partition.pool import find_prices, make_pools
 from meshwright.search.partition.problem import (
     Kind,
     SplitProblem,
@@ -26,6 +28,7 @@ from meshwright.search.partition.reduce import reduce_problem
 from meshwright.search.partition.split import Split, solve_split
 from meshwright.search.partition.throughput import read_throughput
 
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "dnn_partitioning.py"
 LISTED_MS = {
     "layer_bert24_inference": 17.7899,
     "layer_bert24_training": 41.7458,
@@ -334,3 +337,36 @@ def test_components_are_what_reaches_each_other(pairs: list[tuple[int, int]]) ->
         assert (found[u] == found[v]) == (reach[u, v] and reach[v, u])
     assert all(found[u] <= found[v] for u, v in pairs)
     assert set(found) == set(range(max(found) + 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "objective", "devices"),
+    [
+        (["--contiguous"], {}, 4.0, [0, 1]),
+        # The backward op alone may be anywhere; two accelerators cannot do 5 ms in less than 3.
+        ([], {}, 4.0, [0, 1]),
+        (["--contiguous"], {"maxSizePerFPGA": 1.0}, None, []),
+        ([], {"maxSizePerFPGA": 1.0}, None, []),
+    ],
+)
+def test_the_benchmark_prints_a_line_a_file(
+    options: list[str],
+    changes: dict[str, object],
+    objective: float | None,
+    devices: list[int],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "five.json"
+    path.write_bytes(document(**changes))
+    command = [sys.executable, str(BENCHMARK), str(path), *options, "--json", "--budget", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    if objective is None:
+        assert (record["stop"], record["objective"], record["split"]) == ("INFEASIBLE", None, [])
+        assert "fits no device" in record["reason"] or "memory" in record["reason"]
+    else:
+        assert record["objective"] == pytest.approx(objective)
+        assert record["stop"] == "PROVED"
+        assert [each["id"] for each in record["split"]] == [1, 2, 3, 4, 5]
+        assert sorted({each["device"] for each in record["split"]}) == devices
