@@ -1,0 +1,1 @@
+"""Splits of any nodes onto any devices, and bounds on them."""
