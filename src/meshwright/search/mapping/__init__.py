@@ -1,0 +1,1 @@
+"""Maps stages and their replicas onto devices whose links differ."""

@@ -1,0 +1,190 @@
+"""The mapping problem: slots, their replicas, and devices whose links differ. Knows no search.
+
+A *slot* is what one device runs for one replica: a stage, or several virtual stages when they are
+interleaved. A *place* is one replica of one slot; every place needs a device of its own. Places of
+two slots exchange the bytes of the share of the batch that they have in common: with as many
+replicas on both sides replica r talks to replica r alone.
+
+The time of a slot is the largest, over its replicas, of compute plus the bytes of every partner
+over the bandwidth to it, plus a ring all-reduce of its gradients,
+2 (R - 1) / R x bytes / the narrowest link along the ring; a ring is directed. Latency is left out.
+What is minimised is the largest time of a slot (Parmesan's objective, all three terms together).
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MappingProblem:
+    """What is mapped, and onto what."""
+
+    seconds: Floats
+    """Slot x device type: compute of one replica, infinite where the type cannot run the slot."""
+    replicas_of_slot: Ints
+    wire_bytes: Floats
+    """Slot x slot, symmetric: what the two exchange, forwards and backwards, whole batch."""
+    sync_bytes: Floats
+    """Of each slot's gradients, to be all-reduced over its replicas."""
+    memory_bytes: Floats
+    """What each slot needs on its device."""
+    type_of_device: Ints
+    """The column of `seconds`."""
+    device_memory_bytes: Floats
+    bandwidth: Floats
+    """Device x device, bytes a second; the diagonal is ignored."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            array: npt.NDArray[np.generic] = np.array(getattr(self, name), dtype=kind)
+            array.flags.writeable = False
+            object.__setattr__(self, name, array)
+        _check_shapes(self)
+        _check_values(self)
+
+    @property
+    def num_slots(self) -> int:
+        """How many slots."""
+        return len(self.replicas_of_slot)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices."""
+        return len(self.type_of_device)
+
+    @property
+    def num_places(self) -> int:
+        """How many devices are needed."""
+        return int(self.replicas_of_slot.sum())
+
+    @cached_property
+    def first_place(self) -> Ints:
+        """Places of slot s are numbered from entry s up to entry s + 1, one entry a replica."""
+        return np.concatenate(([0], np.cumsum(self.replicas_of_slot))).astype(np.int32)
+
+    @cached_property
+    def slot_of_place(self) -> Ints:
+        """The slot of each place."""
+        return np.repeat(np.arange(self.num_slots, dtype=np.int32), self.replicas_of_slot)
+
+    @cached_property
+    def compute(self) -> Floats:
+        """Slot x device: seconds, infinite where the slot cannot run or does not fit."""
+        fits = self.memory_bytes[:, None] <= self.device_memory_bytes[None, :]
+        # One order of rows and columns for all: kernels are compiled for each anew.
+        return np.ascontiguousarray(np.where(fits, self.seconds[:, self.type_of_device], np.inf))
+
+    @cached_property
+    def seconds_per_byte(self) -> Floats:
+        """Device x device: 1 / bandwidth, zero on the diagonal."""
+        bandwidth = self.bandwidth.copy()
+        np.fill_diagonal(bandwidth, np.inf)
+        return np.ascontiguousarray(1.0 / bandwidth)
+
+    @cached_property
+    def ring_bytes(self) -> Floats:
+        """Of each slot what goes over every link of its ring: 2 (R - 1) / R x gradients."""
+        replicas = self.replicas_of_slot
+        return 2.0 * (replicas - 1) / replicas * self.sync_bytes
+
+    @cached_property
+    def wires(self) -> tuple[Ints, Ints, Floats]:
+        """Partners of place p: entries [start[p], start[p + 1]) of the places and their bytes.
+
+        The most bytes first. Replica i of R1 and j of R2 have in common the overlap of
+        [i / R1, (i + 1) / R1) and [j / R2, (j + 1) / R2).
+        """
+        found: list[list[tuple[float, int]]] = [[] for _ in range(self.num_places)]
+        rows, columns = np.nonzero(self.wire_bytes)
+        for one, other in zip(rows.tolist(), columns.tolist(), strict=True):
+            first, second = (int(self.replicas_of_slot[each]) for each in (one, other))
+            for i in range(first):
+                place = int(self.first_place[one]) + i
+                for j in range(i * second // first, -(-(i + 1) * second // first)):
+                    low = max(i * second, j * first)
+                    high = min((i + 1) * second, (j + 1) * first)
+                    share = (high - low) / (first * second)
+                    bytes_ = float(self.wire_bytes[one, other]) * share
+                    found[place].append((-bytes_, int(self.first_place[other]) + j))
+        flat = [each for partners in found for each in sorted(partners)]
+        start = np.concatenate(([0], np.cumsum([len(each) for each in found]))).astype(np.int32)
+        return (
+            start,
+            np.array([place for _, place in flat], np.int32),
+            np.array([-negative for negative, _ in flat], np.float64),
+        )
+
+
+_KINDS: dict[str, type] = {
+    "seconds": np.float64,
+    "replicas_of_slot": np.int32,
+    "wire_bytes": np.float64,
+    "sync_bytes": np.float64,
+    "memory_bytes": np.float64,
+    "type_of_device": np.int32,
+    "device_memory_bytes": np.float64,
+    "bandwidth": np.float64,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Assignment:
+    """A device for every place, and the order of every ring."""
+
+    device_of_place: Ints
+    rings: tuple[Ints, ...]
+    """Of each slot its devices in the ring's order: each sends to the next, the last to the
+    first."""
+
+    def devices(self, problem: MappingProblem) -> tuple[tuple[int, ...], ...]:
+        """Of each slot the device of each replica."""
+        parts = np.split(self.device_of_place, problem.first_place[1:-1])
+        return tuple(tuple(each.tolist()) for each in parts)
+
+
+def _check_shapes(problem: MappingProblem) -> None:
+    slots, devices = len(problem.replicas_of_slot), len(problem.type_of_device)
+    if not slots or not devices:
+        raise InputError(f"a mapping needs slots and devices, got {slots} and {devices}")
+    if problem.seconds.ndim != 2:
+        raise InputError(f"seconds must be slot x type, got shape {problem.seconds.shape}")
+    wanted = {
+        "seconds": (slots, problem.seconds.shape[1]),
+        "wire_bytes": (slots, slots),
+        "sync_bytes": (slots,),
+        "memory_bytes": (slots,),
+        "device_memory_bytes": (devices,),
+        "bandwidth": (devices, devices),
+    }
+    for name, shape in wanted.items():
+        if getattr(problem, name).shape != shape:
+            got = getattr(problem, name).shape
+            raise InputError(f"{name} must have the shape {shape}, got {got}")
+
+
+def _check_values(problem: MappingProblem) -> None:
+    if (problem.replicas_of_slot < 1).any():
+        raise InputError(f"every slot needs a replica, got {problem.replicas_of_slot.min()}")
+    kinds = problem.seconds.shape[1]
+    if problem.type_of_device.min() < 0 or problem.type_of_device.max() >= kinds:
+        raise InputError(f"type_of_device must be from 0 to {kinds - 1}")
+    for name in ("seconds", "wire_bytes", "sync_bytes", "memory_bytes", "device_memory_bytes"):
+        if not (getattr(problem, name) >= 0).all():
+            raise InputError(f"{name} must not be negative")
+    for name in ("wire_bytes", "sync_bytes"):
+        if not np.isfinite(getattr(problem, name)).all():
+            raise InputError(f"{name} must be finite")
+    if (problem.wire_bytes != problem.wire_bytes.T).any() or problem.wire_bytes.trace() > 0:
+        raise InputError("wire_bytes must be symmetric, and zero from a slot to itself")
+    off = ~np.eye(problem.num_devices, dtype=bool)
+    if not (problem.bandwidth[off] > 0).all():
+        raise InputError("bandwidth must be positive between every two devices")
