@@ -1,5 +1,6 @@
 """Times of ops by hand: rooflines, measurements and the order between them."""
 
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.cluster.cluster import DeviceType
+from meshwright.cost import compute
 from meshwright.cost.compute import copy_seconds, op_seconds, roofline_seconds
 from meshwright.errors import InputError
 from meshwright.graph.graph import ANY_TYPE, OP_SIZES, Graph, Split
@@ -100,9 +102,29 @@ def test_measured_times_scale_only_for_ops_that_split() -> None:
 def test_the_graph_is_left_as_it_was() -> None:
     measured = np.array([np.nan, 1.0])
     graph = make_graph(2, flops=np.full(2, 100.0), seconds={"chip": measured})
-    op_seconds(graph, CHIP, 8)[:] = 7
+    with pytest.raises(ValueError, match="read-only"):
+        op_seconds(graph, CHIP, 8)[:] = 7
     assert np.isnan(graph.seconds["chip"][0])
     assert op_seconds(graph, CHIP, 8).tolist() == [1.0, 1.0]
+
+
+def test_times_are_remembered_by_graph_type_and_samples() -> None:
+    one, other = (make_graph(1, flops=np.full(1, flops)) for flops in (100.0, 300.0))
+    half = replace(CHIP, flops_per_second={"fp32": CHIP.flops_per_second["fp32"] / 2})
+    first = op_seconds(one, CHIP, 8)
+    assert op_seconds(one, CHIP, 8) is first
+    for again in (op_seconds(other, CHIP, 8), op_seconds(one, half, 8), op_seconds(one, CHIP, 4)):
+        assert again.tolist() != first.tolist()
+
+
+def test_only_so_many_times_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_MEMO_BYTES", 16)  # two of one op
+    graph = make_graph(1, flops=np.full(1, 100.0))
+    first, second = op_seconds(graph, CHIP, 8), op_seconds(graph, CHIP, 4)
+    assert op_seconds(graph, CHIP, 8) is first
+    op_seconds(graph, CHIP, 2)  # in the place of the one that was used longest ago
+    assert op_seconds(graph, CHIP, 8) is first
+    assert op_seconds(graph, CHIP, 4) is not second
 
 
 @pytest.mark.parametrize("samples", [0, -1, float("nan"), float("inf")])

@@ -3,6 +3,9 @@
 Knows nothing about the network.
 """
 
+from collections import OrderedDict
+from weakref import WeakKeyDictionary
+
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +20,16 @@ _FORWARD_CALL_SECONDS = 18e-6
 _BACKWARD_OP_SECONDS = 9e-6
 _UPDATE_SECONDS = 62e-6
 
+_MEMO_BYTES = 64 << 20
+"""Times that are remembered of a graph."""
+
+_MEMO: WeakKeyDictionary[Graph, OrderedDict[tuple[int, float], tuple[DeviceType, Floats]]] = (
+    WeakKeyDictionary()
+)
+"""Times by type and samples, the latest last. They follow from frozen data; searches that simulate
+hundreds of plans of one graph would spend most of their time on them otherwise. Types are kept with
+them, so that their identity stays theirs."""
+
 
 def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     """Time of every op on that type for `samples` samples of the batch; infinity: cannot run.
@@ -27,6 +40,20 @@ def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     """
     if not 0 < samples < np.inf:
         raise InputError(f"graph {graph.name}: samples must be positive and finite, got {samples}")
+    memo = _MEMO.setdefault(graph, OrderedDict())
+    key = (id(device_type), samples)
+    if key in memo:
+        memo.move_to_end(key)
+        return memo[key][1]
+    seconds = _find_seconds(graph, device_type, samples)
+    seconds.flags.writeable = False
+    memo[key] = device_type, seconds
+    while len(memo) > max(1, _MEMO_BYTES // max(1, seconds.nbytes)):
+        memo.popitem(last=False)
+    return seconds
+
+
+def _find_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     measured = _measured_seconds(graph, device_type, samples)
     if measured is None:
         return _estimated_seconds(graph, device_type, samples)
