@@ -53,8 +53,8 @@ def make_chain(instance: Instance, types: Sequence[int], max_blocks: int = MAX_B
     """The chain of a graph, with the times of the slowest of these device types."""
     graph = instance.graph
     op_time = instance.seconds[:, list(types)].max(axis=1)
-    anchor, length = _find_anchors(graph)
-    tail = _find_tail(graph, anchor, length)
+    anchor, length = find_anchors(graph)
+    tail = find_tail(graph, anchor, length)
     anchor_seconds = _sum_by(anchor, op_time, length)
     block_of_anchor = _find_blocks(graph, anchor, tail, anchor_seconds, max_blocks)
     block_of_op = np.where(anchor < tail, block_of_anchor[np.minimum(anchor, tail - 1)], -1)
@@ -73,7 +73,7 @@ def _sum_by(labels: Ints, values: Floats, count: int) -> Floats:
     return np.bincount(labels, weights=values, minlength=count).astype(np.float64)
 
 
-def _find_anchors(graph: Graph) -> tuple[Ints, int]:
+def find_anchors(graph: Graph) -> tuple[Ints, int]:
     """For every op the place in the chain that it belongs to, and the length of the chain."""
     forward = np.flatnonzero(graph.phase == Phase.FORWARD)
     if not len(forward):
@@ -99,7 +99,7 @@ def _find_anchors(graph: Graph) -> tuple[Ints, int]:
     return anchor, len(forward)
 
 
-def _find_tail(graph: Graph, anchor: Ints, length: int) -> int:
+def find_tail(graph: Graph, anchor: Ints, length: int) -> int:
     """Where the wrapped end begins: the length where there is none.
 
     A group is tied across the chain when its widest gap between forward ops spans half of it.

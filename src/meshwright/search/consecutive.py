@@ -115,12 +115,12 @@ class Trial:
     ) -> None:
         """Try the wanted numbers of microbatches, or some, as long as there is time."""
         replicas = max(map(len, devices))
-        if _counts_samples(self._graph) and replicas > self._graph.batch:
+        if counts_samples(self._graph) and replicas > self._graph.batch:
             devices = [each[: int(self._graph.batch)] for each in devices]
             replicas = int(self._graph.batch)
         choices = self._microbatches or microbatch_choices(self._graph, len(ends), replicas)
         for count in choices:
-            if _counts_samples(self._graph) and count * replicas > self._graph.batch:
+            if counts_samples(self._graph) and count * replicas > self._graph.batch:
                 self._reason = (
                     f"{count} microbatches on {replicas} replicas leave less than a sample of the "
                     f"batch of {self._graph.batch:g} for each"
@@ -163,7 +163,7 @@ class Trial:
 
 def microbatch_choices(graph: Graph, stages: int, replicas: int) -> list[int]:
     """Divisors of the batch near 1, 2, 4, ... times the stages that leave each replica a sample."""
-    if _counts_samples(graph):
+    if counts_samples(graph):
         most = max(1, int(graph.batch) // replicas)
         possible = [count for count in range(1, most + 1) if graph.batch % count == 0]
     else:
@@ -174,5 +174,6 @@ def microbatch_choices(graph: Graph, stages: int, replicas: int) -> list[int]:
     return sorted({min(possible, key=lambda count: abs(count - each)) for each in wanted})
 
 
-def _counts_samples(graph: Graph) -> bool:
+def counts_samples(graph: Graph) -> bool:
+    """Whether the batch is a number of samples: a batch of 1 may be a profile that counts none."""
     return graph.batch > 1 and float(graph.batch).is_integer()

@@ -24,6 +24,7 @@ from meshwright.search.judge import refuse
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.pipedream import pipedream
+from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
 from meshwright.search.warm import small_cluster, small_step
@@ -57,6 +58,7 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "heft": heft,
         "consecutive": consecutive,
         "pipedream": pipedream,
+        "pipeline": pipeline,
         "placement": placement,
         "mcmc": mcmc,
         "quickp": quickp,
@@ -65,6 +67,15 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
 
 _NOT_IN_AUTO = ("quickp",)
 """Takes all the time it is given, and `placement` searches more than it does."""
+
+_PIPELINES = MappingProxyType(
+    {"consecutive": consecutive, "pipedream": pipedream, "pipeline": pipeline}
+)
+"""Those that can be told the numbers of microbatches."""
+
+_SHARES: Mapping[str, float] = MappingProxyType({"pipeline": 0.5})
+"""Of what is left of the budget of `auto`, for searches that use all they are given; all where
+none is said."""
 
 METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
 """What `find_plan` knows."""
@@ -119,10 +130,8 @@ def _named(method: str) -> list[str]:
 
 
 def _find_method(name: str, microbatches: Sequence[int]) -> Method:
-    if microbatches and name == "consecutive":
-        return partial(consecutive, microbatches=microbatches)
-    if microbatches and name == "pipedream":
-        return partial(pipedream, microbatches=microbatches)
+    if microbatches and name in _PIPELINES:
+        return partial(_PIPELINES[name], microbatches=microbatches)
     return _SEARCHES[name]
 
 
@@ -156,7 +165,7 @@ def _find_best(
             left = until - perf_counter()
             if answers and left <= 0:
                 break
-            budget = max(left, 1e-3)
+            budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
             found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
             answers[name] = found
             report(_line(name, found))

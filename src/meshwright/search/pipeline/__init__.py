@@ -1,0 +1,1 @@
+"""Pipelines of any graph on any cluster: stages, replicas, microbatches, schedule and devices."""

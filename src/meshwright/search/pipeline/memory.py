@@ -1,0 +1,48 @@
+"""Peak memory of stages by formula: as the simulator counts it, and with recomputation.
+
+Plans with recomputation cannot be lowered yet, so that plans must fit without; the formula says
+what recomputation would save.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshwright.graph.graph import Graph, Phase
+from meshwright.search.instance import Floats, held_bytes
+from meshwright.search.pipeline.candidate import Cut
+from meshwright.search.pipeline.price import stage_sums
+
+
+def saved_peak_bytes(graph: Graph, cut: Cut, microbatches: int, replicas: Sequence[int]) -> Floats:
+    """Of each stage of 1F1B state, and what is saved for microbatches in flight, on a replica."""
+    saved = stage_sums(cut.stage_of_op, held_bytes(graph) - graph.state_bytes, cut.num_stages)
+    state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+    flights = np.minimum(np.arange(cut.num_stages, 0, -1), microbatches)
+    peak: Floats = state + flights / microbatches * saved / np.asarray(replicas)
+    return peak
+
+
+def recomputed_peak_bytes(
+    graph: Graph, cut: Cut, microbatches: int, replicas: Sequence[int]
+) -> Floats:
+    """Parmesan's peak memory of each stage with recomputation, on a replica.
+
+    (1 / MB) (sum over ops of the larger of forward and backward memory + boundary tensors), where
+    an op's memory is what it makes, saves and works with; state comes on top.
+    """
+    made = np.bincount(graph.tensor_source, weights=graph.tensor_bytes, minlength=graph.num_ops) + (
+        graph.saved_bytes + graph.workspace_bytes
+    )
+    is_backward = graph.phase == Phase.BACKWARD
+    owner = np.where(is_backward & (graph.partner >= 0), graph.partner, np.arange(graph.num_ops))
+    forward = np.where(graph.phase == Phase.FORWARD, made, 0.0)
+    backward = np.bincount(
+        owner[is_backward], weights=made[is_backward], minlength=graph.num_ops
+    ).astype(np.float64)
+    there, back = cut.wires
+    boundary = there.sum(axis=0) + back.sum(axis=0)
+    passing = stage_sums(cut.stage_of_op, np.maximum(forward, backward), cut.num_stages) + boundary
+    state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
+    peak: Floats = state + passing / microbatches / np.asarray(replicas)
+    return peak

@@ -1,0 +1,290 @@
+"""Parmesan's flow on any graph and cluster: stages, replicas, microbatches, schedule, devices.
+
+Blocks of ops that must share a stage are cut into stages exactly (`search/partition`) for many
+numbers of stages, replicas and microbatches; stages are refined block by block and mapped onto the
+devices; what is promising is simulated, and the best by simulation counts. The stages of
+`consecutive` and of `pipedream` are among the candidates, so that neither is ever better.
+"""
+
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.program.lower import choose_granularity
+from meshwright.search.bound import plan_bound
+from meshwright.search.consecutive import counts_samples, refuse_pipeline
+from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.judge import judge, refuse, try_plan
+from meshwright.search.pipeline.baseline import usual_candidates
+from meshwright.search.pipeline.block import find_blocks
+from meshwright.search.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
+from meshwright.search.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
+from meshwright.search.pipeline.estimate import Estimator
+from meshwright.search.pipeline.memory import recomputed_peak_bytes
+from meshwright.search.pipeline.place import mapped_homes, mapping_problem, plain_homes
+from meshwright.search.pipeline.price import Prices, Shape, Team
+from meshwright.search.pipeline.shape import CHUNKS, has_samples, possible_microbatches, shapes
+from meshwright.search.pipeline.trial import Result, Trials
+from meshwright.search.pipeline.tune import neighbours
+
+_CLIMBS = 3
+"""Pipelines of different stages and replicas from which small changes start."""
+_MAPPED = 8
+"""Pipelines of different stages and replicas that are mapped onto the devices anew."""
+_MAPPING_SECONDS = 2.0
+"""For one mapping, at most; all of them take no more than `_MAPPING_SHARE` of what is left."""
+_MAPPING_SHARE = 0.3
+_PATIENCE = 60
+"""Candidates in the order of their guesses that may be no better, one after the other."""
+_INTERLEAVED = 4
+"""Pipelines of different stages and replicas that are tried with several stages a device."""
+_REFINED = 10
+"""Pipelines of different stages and replicas that are refined."""
+_MEMORY_SHARES = (1.0, 0.85, 0.7, 0.5)
+"""Of their memory what devices may fill by the split's count, in turn until a plan fits."""
+_CUTTING_SHARE = 0.35
+"""Of the time that is left what may be spent on cutting stages."""
+
+
+def pipeline(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    microbatches: Sequence[int] = (),
+    options: Options = DEFAULT,
+) -> Answer:
+    """The best pipeline that is found; `options`: parts of the search, for comparisons."""
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = plan_bound(instance)
+    reason = refuse_pipeline(graph, _useful_devices(instance))
+    if reason:
+        return refuse("pipeline", reason, bound, started)
+    search = _Search(instance, sharing, seed, started + budget_seconds, microbatches, options)
+    search.run()
+    return search.answer(bound, started)
+
+
+def _useful_devices(instance: Instance) -> Ints:
+    """Devices that can run some op; none where an op can run nowhere."""
+    can_run = np.isfinite(instance.seconds[:, instance.type_of])
+    if not can_run.any(axis=1).all():
+        return np.zeros(0, dtype=np.int32)
+    return np.flatnonzero(can_run.any(axis=0)).astype(np.int32)
+
+
+def warm_kernels(instance: Instance) -> None:
+    """Compile what the search needs besides lowering and simulation, on a small step."""
+    prices = Prices(instance)
+    cutter = Cutter(prices, find_blocks(instance.graph), Options(num_clusters=8, weights=(1.0,)))
+    for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
+        for sketch in cutter.sketches([shape], 0.0):
+            problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())
+            plain_homes(problem, sketch.cut.num_stages)
+            mapped_homes(problem, sketch.cut.num_stages, seed=0, budget_seconds=0.05)
+
+
+class _Search:
+    """Candidates, and what is known of them."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        sharing: str,
+        seed: int,
+        until: float,
+        microbatches: Sequence[int],
+        options: Options,
+    ) -> None:
+        self.instance, self.seed, self.microbatches = instance, seed, microbatches
+        self.options = options
+        prices = Prices(instance)
+        self.estimator = Estimator(prices, sharing)
+        self.trials = Trials(
+            instance.graph, instance.cluster, sharing, until, self.estimator.estimate
+        )
+        self.sketches: dict[bytes, Sketch] = {}
+        self.cutter = Cutter(prices, find_blocks(instance.graph), options)
+
+    def run(self) -> None:
+        """Search; Ctrl-C ends it with the best so far."""
+        try:
+            self._run()
+        except KeyboardInterrupt:
+            if self.trials.best is None:
+                raise
+            self.trials.statistics["interrupted"] = 1.0
+
+    def _run(self) -> None:
+        """The usual pipelines, those of exact splits, other mappings; then small changes."""
+        trials, options = self.trials, self.options
+        if options.tries_usual:
+            trials.run(usual_candidates(self.instance, self.microbatches))
+        for share in _MEMORY_SHARES:
+            self.cutter.memory_share = share
+            trials.run(self._split_candidates(), patience=_PATIENCE)
+            if trials.best is not None and trials.best[0].fits:
+                break
+        if options.refines:
+            trials.run(self._refined_candidates())
+        if options.interleaves and not self.cutter.blocks.has_tail:
+            trials.run(self._interleaved_candidates())
+        if options.maps:
+            trials.run(self._mapped_candidates())
+        if options.tunes:
+            for start in trials.leaders(_CLIMBS):
+                trials.climb(start, self._neighbours)
+
+    def _split_candidates(self) -> Iterator[Candidate]:
+        """All stages that are cut within a part of the time, on devices in their order."""
+        now = perf_counter()
+        until = now + _CUTTING_SHARE * max(0.0, self.trials.until - now)
+        blocks = self.cutter.blocks
+        choices = dict(
+            shapes(
+                self.cutter.prices,
+                blocks.num_blocks,
+                self.microbatches,
+                keeps_all=blocks.has_tail,
+            )
+        )
+        for sketch in self.cutter.sketches(list(choices), until):
+            self.sketches[sketch.cut.key] = sketch
+            yield from self._placed(sketch, choices[sketch.shape])
+
+    def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
+        cut = sketch.cut
+        problem = mapping_problem(self.cutter.prices, cut, sketch.teams, sketch.flights())
+        for homes in plain_homes(problem, cut.num_stages):
+            yield from _scheduled(cut, homes, choices)
+
+    def _refined_candidates(self) -> Iterator[Candidate]:
+        """The most promising stages, refined: those that are best already may exchange less."""
+        for _, candidate in self.trials.leaders(_REFINED):
+            sketch = self.sketches.get(candidate.cut.key)
+            if sketch is not None and not self.trials.is_over:
+                yield from self._placed(self.cutter.refine(sketch), [candidate.microbatches])
+
+    def _interleaved_candidates(self) -> Iterator[Candidate]:
+        """The most promising teams of one size, with several stages each."""
+        grade_of = self.cutter.prices.grade_of
+        for _, candidate in self.trials.leaders(_INTERLEAVED):
+            homes = candidate.homes
+            teams = {(int(grade_of[device]), len(home)) for home in homes for device in home}
+            if len(homes) < 2 or len(teams) > 1:
+                continue
+            ((grade, replicas),) = teams
+            for chunks in CHUNKS:
+                shape = Shape(
+                    teams=(Team(grade=grade, replicas=replicas),),
+                    counts=(len(homes) * replicas,),
+                    microbatches=candidate.microbatches,
+                    chunks=chunks,
+                )
+                if shape.most_stages > self.cutter.blocks.num_blocks or self.trials.is_over:
+                    break
+                near = self._microbatches_near(candidate)
+                for sketch in self.cutter.interleaved(shape):
+                    yield from self._placed(sketch, near)
+
+    def _microbatches_near(self, candidate: Candidate) -> list[int]:
+        replicas = max(map(len, candidate.homes))
+        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+        return sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))[:3]
+
+    def _mapped_candidates(self) -> Iterator[Candidate]:
+        """The most promising stages on the best devices that are found for them."""
+        grade_of = self.cutter.prices.grade_of
+        left = max(0.0, self.trials.until - perf_counter())
+        budget = min(_MAPPING_SECONDS, _MAPPING_SHARE * left / _MAPPED)
+        for _, candidate in self.trials.leaders(_MAPPED):
+            slots = list(dict.fromkeys(candidate.homes))
+            grades = [{int(grade_of[device]) for device in home} for home in slots]
+            in_turn = tuple(slots[k % len(slots)] for k in range(len(candidate.homes)))
+            is_mixed = any(len(each) > 1 for each in grades)
+            if self.trials.is_over or is_mixed or in_turn != candidate.homes:
+                continue
+            teams = [
+                Team(grade=each.pop(), replicas=len(home))
+                for each, home in zip(grades, slots, strict=True)
+            ]
+            flights = [1 / candidate.microbatches] * candidate.cut.num_stages
+            problem = mapping_problem(self.cutter.prices, candidate.cut, teams, flights)
+            for homes in mapped_homes(
+                problem,
+                candidate.cut.num_stages,
+                seed=self.seed,
+                budget_seconds=budget,
+            ):
+                yield from _scheduled(candidate.cut, homes, [candidate.microbatches])
+
+    def _neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
+        replicas = max(map(len, candidate.homes))
+        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+        for each in neighbours(self.instance, self.cutter.blocks, candidate, choices):
+            if has_samples(self.instance.graph, max(map(len, each.homes)) * each.microbatches):
+                yield each
+
+    def _few_samples(self) -> str:
+        """Why no wanted number of microbatches can be used; empty where one can."""
+        graph = self.instance.graph
+        fewest = min(self.microbatches, default=1)
+        if not counts_samples(graph) or fewest <= graph.batch:
+            return ""
+        return (
+            f"{fewest} microbatches leave less than a sample of the batch of {graph.batch:g} for "
+            f"each; at most {graph.batch:g} do"
+        )
+
+    def _recomputed(self, candidate: Candidate) -> float:
+        """What the fullest device would hold with recomputation, by Parmesan's formula."""
+        replicas = [len(home) for home in candidate.homes]
+        graph, cut = self.instance.graph, candidate.cut
+        peaks = recomputed_peak_bytes(graph, cut, candidate.microbatches, replicas)
+        held = np.zeros(self.instance.num_devices)
+        for home, peak in zip(candidate.homes, peaks.tolist(), strict=True):
+            held[list(home)] += peak
+        return float(held.max())
+
+    def _judge_finalists(self) -> Result:
+        """The best op by op."""
+        graph, cluster = self.instance.graph, self.instance.cluster
+        results = []
+        for candidate in self.trials.finalists():
+            plan = candidate.plan(cluster)
+            verdict = try_plan(graph, cluster, plan, self.trials.sharing, choose_granularity(plan))
+            results.append((verdict, candidate))
+        return min(results, key=lambda each: each[0].rank)
+
+    def answer(self, bound: float, started: float) -> Answer:
+        """What was best, judged op by op."""
+        trials = self.trials
+        if trials.best is None:
+            reason = self._few_samples() or trials.reason or self.cutter.reason
+            return refuse("pipeline", reason, bound, started, trials.statistics)
+        verdict, candidate = self._judge_finalists()
+        statistics = trials.statistics | {
+            "stages": float(candidate.cut.num_stages),
+            "microbatches": float(candidate.microbatches),
+            "replicas": float(max(map(len, candidate.homes))),
+            "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
+            "recomputed_peak_bytes": self._recomputed(candidate),
+        }
+        graph, cluster = self.instance.graph, self.instance.cluster
+        plan = candidate.plan(cluster)
+        return judge(
+            "pipeline", graph, cluster, plan, bound, started, statistics, trials.sharing, verdict
+        )
+
+
+def _scheduled(cut: Cut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
+    for count in choices:
+        for kind in suited_kinds(cut.num_stages, homes, count):
+            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")
