@@ -49,7 +49,7 @@ class _Announcer(event.Listener):
 
     def __init__(self) -> None:
         self.announced = False
-        self.beside = ""
+        self.beside: tuple[str, ...] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
     def on_start(self, event: Any) -> None:
@@ -69,7 +69,7 @@ class _Announcer(event.Listener):
         if self.beside and os.path.basename(sys.executable).startswith("python"):
             nowhere = subprocess.DEVNULL
             self.process = subprocess.Popen(
-                [sys.executable, "-m", self.beside], stdin=nowhere, stdout=nowhere, stderr=nowhere
+                [sys.executable, "-m", *self.beside], stdin=nowhere, stdout=nowhere, stderr=nowhere
             )
 
     def on_end(self, event: Any) -> None:
@@ -81,11 +81,11 @@ _ANNOUNCER = _Announcer()
 
 
 @contextmanager
-def announced_compilation(beside: str = "") -> Iterator[None]:
+def announced_compilation(*beside: str) -> Iterator[None]:
     """Within this, a kernel that has to be compiled is announced on standard error.
 
-    `beside`: a module that is then run in a process of its own, to compile others meanwhile; they
-    come from the cache when they are needed here.
+    `beside`: a module, and its arguments, that is then run in a process of its own, to compile
+    others meanwhile; they come from the cache when they are needed here.
     """
     _ANNOUNCER.beside = beside or _ANNOUNCER.beside  # one may stand within another
     try:

@@ -21,6 +21,8 @@ from meshwright.search.consecutive import consecutive
 from meshwright.search.heft import heft
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import refuse
+from meshwright.search.mapping.problem import links_differ
+from meshwright.search.mapping.warm import compile_mapping
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.pipedream import pipedream
@@ -105,7 +107,7 @@ def find_plan(
     for count in microbatches:
         if not 1 <= count <= 1_000_000:
             raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
-    _compile_kernels(method)
+    _compile_kernels(method, cluster)
     started = perf_counter()
     report = progress or (lambda _: None)
     reason = memory_bound(graph, cluster)
@@ -135,14 +137,17 @@ def _find_method(name: str, microbatches: Sequence[int]) -> Method:
     return _SEARCHES[name]
 
 
-def _compile_kernels(method: str) -> None:
+def _compile_kernels(method: str, wanted: Cluster) -> None:
     """Run the methods on a small step, so that compilation is not searching."""
     graph, cluster = small_step(), small_cluster()
-    with announced_compilation(beside=warm.__name__):
+    methods = _named(method)
+    with announced_compilation(warm.__name__, *methods):
         # What programs are lowered and simulated by first: the others are compiled beside it.
         place = [cluster.devices[0].name]
         simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
-        for name in _named(method):
+        if "pipeline" in methods and links_differ(wanted.bandwidth):
+            compile_mapping()
+        for name in methods:
             _SEARCHES[name](graph, cluster, budget_seconds=0.01)
 
 

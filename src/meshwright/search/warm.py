@@ -1,7 +1,11 @@
 """Compiles the searches' own kernels; run as a program by a first plan, on a second core.
 
-Lowering and simulation take as long to compile as all searches together: the two go side by side.
+Lowering and simulation, and mappings, take as long to compile as the other searches together: the
+two go side by side.
 """
+
+import sys
+from collections.abc import Sequence
 
 from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
@@ -9,6 +13,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.search.instance import make_instance
 from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
+from meshwright.search.pipeline.pipeline import warm_kernels
 from meshwright.search.placement.search import search_rounds
 from meshwright.search.window import window_bound
 
@@ -42,15 +47,19 @@ def small_step() -> Graph:
     return builder.finish()
 
 
-def main() -> None:
-    """Compile what the searches need besides lowering and simulation, the slowest first."""
+def main(methods: Sequence[str]) -> None:
+    """Compile what these methods need besides lowering and simulation, the slowest first."""
     instance = make_instance(small_step(), small_cluster())
-    next(search_rounds(instance, instance.cluster.memory_bytes, 0, lambda: False))
-    window_bound(instance)
-    first = first_placement(instance)
-    assert first is not None, "a CPU can run every op of the small step"
-    Walk(instance, first, 0, DEFAULT_BETA)
+    if "placement" in methods:
+        next(search_rounds(instance, instance.cluster.memory_bytes, 0, lambda: False))
+        window_bound(instance)
+    if "pipeline" in methods:
+        warm_kernels(instance)
+    if "mcmc" in methods:
+        first = first_placement(instance)
+        assert first is not None, "a CPU can run every op of the small step"
+        Walk(instance, first, 0, DEFAULT_BETA)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

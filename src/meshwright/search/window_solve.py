@@ -130,9 +130,21 @@ def fill_window(
             moved[i, j], is_apart[i, j] = -1.0, False
     for i in range(count):
         times[i] = seconds[members[i]]
-        _fill_readers(in_start, in_edges, transfer, first, members, count, members[i], i, moved)
+        _fill_readers(
+            in_start, in_edges, transfer, first, members, count, np.int64(members[i]), i, moved
+        )
     if last < len(in_start) - 1:
-        _fill_readers(in_start, in_edges, transfer, first, members, count, last, EXIT, moved)
+        _fill_readers(
+            in_start,
+            in_edges,
+            transfer,
+            first,
+            members,
+            count,
+            np.int64(last),
+            np.int64(EXIT),
+            moved,
+        )
     for i in range(SIZE):
         op = first if i == ENTRY else last if i == EXIT else members[min(i, MOST_OPS - 1)]
         if (i >= count and i < MOST_OPS) or op < 0 or op >= len(in_start) - 1:
@@ -187,7 +199,7 @@ def _solve_window(
     elif best <= path:
         return best
     most = min(num_devices, count + 2)
-    depth, nodes = 0, 0
+    depth, nodes = np.int64(0), np.int64(0)
     choices[0].op, choices[0].device, choices[0].used, choices[0].free = 0, -1, 1, -1.0
     while depth >= 0:
         _choose_next(tasks, choices, free, depth, most)

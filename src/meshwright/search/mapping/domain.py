@@ -7,6 +7,8 @@ devices that change nothing, of hosts that are alike, and of lines of replicas t
 
 from typing import Any
 
+import numpy as np
+
 from meshwright.compiled import inlined, outlined
 
 TRAIL = 3
@@ -52,7 +54,7 @@ def refute(
             continue
         for e in range(len(devices)):
             if alive[q, e] and _is_image(devices, d, e):
-                remove(places, alive, trail, counts, q, e)
+                remove(places, alive, trail, counts, np.int64(q), e)
 
 
 @inlined

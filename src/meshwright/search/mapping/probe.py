@@ -216,7 +216,9 @@ def _narrow(
         for p in range(slots[s].first, slots[s + 1].first):
             at = np.int64(places[p].device)
             if at >= 0:
-                load = _least_load(places, devices, partner, wire, compute, slowness, near, p, at)
+                load = _least_load(
+                    places, devices, partner, wire, compute, slowness, near, np.int64(p), at
+                )
                 top = max(top, load)
                 need = max(need, _ring_need(slots, devices, slowness, near_ring, s, at))
         slots[s].top, slots[s].need = top, need
@@ -321,7 +323,7 @@ def _take(
     slots[places[p].slot].filled += 1
     _add_up(places, partner, wire, compute, slowness, p)
     for e in range(places[p].first, places[p + 1].first):
-        _add_up(places, partner, wire, compute, slowness, partner[e])
+        _add_up(places, partner, wire, compute, slowness, np.int64(partner[e]))
 
 
 @inlined
@@ -333,7 +335,7 @@ def _release(
     devices[d].place = -1
     slots[places[p].slot].filled -= 1
     for e in range(places[p].first, places[p + 1].first):
-        _add_up(places, partner, wire, compute, slowness, partner[e])
+        _add_up(places, partner, wire, compute, slowness, np.int64(partner[e]))
 
 
 @outlined

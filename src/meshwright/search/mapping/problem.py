@@ -124,6 +124,12 @@ class MappingProblem:
         )
 
 
+def links_differ(bandwidth: Floats) -> bool:
+    """Whether it matters between which devices something goes."""
+    rates = bandwidth[~np.eye(len(bandwidth), dtype=np.bool_)]
+    return bool(len(rates) and rates.min() < rates.max())
+
+
 _KINDS: dict[str, type] = {
     "seconds": np.float64,
     "replicas_of_slot": np.int32,

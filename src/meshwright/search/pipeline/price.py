@@ -62,7 +62,7 @@ class Shape:
 
 
 class Prices:
-    """Times of the ops of one graph on one cluster, each worked out once.
+    """Times of the ops of one graph on one cluster.
 
     Devices of one *grade* are of one type and hold as much; what is said of one holds for all.
     """
@@ -83,15 +83,10 @@ class Prices:
         self.backward = graph.phase == Phase.BACKWARD
         self.update = graph.phase == Phase.UPDATE
         self.saved_bytes: Floats = held_bytes(graph) - graph.state_bytes
-        self._seconds: dict[tuple[int, float], Floats] = {}
 
     def _at(self, kind: int, samples: float) -> Floats:
-        key = kind, samples
-        if key not in self._seconds:
-            cluster = self.instance.cluster
-            device_type = cluster.types[cluster.type_names[kind]]
-            self._seconds[key] = op_seconds(self.instance.graph, device_type, samples)
-        return self._seconds[key]
+        cluster = self.instance.cluster
+        return op_seconds(self.instance.graph, cluster.types[cluster.type_names[kind]], samples)
 
     def op_seconds(self, team: Team, microbatches: int) -> Floats:
         """Of each op on one replica: for one microbatch, or once where it is an update."""
