@@ -64,9 +64,10 @@ def cut_stages(graph: Graph, cluster: Cluster, stages: int) -> Ints:
 
 
 def list_cases(
-    tables: Sequence[str], sizes: Sequence[int]
+    tables: Sequence[str], sizes: Sequence[int], network: int
 ) -> Iterator[tuple[str, str, str, int, int]]:
-    """Table, model, cluster, stages, replicas."""
+    """Table, model, cluster, stages, replicas; `network` is the seed of random networks."""
+    suffix = f"-s{network}" if network else ""
     if "titan" in tables:
         for model in TITAN_MODELS:
             for shape in TITAN_SHAPES:
@@ -77,7 +78,7 @@ def list_cases(
                 yield "dgx", model, "dgx1-x4", *shape
     if "large" in tables:
         for size in sizes:
-            names = [*LARGE_CLUSTERS[size], *(f"{each}-{size}" for each in RANDOM_CLUSTERS)]
+            names = [*LARGE_CLUSTERS[size], *(f"{each}-{size}{suffix}" for each in RANDOM_CLUSTERS)]
             for cluster in names:
                 for shape in LARGE_SHAPES[size]:
                     yield "large", "semantic-fpn", cluster, *shape
@@ -122,12 +123,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     parser.add_argument("--table", choices=TABLES, action="append", help="default: all")
     parser.add_argument("--devices", type=int, choices=sorted(LARGE_SHAPES), action="append")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the search")
+    parser.add_argument("--network", type=int, default=0, help="seed of the random networks")
     chosen = parser.parse_args(arguments)
     compile_mapping()
     graphs: dict[str, Graph] = {}
     sizes = chosen.devices or sorted(LARGE_SHAPES)
-    for table, model, name, stages, replicas in list_cases(chosen.table or TABLES, sizes):
+    cases = list_cases(chosen.table or TABLES, sizes, chosen.network)
+    for table, model, name, stages, replicas in cases:
         graph = graphs.setdefault(model, load_graph(model))
         cluster = find_cluster(name)
         slot_of_op = cut_stages(graph, cluster, stages)
