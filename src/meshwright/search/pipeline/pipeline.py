@@ -19,6 +19,8 @@ from meshwright.search.bound import plan_bound
 from meshwright.search.consecutive import counts_samples, refuse_pipeline
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.judge import judge, refuse, try_plan
+from meshwright.search.mapping.problem import links_differ
+from meshwright.search.pipeline.ahead import Ahead
 from meshwright.search.pipeline.baseline import usual_candidates
 from meshwright.search.pipeline.block import find_blocks
 from meshwright.search.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
@@ -59,15 +61,20 @@ def pipeline(
     sharing: str = "fair",
     microbatches: Sequence[int] = (),
     options: Options = DEFAULT,
+    num_workers: int | None = None,
 ) -> Answer:
-    """The best pipeline that is found; `options`: parts of the search, for comparisons."""
+    """The best pipeline that is found; `options`: parts of the search, for comparisons.
+
+    `num_workers`: processes that simulate beside this one; None: one for each other core.
+    """
     started = perf_counter()
     instance = make_instance(graph, cluster)
     bound = plan_bound(instance)
     reason = refuse_pipeline(graph, _useful_devices(instance))
     if reason:
         return refuse("pipeline", reason, bound, started)
-    search = _Search(instance, sharing, seed, started + budget_seconds, microbatches, options)
+    until = started + budget_seconds
+    search = _Search(instance, sharing, seed, until, microbatches, options, num_workers)
     search.run()
     return search.answer(bound, started)
 
@@ -81,14 +88,13 @@ def _useful_devices(instance: Instance) -> Ints:
 
 
 def warm_kernels(instance: Instance) -> None:
-    """Compile what the search needs besides lowering and simulation, on a small step."""
+    """Compile what the search needs besides lowering, simulation and mapping, on a small step."""
     prices = Prices(instance)
     cutter = Cutter(prices, find_blocks(instance.graph), Options(num_clusters=8, weights=(1.0,)))
     for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
         for sketch in cutter.sketches([shape], 0.0):
             problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())
             plain_homes(problem, sketch.cut.num_stages)
-            mapped_homes(problem, sketch.cut.num_stages, seed=0, budget_seconds=0.05)
 
 
 class _Search:
@@ -102,21 +108,22 @@ class _Search:
         until: float,
         microbatches: Sequence[int],
         options: Options,
+        num_workers: int | None,
     ) -> None:
         self.instance, self.seed, self.microbatches = instance, seed, microbatches
         self.options = options
         prices = Prices(instance)
         self.estimator = Estimator(prices, sharing)
-        self.trials = Trials(
-            instance.graph, instance.cluster, sharing, until, self.estimator.estimate
-        )
+        ahead = Ahead(instance.graph, instance.cluster, sharing, until, num_workers=num_workers)
+        self.trials = Trials(ahead, until, self.estimator.estimate)
         self.sketches: dict[bytes, Sketch] = {}
         self.cutter = Cutter(prices, find_blocks(instance.graph), options)
 
     def run(self) -> None:
         """Search; Ctrl-C ends it with the best so far."""
         try:
-            self._run()
+            with self.trials:
+                self._run()
         except KeyboardInterrupt:
             if self.trials.best is None:
                 raise
@@ -136,7 +143,7 @@ class _Search:
             trials.run(self._refined_candidates())
         if options.interleaves and not self.cutter.blocks.has_tail:
             trials.run(self._interleaved_candidates())
-        if options.maps:
+        if options.maps and links_differ(self.instance.bandwidth):
             trials.run(self._mapped_candidates())
         if options.tunes:
             for start in trials.leaders(_CLIMBS):

@@ -1,40 +1,34 @@
 """Simulates candidates in the order of their guesses and keeps the best.
 
-What is simulated depends on the candidates alone, never on how fast the machine is, unless time
-runs out: then the best so far counts.
+What counts depends on the candidates alone, never on how fast the machine is or how many cores it
+has, unless time runs out: then the best so far counts.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from time import perf_counter
 
-from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
-from meshwright.search.judge import Verdict, try_plan
+from meshwright.search.judge import Verdict
+from meshwright.search.pipeline.ahead import Ahead
+from meshwright.search.pipeline.attempt import Task
 from meshwright.search.pipeline.baseline import USUAL
 from meshwright.search.pipeline.candidate import Candidate, Key
 from meshwright.search.pipeline.estimate import Estimate
-
-_MAX_INSTANCES = 300_000
-"""Instances of ops that are simulated op by op where a stage cannot be simulated as one."""
 
 Result = tuple[Verdict, Candidate]
 
 
 class Trials:
-    """What has been simulated."""
+    """What has been simulated; a context, within which other processes may simulate, too."""
 
     def __init__(
         self,
-        graph: Graph,
-        cluster: Cluster,
-        sharing: str,
+        ahead: Ahead,
         until: float,
         estimate: Callable[[Candidate], Estimate],
     ) -> None:
-        self._graph, self._cluster, self.sharing = graph, cluster, sharing
-        self.until = until
+        self.ahead, self.sharing, self.until = ahead, ahead.sharing, until
         self._estimate = estimate
         self._estimates: dict[Key, Estimate] = {}
         self._results: dict[Key, Result | None] = {}
@@ -42,6 +36,12 @@ class Trials:
         self.reason = ""
         self._fails_by_stage = False
         self.statistics = {"candidates": 0.0, "simulations": 0.0}
+
+    def __enter__(self) -> "Trials":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ahead.close()
 
     @property
     def is_over(self) -> bool:
@@ -51,11 +51,12 @@ class Trials:
     def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
         """Try the promising first, until so many in a row were no better than the best."""
         in_vain = 0
-        for candidate in self._ranked(candidates):
+        ranked = self._ranked(candidates)
+        for place in range(len(ranked)):
             if self.is_over or in_vain >= patience:
                 return
             before = self.best
-            if self._try(candidate) is not None:
+            if self._try(ranked, place) is not None:
                 in_vain = 0 if self.best is not before else in_vain + 1
 
     def climb(
@@ -64,8 +65,9 @@ class Trials:
         """Go to a better neighbour, the promising first, until there is none."""
         at = start
         while not self.is_over:
-            for candidate in self._ranked(neighbours(at[1])):
-                found = None if self.is_over else self._try(candidate)
+            ranked = self._ranked(neighbours(at[1]))
+            for place in range(len(ranked)):
+                found = None if self.is_over else self._try(ranked, place)
                 if found is not None and found[0].rank < at[0].rank:
                     at = found
                     break
@@ -97,7 +99,11 @@ class Trials:
 
     def _ranked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
         """What has not been tried, the promising first."""
-        fresh = {each.key: each for each in candidates if each.key not in self._results}
+        fresh: dict[Key, Candidate] = {}
+        for each in candidates:
+            self.ahead.start_if_worth()  # it takes time to find candidates
+            if each.key not in self._results:
+                fresh[each.key] = each
         for key, candidate in fresh.items():
             if key not in self._estimates:
                 self.statistics["candidates"] += 1
@@ -110,33 +116,27 @@ class Trials:
             return False
         return estimate.missing_bytes > 0 or estimate.bound_seconds >= self.best[0].step_seconds
 
-    def _try(self, candidate: Candidate) -> Result | None:
+    def _try(self, ranked: Sequence[Candidate], place: int) -> Result | None:
+        candidate = ranked[place]
         if self._is_hopeless(self._estimates[candidate.key]):
             return None
-        verdict = self._simulate(candidate)
-        result = None if verdict is None else (verdict, candidate)
+        tasks = list(islice(self._tasks(ranked, place), self.ahead.num_tasks))
+        found = self.ahead.attempt(tasks, lambda: self.is_over)
+        if found is None:
+            return None
+        self.statistics["simulations"] += 1
+        self.reason = found.reason or self.reason
+        self._fails_by_stage |= found.needs_ops
+        result = None if found.verdict is None else (found.verdict, candidate)
         self._results[candidate.key] = result
         if result and (self.best is None or result[0].rank < self.best[0].rank):
             self.best = result
         return result
 
-    def _simulate(self, candidate: Candidate) -> Verdict | None:
-        """Stage by stage; op by op where an op needs all replicas in the middle of a stage."""
-        self.statistics["simulations"] += 1
-        plan = candidate.plan(self._cluster)
-        instances = sum(len(part.ops) * len(part.devices) for part in plan.parts)
-        is_replicated = max(map(len, candidate.homes)) > 1
-        granularities = ["part"]
-        if instances * candidate.microbatches <= _MAX_INSTANCES:
-            # What failed stage by stage once will again, if any stage has replicas.
-            place = 0 if self._fails_by_stage and is_replicated else 1
-            granularities.insert(place, "op")
-        for number, granularity in enumerate(granularities):
-            try:
-                verdict = try_plan(self._graph, self._cluster, plan, self.sharing, granularity)
-            except InputError as error:
-                self.reason = str(error)
-                continue
-            self._fails_by_stage |= number > 0 and granularity == "op"
-            return verdict
-        return None
+    def _tasks(self, ranked: Sequence[Candidate], place: int) -> Iterator[Task]:
+        """From this place on, as far as can be seen: what is known at their turn decides."""
+        for candidate in ranked[place:]:
+            if not self._is_hopeless(self._estimates[candidate.key]):
+                # What failed stage by stage once will again, if any stage has replicas.
+                is_replicated = max(map(len, candidate.homes)) > 1
+                yield Task(candidate=candidate, ops_first=self._fails_by_stage and is_replicated)

@@ -1,0 +1,229 @@
+"""Trials: the same with other processes as without, whatever happens to these."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter, sleep
+
+import numpy as np
+import pytest
+from search_strategies import make_cluster
+
+from meshwright.cluster.catalogue import find_cluster
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.zoo import build_model
+from meshwright.search.instance import make_instance
+from meshwright.search.pipeline.ahead import Ahead
+from meshwright.search.pipeline.attempt import Task
+from meshwright.search.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.pipeline.estimate import Estimator
+from meshwright.search.pipeline.pipeline import pipeline
+from meshwright.search.pipeline.price import Prices
+from meshwright.search.pipeline.trial import Trials
+
+CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
+COUNT = 12
+
+
+def layers(*, gathers: bool = False) -> Graph:
+    """Layers of different times; `gathers`: one of them needs the whole batch."""
+    builder = GraphBuilder("layers", 8)
+    for number in range(COUNT):
+        seconds = {"any": 1.0 + number % 3}
+        split = Split.NONE if gathers and number == COUNT // 2 else Split.BATCH
+        builder.add_op(
+            f"f{number}", split=split, seconds=seconds, state_bytes=10.0, saved_bytes=8.0
+        )
+        if number:
+            builder.add_tensor(number - 1, 8.0 * (1 + number % 2), [number])
+    for number in range(COUNT - 1, -1, -1):
+        op = builder.add_op(
+            f"b{number}", phase=Phase.BACKWARD, partner=number, seconds={"any": 2.0}
+        )
+        if number < COUNT - 1:
+            builder.add_tensor(op - 1, 8.0, [op])
+    for number in range(COUNT):
+        op = builder.add_op(
+            f"u{number}", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.1}
+        )
+        builder.add_tensor(2 * COUNT - 1 - number, 4.0, [op], partial=True)
+    return builder.finish()
+
+
+def two_stages(graph: Graph) -> list[Candidate]:
+    """Cut at every place, with replicas and without."""
+    layer = np.array([int(name[1:]) for name in graph.op_names])
+    found = []
+    for first in range(1, COUNT):
+        cut = Cut.of(graph, (layer >= first).astype(np.int32))
+        for homes in (((0,), (1,)), ((0, 1), (2, 3)), ((0,), (1, 2)), ((2, 0, 1), (3,))):
+            for count in (1, 2):
+                found += [
+                    Candidate(cut=cut, homes=homes, kind=kind, microbatches=count)
+                    for kind in suited_kinds(2, homes, count)
+                ]
+    return found
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = perf_counter() + seconds
+    while not is_true():
+        assert perf_counter() < until, "took too long"
+        sleep(0.01)
+
+
+def ready_workers(graph: Graph) -> Ahead:
+    """One, that waits for tasks."""
+    ahead = Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=1, idle_seconds=0.0)
+    ahead.attempt([Task(candidate=two_stages(graph)[0], ops_first=False)], lambda: False)
+    ahead.start_if_worth()
+    wait_until(lambda: ahead.workers[0].is_ready)
+    return ahead
+
+
+Found = tuple[object, ...]
+
+
+def search(graph: Graph, ahead: Ahead, meanwhile: Callable[[], None] = lambda: None) -> Found:
+    """Everything that a search tells."""
+    estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
+    with Trials(ahead, perf_counter() + 300, estimator.estimate) as trials:
+        candidates = two_stages(graph)
+        trials.run(candidates[::2], patience=40)
+        meanwhile()
+        start = trials.leaders(3)[-1]
+        climbed = trials.climb(start, lambda _: candidates[1::2])
+        leaders = [(verdict, candidate.key) for verdict, candidate in trials.leaders(99)]
+    assert trials.best is not None
+    return (
+        *trials.best[:1], trials.best[1].key, climbed[0], climbed[1].key,
+        leaders, trials.reason, trials.statistics,
+    )  # fmt: skip
+
+
+def search_alone(graph: Graph) -> Found:
+    return search(graph, Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=0))
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_workers_change_nothing(gathers: bool) -> None:
+    graph = layers(gathers=gathers)
+    ahead = ready_workers(graph)
+    tasks = [Task(candidate=each, ops_first=False) for each in two_stages(graph)[:20:2]]
+    ahead.attempt(tasks, lambda: False)
+    wait_until(lambda: ahead.num_done_by_workers > 1)  # on a busy machine it may get no other turn
+    found = search(graph, ahead)
+    assert found == search_alone(graph)
+    assert bool(found[-2]) is gathers  # stage by stage it could not be simulated
+    assert ahead.workers[0].process.poll() is not None
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
+    graph = layers()
+    ahead = ready_workers(graph)
+    process = ahead.workers[0].process
+    process.send_signal(signal.SIGSTOP)  # it is given tasks all the same
+
+    def meanwhile() -> None:
+        if dies:
+            process.kill()
+
+    assert search(graph, ahead, meanwhile) == search_alone(graph)
+    assert ahead.num_done_by_workers == 0
+    assert process.poll() is not None
+
+
+def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = layers()
+    monkeypatch.setattr("meshwright.search.pipeline.ahead.VERSION", "elsewhere")
+    task = Task(candidate=two_stages(graph)[0], ops_first=False)
+    ahead = Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=1, idle_seconds=0.0)
+    ahead.attempt([task], lambda: False)
+    ahead.start_if_worth()
+    worker = ahead.workers[0]
+    wait_until(lambda: not worker.is_talking)
+    search(graph, ahead)
+    assert ahead.num_done_by_workers == 0
+
+
+@pytest.mark.slow
+def test_a_whole_search_is_the_same_with_workers() -> None:
+    graph, cluster = build_model("vgg16"), find_cluster("titan-v-4x4")
+    alone, helped = (
+        pipeline(graph, cluster, budget_seconds=300, num_workers=number) for number in (0, 2)
+    )
+    assert helped.plan == alone.plan
+    assert helped.statistics == alone.statistics
+
+
+def test_an_interrupt_ends_the_workers() -> None:
+    graph = layers()
+    ahead = ready_workers(graph)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(graph, ahead, interrupt)
+    assert ahead.workers[0].process.poll() is not None
+
+
+def test_short_searches_start_no_process() -> None:
+    graph = layers()
+    task = Task(candidate=two_stages(graph)[0], ops_first=False)
+    for seconds, idle_seconds in ((300.0, 200.0), (1.0, 0.0)):
+        until = perf_counter() + seconds
+        ahead = Ahead(graph, CLUSTER, "fair", until, num_workers=1, idle_seconds=idle_seconds)
+        ahead.attempt([task], lambda: False)
+        ahead.start_if_worth()
+        assert not ahead.workers
+
+
+_SEARCH = """
+import test_pipeline_trial as here
+graph = here.layers()
+ahead = here.ready_workers(graph)
+print(ahead.workers[0].process.pid, flush=True)
+task = here.Task(candidate=here.two_stages(graph)[0], ops_first=False)
+try:
+    while True:
+        ahead.attempt([task], lambda: False)
+finally:
+    ahead.close()
+    print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_worker_is_left_behind(number: signal.Signals) -> None:
+    # As the terminal does with Ctrl-C: the whole group of processes gets it.
+    with subprocess.Popen(
+        [sys.executable, "-c", _SEARCH],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parent,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        worker = int(process.stdout.readline())
+        assert is_running(worker)
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+            assert process.stdout.readline() == b"closed\n"
+        else:
+            process.send_signal(number)
+    wait_until(lambda: not is_running(worker), seconds=10)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")  # one that has ended may wait to be noticed
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
