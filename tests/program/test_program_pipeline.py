@@ -1,6 +1,5 @@
 """Pipelines: known bubbles, legal orders, and agreement of the two granularities."""
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -161,45 +160,50 @@ def deep_graphs(draw: st.DrawFn, num_stages: int) -> Graph:
     for i in range(count):
         later = {j for a, j in skips if a == i and j > i + 1}
         following = [forward[j] for j in sorted(later | ({i + 1} & set(range(count))))]
-        activation = draw(st.sampled_from([1e5, 1e6]))
-        builder.add_tensor(forward[i], activation, [*following, backward[i], backward[i] + 1])
+        size = draw(st.sampled_from([1e5, 1e6, 1e7]))
+        fixed = size * draw(st.sampled_from([0, 0, 0.3, 1]))
+        readers = [*following, backward[i], backward[i] + 1]
+        builder.add_tensor(forward[i], size, readers, fixed_bytes=fixed)
         for j in sorted(later | ({i + 1} & set(range(count)))):
-            builder.add_tensor(backward[j], activation, [backward[i]])
+            builder.add_tensor(backward[j], size, [backward[i]], fixed_bytes=fixed)
     return builder.finish()
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, graph: Graph, num_stages: int) -> tuple[Plan, int]:
+    """Stages of equally many layers on any numbers of replicas, and how many devices these are."""
+    kinds = [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
+    kind = draw(st.sampled_from([*kinds, ScheduleKind.INTERLEAVED]))
+    width = num_stages
+    if kind is ScheduleKind.INTERLEAVED and num_stages % 2 == 0:
+        width = num_stages // 2
+    replicas = [draw(st.integers(1, 3)) for _ in range(width)]
+    first = [sum(replicas[:column]) for column in range(width)]
+    devices = [
+        [f"d{first[stage % width] + r}" for r in range(replicas[stage % width])]
+        for stage in range(num_stages)
+    ]
+    sync = draw(st.sampled_from([Sync.ALL_REDUCE, Sync.RING, Sync.PARAMETER_SERVER]))
+    microbatches = draw(st.sampled_from([1, 2, 4]))
+    if kind is ScheduleKind.INTERLEAVED:  # takes only multiples of its rounds
+        microbatches -= microbatches % max(1, microbatches // width)
+    return stages(graph, devices, kind, microbatches, sync=sync), sum(replicas)
 
 
 @given(st.data())
 @settings(max_examples=60)
 def test_op_and_part_granularity_agree(data: st.DataObject) -> None:
+    # The product promises 1%; where copies are free, as here, only rounding is left.
     num_stages = data.draw(st.integers(1, 4))
-    replicas = data.draw(st.integers(1, 3))
     graph = data.draw(deep_graphs(num_stages))
-    num_layers = 1 + max(int(re.sub(r"\D", "", name)) for name in graph.op_names)
-    members: list[list[str]] = [[] for _ in range(num_stages)]
-    for name in graph.op_names:
-        members[int(name[1:]) * num_stages // num_layers].append(name)
-    sync = data.draw(st.sampled_from([Sync.ALL_REDUCE, Sync.RING, Sync.PARAMETER_SERVER]))
-    parts = tuple(
-        Part(
-            ops=tuple(ops),
-            devices=tuple(f"d{stage * replicas + r}" for r in range(replicas)),
-            sync=sync,
-        )
-        for stage, ops in enumerate(members)
-    )
-    kinds = [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE]
-    schedule = Schedule(
-        kind=data.draw(st.sampled_from(kinds)), microbatches=data.draw(st.sampled_from([1, 2, 4]))
-    )
-    plan = Plan(parts=parts, schedule=schedule)
-    num_devices = num_stages * replicas
+    plan, num_devices = data.draw(pipelines(graph, num_stages))
     cluster = data.draw(
         st.sampled_from([connected(num_devices, 1e9, 1e-6), star([1e9] * num_devices, 1e-5)])
     )
     for sharing in ("none", "fair"):
         by_op = simulate(graph, cluster, plan, sharing=sharing)
         by_part = simulate(graph, cluster, plan, sharing=sharing, granularity="part")
-        assert by_part.step_seconds == pytest.approx(by_op.step_seconds, rel=1e-2)
+        assert by_part.step_seconds == pytest.approx(by_op.step_seconds, rel=1e-6)
         # Units hold all they make from their start on, so their memory is an upper bound.
         assert all(
             part >= op * (1 - 1e-9)

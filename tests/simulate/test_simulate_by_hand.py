@@ -285,3 +285,10 @@ def test_utilisation_is_busy_time_over_step_time() -> None:
     timeline = simulate(graph, connected(2), placed(graph, [0, 1]), sharing="fair")
     assert list(timeline.device_utilisation) == [3 / 8, 1 / 8]
     assert sorted(timeline.link_utilisation()) == [0, 4 / 8]
+
+
+def test_a_buffer_freed_at_the_moment_of_an_allocation_makes_room_despite_rounding() -> None:
+    # d0 frees 5 bytes at 0.1 + 0.2 s, which is a bit more than the 0.3 s at which 4 bytes arrive.
+    graph = dag([0.1, 0.2, 0.3, 1.0], {(0, 1): 5.0, (2, 3): 4.0})
+    plan = place_ops(graph.op_names, [0, 0, 1, 0], ["d0", "d1"])
+    assert simulate(graph, connected(2), plan).peak_bytes[0] == 5

@@ -53,9 +53,9 @@ def emit_computes(given: Given, made: Made) -> None:
                 row.task = number
                 row.stream = slot.device
                 row.seconds = given.seconds[given.ops[op].seconds + r]
-                row.workspace_bytes = given.ops[op].workspace_bytes
-                if given.ops[op].split != _NONE:
-                    row.workspace_bytes *= slot.rows_to - slot.rows_from
+                whole = given.ops[op].whole_workspace_bytes
+                rows = slot.rows_to - slot.rows_from
+                row.workspace_bytes = whole + (given.ops[op].workspace_bytes - whole) * rows
                 place = given.place[first + r, given.ops[op].action, m]
                 row.priority = -(place * (len(given.ops) + 1.0) + given.ops[op].rank)
                 row.rows_from = slot.rows_from

@@ -73,6 +73,7 @@ def _transfer(
             row.task = made.counts[TASKS]
             row.stream = -1
             row.bytes = size
+            row.beside_bytes = size * given.tensors[t].beside
             row.rows_from = rows_from
             row.rows_to = rows_to
     made.counts[INSTRUCTIONS] += 2

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph, Split
+from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline, Plan, Sync
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
@@ -127,8 +127,8 @@ def _number_ops(work: Work) -> tuple[Records, npt.NDArray[np.int64]]:
         )
     instance = np.concatenate(([0], np.cumsum(instances)))
     ops["instance"] = instance[:-1]
-    share = np.where(work.split == Split.NONE, 1.0, 1 / work.microbatches)
-    ops["workspace_bytes"] = work.graph.workspace_bytes * share
+    ops["workspace_bytes"] = work.workspace_bytes
+    ops["whole_workspace_bytes"] = work.whole_workspace_bytes
     ops["seconds"] = work.seconds_start[:-1]
     return ops, instance
 
@@ -142,6 +142,7 @@ def _number_tensors(work: Work) -> Records:
     tensors["is_partial"][:-1] = work.tensor_partial
     tensors["bytes"][:-1] = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     tensors["fixed_bytes"][:-1] = graph.fixed_tensor_bytes
+    tensors["beside"][:-1] = work.tensor_beside
     return tensors
 
 

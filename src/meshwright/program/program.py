@@ -65,6 +65,7 @@ INSTRUCTION = np.dtype(
         ("stream", np.int32),  # -1: starts when it can (transfers: receives are posted in advance)
         ("seconds", np.float64),  # alone on its device; 0 for communication
         ("bytes", np.float64),  # communicated
+        ("beside_bytes", np.float64),  # of these: in other transfers, which alone run side by side
         ("workspace_bytes", np.float64),  # held only while it runs
         ("priority", np.float64),
         ("rows_from", np.float64),  # which rows of the microbatch, as fractions

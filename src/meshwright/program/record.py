@@ -21,6 +21,7 @@ OP = np.dtype(
         ("rank", np.float64),  # its place among the ops of an action, or by the plan's priority
         ("turn", np.float64),  # the same for collectives, which run in an order the graph allows
         ("workspace_bytes", np.float64),  # for one microbatch, all rows
+        ("whole_workspace_bytes", np.float64),  # of these, what does not shrink with the rows
     ],
     align=True,
 )
@@ -32,6 +33,7 @@ TENSOR = np.dtype(
         ("is_partial", np.bool_),
         ("bytes", np.float64),  # of a whole microbatch
         ("fixed_bytes", np.float64),  # the part of these that does not shrink with the rows
+        ("beside", np.float64),  # of a joined tensor, the share of all but its largest member
     ],
     align=True,
 )

@@ -9,7 +9,7 @@ from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Schedule, Sync
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.record import BUCKET
-from meshwright.program.schedule import Action, StageSeconds, order_steps
+from meshwright.program.schedule import Action, order_steps
 from meshwright.program.work import Work
 
 Records = npt.NDArray[np.void]
@@ -45,7 +45,7 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
     for slot, device in enumerate(placement.replica_device.tolist()):
         slots_on[device].append(slot)
     stages_of = [tuple(int(stage_of[slot]) for slot in slots) for slots in slots_on]
-    orders = order_steps(schedule, stages_of, _stage_seconds(work))
+    orders = order_steps(schedule, stages_of, work.stage_seconds)
     place = np.zeros((len(stage_of), 4, work.microbatches))
     for slots, steps in zip(slots_on, orders, strict=True):
         slot_of = {int(stage_of[slot]): slot for slot in slots}
@@ -54,19 +54,6 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
         for slot in slots:
             place[slot, Action.UPDATE, 0] = len(steps) + int(stage_of[slot])
     return place
-
-
-def _stage_seconds(work: Work) -> list[StageSeconds]:
-    """Each stage's time of one microbatch by action, on its slowest replica."""
-    placement = work.placement
-    replicas = np.diff(placement.replica_start)
-    times = np.zeros((len(placement.replica_device), 4))
-    op = np.repeat(np.arange(work.graph.num_ops), replicas[placement.part_of_op])
-    replica = np.arange(len(op)) - work.seconds_start[op]
-    slot = placement.replica_start[placement.part_of_op[op]] + replica
-    np.add.at(times, (slot, work.action[op]), work.seconds)
-    slowest = np.maximum.reduceat(times, placement.replica_start[:-1], axis=0)
-    return [(float(f), float(b), float(w)) for f, b, w, _ in slowest]
 
 
 def bucket_rows(

@@ -1,10 +1,14 @@
 """Merges the ops of each action of a stage into one unit: granularity `part`.
 
 A unit is an op of a coarse graph: its time is the sum of its ops' times on each replica, its
-tensors are those that leave it, joined where the same units read them. Backward is cut where a
-gradient bucket is full, so that gradients travel while the rest of backward runs, as op by op.
+tensors are those that leave it, joined where the same units read them. A joined tensor knows its
+largest member, because transfers that share no links run side by side and take as long as that one.
+Backward is cut where a gradient bucket is full, so that gradients travel while the rest of backward
+runs, as op by op. A step takes as long as op by op, except where rows from several replicas must be
+concatenated: a unit does so when all it receives is there, which may be a little later.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,11 +33,12 @@ def merge_units(work: Work) -> Work:
     unit_of, first_op = _number_units(work)
     num_units = len(first_op)
     tensors = _merge_tensors(work, unit_of)
-    bucket_of_tensor = tensors.pop("buckets")
+    bucket_of_tensor, beside = tensors.pop("buckets"), tensors.pop("beside")
     sums: dict[str, Any] = {
         name: np.bincount(unit_of, weights=getattr(graph, name), minlength=num_units)
         for name in _SUMMED
     }
+    workspace, whole_workspace = _unit_workspace(work, unit_of, num_units)
     sums |= dict.fromkeys(_UNKNOWN, np.zeros(num_units))
     coarse = Graph(
         name=graph.name,
@@ -46,7 +51,7 @@ def merge_units(work: Work) -> Work:
         split=_unit_splits(work, unit_of, num_units),
         group=np.full(num_units, -1, dtype=np.int32),
         partner=_unit_partners(work, first_op),
-        workspace_bytes=_unit_workspace(work, unit_of, num_units),
+        workspace_bytes=workspace,
         **sums,
         **tensors,
     )
@@ -62,6 +67,7 @@ def merge_units(work: Work) -> Work:
         placement=placement,
         split=coarse.split,
         tensor_partial=coarse.tensor_partial,
+        tensor_beside=beside,
         action=work.action[first_op],
         segment=work.segment[first_op],
         buckets=Buckets(
@@ -71,6 +77,8 @@ def merge_units(work: Work) -> Work:
         ),
         seconds=seconds,
         seconds_start=start,
+        workspace_bytes=workspace,
+        whole_workspace_bytes=whole_workspace,
     )
 
 
@@ -159,53 +167,129 @@ def _check_mergeable(work: Work) -> None:
 def _merge_tensors(work: Work, unit_of: Ints) -> dict[str, Any]:
     """Tensors that leave their unit, joined where the same units read them; sizes add."""
     graph = work.graph
+    groups = _group_tensors(work, unit_of)
+    first = [members[0] for _, members in groups]
+    lengths = [len(units) for units, _ in groups]
+    total, fixed, largest = (
+        np.array([add(sizes[members]) for _, members in groups], dtype=np.float64)
+        for sizes, add in (
+            (graph.tensor_bytes, np.sum),
+            (graph.fixed_tensor_bytes, np.sum),
+            (graph.tensor_bytes, np.max),
+        )
+    )
+    return {
+        "tensor_source": unit_of[graph.tensor_source[first]],
+        "tensor_bytes": total,
+        "fixed_tensor_bytes": fixed,
+        "tensor_partial": work.tensor_partial[first],
+        "use_tensor": np.repeat(np.arange(len(groups), dtype=np.int32), lengths),
+        "use_op": np.array([unit for units, _ in groups for unit in units], dtype=np.int32),
+        "buckets": work.buckets.of_tensor[first],
+        "beside": 1 - np.divide(largest, total, out=np.ones_like(total), where=total > 0),
+    }
+
+
+def _group_tensors(work: Work, unit_of: Ints) -> list[tuple[tuple[int, ...], list[int]]]:
+    """The reading units and the members of each joined tensor, in the order of first members.
+
+    Transfers from device to device queue in the order of tensors, so what is sent is joined only
+    while nothing for other units comes in between: it arrives when it would op by op.
+    """
+    graph = work.graph
     readers: list[set[int]] = [set() for _ in range(graph.num_tensors)]
     for tensor, unit in zip(graph.use_tensor.tolist(), unit_of[graph.use_op].tolist(), strict=True):
         readers[tensor].add(unit)
-    merged: dict[tuple[int, bool, int, tuple[int, ...]], list[int]] = {}
-    source = unit_of[graph.tensor_source].tolist()
-    for tensor, units in enumerate(readers):
-        units.discard(source[tensor])
-        if units:
-            bucket, partial = int(work.buckets.of_tensor[tensor]), bool(work.tensor_partial[tensor])
-            key = (source[tensor], partial, bucket, tuple(sorted(units)))
-            merged.setdefault(key, []).append(tensor)
-    keys = sorted(merged)
-    lengths = [len(key[3]) for key in keys]
-    sums = {
-        name: np.array([getattr(graph, name)[merged[key]].sum() for key in keys], dtype=np.float64)
-        for name in ("tensor_bytes", "fixed_tensor_bytes")
-    }
-    return {
-        "tensor_source": np.array([key[0] for key in keys], dtype=np.int32),
-        "tensor_partial": np.array([key[1] for key in keys], dtype=np.bool_),
-        "use_tensor": np.repeat(np.arange(len(keys), dtype=np.int32), lengths),
-        "use_op": np.array([unit for key in keys for unit in key[3]], dtype=np.int32),
-        "buckets": np.array([key[2] for key in keys], dtype=np.int32),
-        **sums,
-    }
+    source, apart = unit_of[graph.tensor_source].tolist(), _tell_apart(work).tolist()
+    partial, bucket = work.tensor_partial.tolist(), work.buckets.of_tensor.tolist()
+    groups: list[tuple[int, tuple[int, ...], list[int]]] = []
+    joined: dict[tuple[Any, ...], list[int]] = {}
+    last_sent: dict[int, tuple[Any, ...]] = {}
+    for tensor, others in enumerate(readers):
+        others.discard(source[tensor])
+        if not others:
+            continue
+        units = tuple(sorted(others))
+        key = (source[tensor], units, partial[tensor], bucket[tensor], apart[tensor])
+        is_sent = apart[tensor] != _STAYS
+        if key not in joined or (is_sent and last_sent[source[tensor]] != key):
+            joined[key] = []
+            groups.append((source[tensor], units, joined[key]))
+        joined[key].append(tensor)
+        if is_sent:
+            last_sent[source[tensor]] = key
+    groups.sort(key=lambda group: (group[0], group[2][0]))
+    return [(units, members) for _, units, members in groups]
 
 
-def _unit_workspace(work: Work, unit_of: Ints, num_units: int) -> Floats:
-    """The most that each unit holds at once of what is made and used up within it."""
+_STAYS, _ROWS, _FIXED = -1, -2, -3
+"""Of tensors: not sent; sent, and all of it grows with the rows; sent, and nothing of it does."""
+
+
+def _tell_apart(work: Work) -> npt.NDArray[np.int64]:
+    """A number for each tensor; those with different ones may not be joined.
+
+    Of joined tensors the same one must be the largest whatever rows of them are sent, so those that
+    are sent are all rows or all fixed. Collectives follow each other, so each keeps its own.
+    """
+    graph, placement = work.graph, work.placement
+    source, reader = graph.edges
+    part, tensor = placement.part_of_op, graph.use_tensor
+    is_collected = (
+        (np.diff(placement.replica_start)[part[source]] > 1)
+        & (work.split[reader] == Split.NONE)
+        & ((work.split[source] == Split.BATCH) | work.tensor_partial[tensor])
+        & (work.buckets.of_tensor[tensor] < 0)
+    )
+    size, fixed = graph.tensor_bytes, graph.fixed_tensor_bytes
+    own = np.arange(graph.num_tensors)
+    apart = np.full(graph.num_tensors, _STAYS)
+    sent = tensor[part[source] != part[reader]]
+    apart[sent] = np.where(fixed == 0, _ROWS, np.where(fixed == size, _FIXED, own))[sent]
+    collected = tensor[is_collected]
+    apart[collected] = own[collected]
+    return apart
+
+
+def _unit_workspace(work: Work, unit_of: Ints, num_units: int) -> tuple[Floats, Floats]:
+    """The most that each unit holds at once of what is made and used up within it.
+
+    For one microbatch and all rows, and of that what rows do not shrink. The most for some of the
+    rows is convex in their share, so the line between the two is never below it.
+    """
     graph = work.graph
     reader_unit = unit_of[graph.use_op]
     leaves = np.zeros(graph.num_tensors, dtype=np.bool_)
     leaves[graph.use_tensor[reader_unit != unit_of[graph.tensor_source[graph.use_tensor]]]] = True
     last_reader = graph.tensor_source.copy()
     np.maximum.at(last_reader, graph.use_tensor, graph.use_op)
-    dies: dict[int, float] = {}
-    made = np.zeros(graph.num_ops)
-    for tensor in np.flatnonzero(~leaves).tolist():
-        size = float(graph.tensor_bytes[tensor])
-        made[graph.tensor_source[tensor]] += size
-        dies[int(last_reader[tensor])] = dies.get(int(last_reader[tensor]), 0.0) + size
-    live, peak = np.zeros(num_units), np.zeros(num_units)
-    for op, unit in enumerate(unit_of.tolist()):
-        live[unit] += made[op]
-        peak[unit] = max(peak[unit], live[unit] + graph.workspace_bytes[op])
-        live[unit] -= dies.get(op, 0.0)
-    return peak
+    size = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
+    shrinks = (work.split[graph.tensor_source] == Split.BATCH) & ~work.tensor_partial
+    whole = np.where(shrinks, graph.fixed_tensor_bytes, size)
+    own = (work.workspace_bytes, work.whole_workspace_bytes)
+    peaks = []
+    for each, workspace in zip((size, whole), own, strict=True):
+        inner = np.where(leaves, 0.0, each)
+        made = np.bincount(graph.tensor_source, weights=inner, minlength=graph.num_ops).tolist()
+        dies = np.bincount(last_reader, weights=inner, minlength=graph.num_ops).tolist()
+        peaks.append(_peak_by_unit(unit_of.tolist(), num_units, made, dies, workspace.tolist()))
+    return peaks[0], peaks[1]
+
+
+def _peak_by_unit(
+    unit_of: Sequence[int],
+    num_units: int,
+    made: Sequence[float],
+    dies: Sequence[float],
+    workspace: Sequence[float],
+) -> Floats:
+    """The most alive in each unit as its ops run in turn."""
+    live, peak = [0.0] * num_units, [0.0] * num_units
+    for unit, more, less, held in zip(unit_of, made, dies, workspace, strict=True):
+        live[unit] += more
+        peak[unit] = max(peak[unit], live[unit] + held)
+        live[unit] -= less
+    return np.array(peak)
 
 
 def _unit_seconds(

@@ -18,7 +18,7 @@ from meshwright.program.bucket import (
     no_buckets,
     segment_ops,
 )
-from meshwright.program.schedule import Action
+from meshwright.program.schedule import Action, StageSeconds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -33,6 +33,8 @@ class Work:
     plan: Plan
     split: npt.NDArray[np.int8]
     tensor_partial: npt.NDArray[np.bool_]
+    tensor_beside: Floats
+    """Of each tensor the share that travels beside its largest member; 0: it is one tensor."""
     action: npt.NDArray[np.int8]
     """An `Action` for each op."""
     segment: Ints
@@ -42,6 +44,13 @@ class Work:
     """By op and replica of its part, op after op."""
     seconds_start: Ints
     """Where each op's entries in `seconds` begin."""
+    stage_seconds: tuple[StageSeconds, ...]
+    """Of the ops, also where they are merged: a schedule that looks at times must not depend on how
+    these were added up. Empty without a schedule."""
+    workspace_bytes: Floats
+    """By op, for one microbatch and all rows."""
+    whole_workspace_bytes: Floats
+    """Of these, what a replica needs whatever its rows."""
     host_seconds: Floats
     """By device: what its host takes to launch the step."""
 
@@ -58,6 +67,8 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     split, partial = effective_splits(graph, placement, plan)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
+    action = _find_actions(graph, placement, plan.schedule)
+    workspace = graph.workspace_bytes * np.where(split == Split.NONE, 1.0, 1 / microbatches)
     is_replicated = placement.num_parts < len(placement.replica_device)
     buckets = fill_buckets(graph, placement, plan) if is_replicated else no_buckets(graph)
     return Work(
@@ -66,13 +77,17 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         plan=plan,
         split=split,
         tensor_partial=partial,
-        action=_find_actions(graph, placement, plan.schedule),
+        tensor_beside=np.zeros(graph.num_tensors),
+        action=action,
         segment=segment_ops(graph, placement, buckets)
         if is_replicated
         else np.zeros(graph.num_ops, dtype=np.int32),
         buckets=buckets,
         seconds=seconds,
         seconds_start=start,
+        stage_seconds=_stage_seconds(placement, action, seconds, start) if plan.schedule else (),
+        workspace_bytes=workspace,
+        whole_workspace_bytes=np.where(split == Split.NONE, workspace, 0.0),
         host_seconds=_host_seconds(graph, cluster, placement, microbatches),
     )
 
@@ -140,6 +155,19 @@ def _replica_seconds(
     column = np.where(split[op] == Split.NONE, whole_of[slots], column_of[slots])
     column = np.where(graph.phase[op] == Phase.UPDATE, update_of[slots], column)
     return times[column, op], start
+
+
+def _stage_seconds(
+    placement: Placement, action: npt.NDArray[np.int8], seconds: Floats, start: Ints
+) -> tuple[StageSeconds, ...]:
+    """Each stage's time of one microbatch by action, on its slowest replica."""
+    op = np.repeat(np.arange(len(action)), np.diff(start))
+    replica = np.arange(len(op)) - start[op]
+    slot = placement.replica_start[placement.part_of_op[op]] + replica
+    num_slots = len(placement.replica_device)
+    times = np.bincount(slot * 4 + action[op], weights=seconds, minlength=num_slots * 4)
+    slowest = np.maximum.reduceat(times.reshape(num_slots, 4), placement.replica_start[:-1], axis=0)
+    return tuple((float(f), float(b), float(w)) for f, b, w, _ in slowest)
 
 
 def _find_actions(

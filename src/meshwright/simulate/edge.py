@@ -61,7 +61,8 @@ def set_tasks(
             task.flow_class = pairs[row.device, row.peer]
             flow_bytes[row.task] = row.bytes
         else:
-            task.seconds += row.bytes / bandwidth[row.device, row.peer]
+            alone_bytes = row.bytes - row.beside_bytes
+            task.seconds += alone_bytes / bandwidth[row.device, row.peer]
     return num_ordered, num_collective
 
 

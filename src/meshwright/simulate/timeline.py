@@ -21,6 +21,8 @@ Ints = npt.NDArray[np.int32]
 Records = npt.NDArray[np.void]
 
 _COMPUTING = (Kind.COMPUTE, Kind.CONCATENATE, Kind.SUM)
+_TIE = 1e-12
+"""Times closer than this share of the step are one moment."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,14 +109,16 @@ class Timeline:
         when = np.concatenate((begin, end))
         change = np.concatenate((size, -size))
         where = np.concatenate((device, device))
-        # At one moment: frees of what is older, then allocations, then frees of what lived for that
-        # moment only.
-        rank = np.concatenate((np.ones(len(begin)), np.where(end > begin, 0, 2)))
-        order = np.lexsort((rank, when, where))
+        # At one moment, though sums in different orders differ in the last bits: frees of what is
+        # older, then allocations, then frees of what lived for that moment only.
+        moment = np.rint(when / ((self.device_seconds or 1.0) * _TIE))
+        lasts = moment[len(begin) :] > moment[: len(begin)]
+        rank = np.concatenate((np.ones(len(begin)), np.where(lasts, 0, 2)))
+        order = np.lexsort((rank, moment, where))
         bounds = np.searchsorted(where[order], np.arange(program.num_devices + 1))
         when, change = when[order], change[order]
         pairs = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        return [(when[low:high], change[low:high]) for low, high in pairs]
+        return [(np.maximum.accumulate(when[low:high]), change[low:high]) for low, high in pairs]
 
     @cached_property
     def busy_seconds(self) -> Floats:
