@@ -7,11 +7,14 @@ the files' unit, milliseconds. `seconds` are of search, without compilation.
 
 In `split`, devices 0, 1, ... are accelerators, -1, -2, ... are CPUs (under `--latency` all CPUs are
 -1). Under `--contiguous`, `stage` is a device's place in the pipeline; under `--latency`, a device
-runs its pieces in the order of their numbers.
+runs its pieces in the order of their numbers. Ctrl-C ends a search of throughput with a record of
+the best split so far, `interrupted`, and exit code 130.
 """
 
 import argparse
 import json
+import math
+import os
 import sys
 from collections.abc import Sequence
 from time import perf_counter
@@ -26,7 +29,7 @@ from meshwright.plan.answer import Stop
 from meshwright.search.latency.evaluate import split_milliseconds
 from meshwright.search.latency.minimise import greedy_split, minimise_latency
 from meshwright.search.latency.problem import read_problem
-from meshwright.search.partition.free.free import solve_free
+from meshwright.search.partition.free.free import FreeSplit, solve_free
 from meshwright.search.partition.problem import Ints, Kind, make_problem
 from meshwright.search.partition.split import Split, solve_split
 from meshwright.search.partition.throughput import ACCELERATOR, Throughput, read_throughput
@@ -52,16 +55,17 @@ def measure_latency(path: str, budget_seconds: float, seed: int) -> dict[str, An
     }
 
 
-def measure_contiguous(path: str, budget_seconds: float) -> dict[str, Any]:
+def measure_contiguous(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     """One file's record: the best pipeline."""
     read = read_throughput(read_bytes(path), path, contiguous=True)
     started = perf_counter()
-    found = solve_split(read.problem, budget_seconds=budget_seconds)
+    found = solve_split(read.problem, budget_seconds=budget_seconds, seed=seed)
     seconds = perf_counter() - started
-    record = _record(path, found.seconds, found.bound_seconds, found.stop, seconds)
-    record["downsets"] = found.statistics.get("downsets")
+    record = _record(path, found, seconds)
+    downsets = found.statistics.get("downsets", math.inf)
+    record["downsets"] = downsets if math.isfinite(downsets) else None
     if found.stop is Stop.INFEASIBLE:
-        return record | {"reason": found.reason, "split": []}
+        return record | _refusal(read, found)
     device_of_stage = _device_names(found.kind_of_stage)
     stages = found.stage_of_node[read.node_of_op].tolist()
     record["split"] = [
@@ -77,8 +81,10 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     stages = read_throughput(data, path, contiguous=True)
     read = read_throughput(data, path, contiguous=False)
     started = perf_counter()
-    pipeline = solve_split(stages.problem, budget_seconds=budget_seconds / 2)
-    left = budget_seconds - (perf_counter() - started)
+    pipeline = solve_split(stages.problem, budget_seconds=budget_seconds / 2, seed=seed)
+    if "interrupted" in pipeline.statistics:
+        budget_seconds = 0.0
+    left = max(0.0, budget_seconds - (perf_counter() - started))
     start = None if pipeline.stop is Stop.INFEASIBLE else _as_free(stages, read, pipeline)
     found = solve_free(
         read.problem,
@@ -88,10 +94,12 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
         budget_seconds=left,
     )
     seconds = perf_counter() - started
-    record = _record(path, found.seconds, found.bound_seconds, found.stop, seconds)
+    record = _record(path, found, seconds)
+    if "interrupted" in pipeline.statistics:
+        record["interrupted"] = True
     record["contiguous"] = pipeline.seconds * 1e3 if start is not None else None
     if found.stop is Stop.INFEASIBLE:
-        return record | {"reason": found.reason, "split": []}
+        return record | _refusal(read, found)
     names = _device_names(found.kind_of_device)
     devices = found.device_of_node[read.node_of_op].tolist()
     record["split"] = [
@@ -101,18 +109,35 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     return record
 
 
-def _record(
-    path: str, objective: float, bound: float, stop: Stop, seconds: float
-) -> dict[str, Any]:
+def _record(path: str, found: Split | FreeSplit, seconds: float) -> dict[str, Any]:
+    """What records of throughput share; no number where there is none, or no finite one."""
+    objective, bound, stop = found.seconds, found.bound_seconds, found.stop
     is_split = stop is not Stop.INFEASIBLE
+    gap = None
+    if is_split and (bound > 0 or stop is Stop.PROVED):
+        gap = objective / bound - 1 if bound > 0 else 0.0
     return {
         "file": path,
         "objective": objective * 1e3 if is_split else None,
-        "bound": bound * 1e3 if np.isfinite(bound) else None,
-        "gap": objective / bound - 1 if is_split and bound > 0 else 0.0 if is_split else None,
+        "bound": bound * 1e3 if math.isfinite(bound) else None,
+        "gap": gap,
         "stop": stop.value,
         "seconds": seconds,
-    }
+    } | ({"interrupted": True} if "interrupted" in found.statistics else {})
+
+
+def _refusal(read: Throughput, found: Split | FreeSplit) -> dict[str, Any]:
+    """Why there is no split; a node that is in the way is named by the ids of the file's."""
+    ids = [
+        each
+        for each, node in zip(read.ids, read.node_of_op.tolist(), strict=True)
+        if node == found.stuck_node
+    ]
+    reason = found.reason
+    if ids:
+        shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
+        reason = reason.replace(f"node {found.stuck_node}", f"node {shown}", 1)
+    return {"reason": reason, "split": []}
 
 
 def _device_names(kinds: Sequence[int]) -> list[int]:
@@ -166,26 +191,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.latency:
             compile_kernels()
         for path in options.files:
-            if options.latency:
-                record = measure_latency(path, options.budget, options.seed)
-            elif options.contiguous:
-                record = measure_contiguous(path, options.budget)
-            else:
-                record = measure_free(path, options.budget, options.seed)
+            record = _measure(path, options)
             print(json.dumps(record) if options.json else as_text(record), flush=True)
+            if record.get("interrupted"):
+                return 130
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error), 2)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return _complain(f"standard output: {error.strerror}", 2)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
     return 0
+
+
+def _measure(path: str, options: argparse.Namespace) -> dict[str, Any]:
+    if options.latency:
+        return measure_latency(path, options.budget, options.seed)
+    if options.contiguous:
+        return measure_contiguous(path, options.budget, options.seed)
+    return measure_free(path, options.budget, options.seed)
+
+
+def _complain(text: str, code: int) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return code
 
 
 def as_text(record: dict[str, Any]) -> str:
     """A record for people."""
     if record["objective"] is None:
         return f"{record['file']}: {record['stop']}, {record['reason']}"
+    gap = "unknown" if record["gap"] is None else f"{record['gap']:.2%}"
     text = (
         f"{record['file']}: {record['objective']:.4f} ms, at least {record['bound']:.4f} "
-        f"(gap {record['gap']:.2%}, {record['stop']}), {record['seconds']:.2f} s"
+        f"(gap {gap}, {record['stop']}), {record['seconds']:.2f} s"
     )
     if record.get("contiguous") is not None:
         text += f", contiguous {record['contiguous']:.4f}"

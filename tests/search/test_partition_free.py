@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,7 +12,7 @@ from meshwright.plan.answer import Stop
 from meshwright.search.partition.free import bound as free_bound
 from meshwright.search.partition.free.anneal import Annealing
 from meshwright.search.partition.free.bound import Bounding
-from meshwright.search.partition.free.curve import Fidelity
+from meshwright.search.partition.free.curve import Fidelity, whole_loads
 from meshwright.search.partition.free.fraction import fractional_bound
 from meshwright.search.partition.free.free import FreeSplit, solve_free
 from meshwright.search.partition.free.line import line_up, make_line
@@ -220,6 +221,57 @@ def test_wires_are_left_out_where_states_are_too_many() -> None:
     line = make_line(problem, range(12), np.ones(36, dtype=np.int64), most_states=16)
     assert line.num_states.max() <= 16
     assert line.num_left_out > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    problems(most_nodes=5), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=5)
+)
+def test_walks_in_order_keep_stages_in_order(
+    problem: SplitProblem, pairs: list[tuple[int, int]]
+) -> None:
+    edges = [(u, v) for u, v in pairs if u < v < problem.num_nodes]
+    source, target = (np.array([e[k] for e in edges], dtype=np.int32) for k in (0, 1))
+    problem = replace(problem, edge_source=source, edge_target=target)
+    kinds = devices_of(problem)
+    device = next(
+        (d for d, kind in enumerate(kinds) if np.isfinite(problem.kinds[kind].seconds).all()), None
+    )
+    if device is None:
+        return
+    start = np.full(problem.num_nodes, device, dtype=np.int32)
+    line = range(problem.num_nodes)
+    walks = Annealing(problem, kinds, start, line, seed=1, in_order=True)
+    walks.run(2000)
+    assert (walks.best[source] <= walks.best[target]).all()
+
+
+def test_seconds_far_beyond_any_limit_stay_whole_numbers() -> None:
+    # 1e30 units are no 64-bit integer; they only have to be above every limit.
+    loads = whole_loads(np.array([0.0, 2.5, 1e30, math.inf]), 1.0)
+    assert loads.tolist() == [0, 2, 2**50, -1]
+
+
+def test_a_wire_that_nobody_can_pay_and_a_node_that_nobody_waits_for_are_proved() -> None:
+    # Three pins, so the wire is not joined away: all on one device, 3 seconds; CPUs take 1e12.
+    kinds = [
+        Kind(name="fast", count=2, seconds=np.ones(3)),
+        Kind(name="cpu", count=1, seconds=np.full(3, 1e12), wire_share=0.0),
+    ]
+    problem = make_problem(kinds=kinds, num_bytes=np.zeros(3), edges=(), wires=[((0, 1, 2), 1e15)])
+    found = solve_free(problem, budget_seconds=1.0)
+    assert (found.seconds, found.stop) == (3.0, Stop.PROVED)
+
+
+def test_ctrl_c_keeps_the_best_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bounding, "run", interrupt)
+    found = solve_free(chain(12, 3, 0.1), budget_seconds=60.0)
+    assert found.stop is Stop.LIMIT
+    assert found.statistics["interrupted"] == 1.0
+    check(chain(12, 3, 0.1), found)
 
 
 def test_a_start_that_breaks_memory_is_refused() -> None:

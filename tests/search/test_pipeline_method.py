@@ -25,7 +25,7 @@ from meshwright.search.partition.split import solve_split
 from meshwright.search.pipedream import pipedream
 from meshwright.search.pipeline.block import find_blocks
 from meshwright.search.pipeline.cutter import Options
-from meshwright.search.pipeline.pipeline import pipeline, warm_kernels
+from meshwright.search.pipeline.pipeline import pipeline, warm_clusters, warm_splits
 from meshwright.search.warm import small_cluster, small_step
 from meshwright.simulate.simulate import simulate
 
@@ -237,7 +237,9 @@ def test_every_part_of_the_search_can_be_left_out(options: Options) -> None:
 
 
 def test_kernels_are_compiled_on_a_small_step() -> None:
-    warm_kernels(make_instance(small_step(), small_cluster()))
+    instance = make_instance(small_step(), small_cluster())
+    warm_splits(instance)
+    warm_clusters(instance)
 
 
 def test_interleaved_stages_save_memory_against_gpipe_and_time_against_1f1b() -> None:

@@ -19,7 +19,7 @@ def test_the_small_step_is_large_enough_for_several_levels() -> None:
 @pytest.mark.slow  # compiles for about 20 s
 def test_the_program_leaves_the_searches_kernels_in_the_cache(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    methods = ["placement", "pipeline", "mcmc"]
+    methods = ["placement", "pipeline", "later"]
     command = [sys.executable, "-m", "meshwright.search.warm", *methods]
     done = subprocess.run(command, env=environment, capture_output=True, timeout=300, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
@@ -30,5 +30,6 @@ def test_the_program_leaves_the_searches_kernels_in_the_cache(tmp_path: Path) ->
         "window_solve._solve_window",
         "heft._place_all",
         "grow.advance",
+        "probe.probe",
         "parmesan._cluster",
     } <= kernels

@@ -21,8 +21,6 @@ from meshwright.search.consecutive import consecutive
 from meshwright.search.heft import heft
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import refuse
-from meshwright.search.mapping.problem import links_differ
-from meshwright.search.mapping.warm import compile_mapping
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.pipedream import pipedream
@@ -107,7 +105,7 @@ def find_plan(
     for count in microbatches:
         if not 1 <= count <= 1_000_000:
             raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
-    _compile_kernels(method, cluster)
+    _compile_kernels(method)
     started = perf_counter()
     report = progress or (lambda _: None)
     reason = memory_bound(graph, cluster)
@@ -137,7 +135,7 @@ def _find_method(name: str, microbatches: Sequence[int]) -> Method:
     return _SEARCHES[name]
 
 
-def _compile_kernels(method: str, wanted: Cluster) -> None:
+def _compile_kernels(method: str) -> None:
     """Run the methods on a small step, so that compilation is not searching."""
     graph, cluster = small_step(), small_cluster()
     methods = _named(method)
@@ -145,9 +143,7 @@ def _compile_kernels(method: str, wanted: Cluster) -> None:
         # What programs are lowered and simulated by first: the others are compiled beside it.
         place = [cluster.devices[0].name]
         simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
-        if "pipeline" in methods and links_differ(wanted.bandwidth):
-            compile_mapping()
-        for name in methods:
+        for name in sorted(methods, key="placement".__eq__):  # which is compiled beside, last
             _SEARCHES[name](graph, cluster, budget_seconds=0.01)
 
 

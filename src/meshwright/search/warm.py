@@ -1,9 +1,12 @@
 """Compiles the searches' own kernels; run as a program by a first plan, on a second core.
 
-Lowering and simulation, and mappings, take as long to compile as the other searches together: the
-two go side by side.
+Lowering and simulation take as long to compile as the searches: the two go side by side. What
+pipelines need last, and only for wide graphs (clustering) or where links differ (mapping), is left
+to a process that nobody waits for.
 """
 
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -12,8 +15,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.search.instance import make_instance
-from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
-from meshwright.search.pipeline.pipeline import warm_kernels
+from meshwright.search.mapping.warm import compile_mapping
+from meshwright.search.pipeline.pipeline import warm_clusters, warm_splits
 from meshwright.search.placement.search import search_rounds
 from meshwright.search.window import window_bound
 
@@ -47,18 +50,32 @@ def small_step() -> Graph:
     return builder.finish()
 
 
+LATER = "later"
+"""Stands for the kernels that pipelines need last, and not on every cluster or graph."""
+
+
 def main(methods: Sequence[str]) -> None:
-    """Compile what these methods need besides lowering and simulation, the slowest first."""
+    """Compile what takes longest of these methods, besides lowering and simulation, in the order of
+    need; the rest is compiled where it is needed."""
     instance = make_instance(small_step(), small_cluster())
+    window_bound(instance)  # which every answer has
+    if "pipeline" in methods:
+        warm_splits(instance)
     if "placement" in methods:
         next(search_rounds(instance, instance.cluster.memory_bytes, 0, lambda: False))
-        window_bound(instance)
-    if "pipeline" in methods:
-        warm_kernels(instance)
-    if "mcmc" in methods:
-        first = first_placement(instance)
-        assert first is not None, "a CPU can run every op of the small step"
-        Walk(instance, first, 0, DEFAULT_BETA)
+    if LATER in methods:
+        os.nice(19)
+        warm_clusters(instance)
+        compile_mapping()
+    elif "pipeline" in methods:
+        nowhere = subprocess.DEVNULL
+        subprocess.Popen(
+            [sys.executable, "-m", "meshwright.search.warm", LATER],
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
+        )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,13 @@ from meshwright.search.partition.lattice import (
     successors,
     wires_of_nodes,
 )
-from meshwright.search.partition.pool import Pools, Prices, find_prices, make_pools
+from meshwright.search.partition.pool import (
+    Pools,
+    Prices,
+    find_prices,
+    make_pools,
+    slowest_node_seconds,
+)
 from meshwright.search.partition.problem import Floats, Ints, SplitProblem
 
 _WORK = 2_000_000
@@ -63,8 +69,7 @@ class Chains:
     @property
     def first_bound(self) -> float:
         """What no split can be below, known before any search."""
-        usable = [kind.seconds for kind in self._problem.kinds if kind.count >= kind.width]
-        return max(self.prices.bound_seconds, float(np.min(usable, axis=0).max(initial=0.0)))
+        return max(self.prices.bound_seconds, slowest_node_seconds(self._problem))
 
     @property
     def stages_seen(self) -> int:

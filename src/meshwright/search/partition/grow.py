@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import compiled, inlined, outlined
 from meshwright.search.partition.lattice import has_node
 
 _SAFE = 1 + 1e-12
@@ -48,7 +48,7 @@ def advance(
             )  # fmt: skip
 
 
-@inlined
+@outlined
 def _find_uses(
     here: Any, kinds: Any, pools: Any, weights: Any, limit: Any, table: Any, uses: Any
 ) -> Any:
@@ -73,7 +73,7 @@ def _find_uses(
     return num_uses, least
 
 
-@inlined
+@outlined
 def _grow_stages(
     here: Any, lattice: Any, graph: Any, wires: Any, kinds: Any, pools: Any, weights: Any,
     held: Any, limit: Any, table: Any, state: Any, stage: Any, uses: Any, num_uses: Any, least: Any,
@@ -136,7 +136,7 @@ def _grow_stages(
         at += 1
 
 
-@inlined
+@outlined
 def _empty_stage(here: Any, lattice: Any, graph: Any, wires: Any, stage: Any) -> Any:
     """Prepare the stage without nodes; returns how many nodes are ready."""
     bits, step_start, step_node, _ = lattice

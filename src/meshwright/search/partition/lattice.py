@@ -68,6 +68,8 @@ def _gather(owner: Ints, value: Ints, count: int) -> Adjacency:
 
 def find_lattice(problem: SplitProblem, max_downsets: int) -> Lattice | None:
     """All downsets, breadth first; none where there are more than `max_downsets`."""
+    if max_downsets < 1:
+        return None
     after, before = successors(problem), predecessors(problem)
     words = max(1, -(-problem.num_nodes // _WORD))
     keys = np.random.default_rng(0).integers(1, 2**63, problem.num_nodes, dtype=np.int64)

@@ -1,5 +1,6 @@
 """Pools of devices, and prices of theirs that bound the largest load of a split from below."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,19 +24,38 @@ class Pools:
 
 def make_pools(problem: SplitProblem) -> Pools:
     """The pools of a problem's kinds."""
-    names = [kind.pool or kind.name for kind in problem.kinds]
-    order = list(dict.fromkeys(names))
-    counts = [problem.kinds[names.index(name)].count for name in order]
-    sizes = [count + 1 for count in counts]
+    counts = _pool_counts(problem)
+    names = list(counts)
+    sizes = [count + 1 for count in counts.values()]
     stride = np.concatenate(([1], np.cumprod(sizes)[:-1])).astype(np.int32)
-    uses = np.arange(int(np.prod(sizes)))
+    uses = np.arange(count_uses(problem))
     used = uses[:, None] // stride[None, :] % np.array(sizes)[None, :]
     return Pools(
-        counts=np.array(counts, dtype=np.int32),
-        pool_of_kind=np.array([order.index(name) for name in names], dtype=np.int32),
+        counts=np.array(list(counts.values()), dtype=np.int32),
+        pool_of_kind=np.array(
+            [names.index(kind.pool or kind.name) for kind in problem.kinds], dtype=np.int32
+        ),
         stride=stride,
         used=used.astype(np.int32),
     )
+
+
+def count_uses(problem: SplitProblem) -> int:
+    """How many numbers of devices by pool there are."""
+    return math.prod(count + 1 for count in _pool_counts(problem).values())
+
+
+def _pool_counts(problem: SplitProblem) -> dict[str, int]:
+    """The devices of each pool, no more than as many stages as nodes can take."""
+    counts: dict[str, int] = {}
+    widths: dict[str, int] = {}
+    for kind in problem.kinds:
+        name = kind.pool or kind.name
+        counts.setdefault(name, kind.count)
+        widths[name] = max(widths.get(name, 1), kind.width)
+    if problem.in_flight:  # a number for each device
+        return counts
+    return {name: min(each, widths[name] * problem.num_nodes) for name, each in counts.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +107,12 @@ def find_prices(problem: SplitProblem, pools: Pools) -> Prices:
                     best = trial
     bound = _bound(best, least, pools.counts)
     return Prices(of_pool=best, weight=_weights(best, least), bound_seconds=bound)
+
+
+def slowest_node_seconds(problem: SplitProblem) -> float:
+    """The seconds of the node that takes longest, each where it is fastest: no load is below."""
+    usable = [kind.seconds for kind in problem.kinds if kind.count >= kind.width]
+    return float(np.min(usable, axis=0).max(initial=0.0))
 
 
 def _weights(prices: Floats, least: Floats) -> Floats:

@@ -14,7 +14,7 @@ of searching.
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,11 +41,6 @@ class Kind:
     """Devices of the pool that one stage takes, its replicas; free splits know width 1 only."""
     pool: str = ""
     """Kinds of one pool share its devices; empty: a pool of its own."""
-
-    @property
-    def pays(self) -> bool:
-        """Whether a device pays for wires that are cut."""
-        return self.wire_share > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,6 +136,24 @@ def make_problem(
         wire_node=np.array([node for key in keys for node in key], dtype=np.int32),
         wire_seconds=np.array([costs[key] for key in keys], dtype=np.float64),
     )
+
+
+def without_misfits(problem: SplitProblem) -> SplitProblem:
+    """The same problem, where a kind without the memory for a node alone cannot run it: as true,
+    and seen by bounds that know nothing of memory."""
+    held = problem.bytes + min(problem.in_flight, default=0) * problem.saved_bytes
+    kinds = tuple(
+        replace(kind, seconds=np.where(held <= kind.memory_bytes, kind.seconds, np.inf))
+        for kind in problem.kinds
+    )
+    return replace(problem, kinds=kinds)
+
+
+def find_stuck_node(problem: SplitProblem) -> int:
+    """A node that no device can run, of a problem without misfits; -1 where there is none."""
+    usable = [kind.seconds for kind in problem.kinds if kind.count >= kind.width]
+    stuck = np.flatnonzero(~np.isfinite(usable).any(axis=0)) if usable else range(1)
+    return int(stuck[0]) if len(stuck) else -1
 
 
 def device_loads(

@@ -52,29 +52,32 @@ class Reduction:
 
 
 def memory_may_bind(problem: SplitProblem) -> bool:
-    """Whether all nodes together are too large for a device of some kind."""
+    """Whether all nodes together are too large for some device."""
     flights = max(problem.in_flight, default=0)
     total = problem.bytes.sum() + flights * problem.saved_bytes.sum()
-    return any(total > kind.memory_bytes for kind in problem.kinds)
+    return any(total > kind.memory_bytes for kind in problem.kinds if kind.count)
 
 
-def reduce_problem(problem: SplitProblem, *, ignore_memory: bool = False) -> Reduction:
+def reduce_problem(problem: SplitProblem, *, heavy: Iterable[int] = ()) -> Reduction:
     """Join and drop nodes until no rule applies.
 
-    `ignore_memory`: also nodes with bytes where memory may bind. Then the smaller problem's nodes
-    are too heavy, and its optimum may be above the original's.
+    `heavy`: nodes with bytes that may join others although memory may bind. The smaller problem's
+    nodes then hold the bytes of what joined them, and its optimum may be above the original's.
     """
     work = _Work(problem)
     bytes_matter = memory_may_bind(problem)
-    changed = True
-    while changed:
-        changed = False
-        for node in sorted(work.alive):
+    may_join = (problem.bytes + problem.saved_bytes == 0) | (not bytes_matter)
+    may_join[list(heavy)] = True
+    waiting = set(range(problem.num_nodes))
+    while waiting:  # rounds over what changed, in the order of numbers
+        near: set[int] = set()
+        for node in sorted(waiting):
             may_leave = not bytes_matter or work.is_light(node)
-            is_gone = may_leave and work.try_drop(node)
-            if not is_gone and (may_leave or ignore_memory):
-                is_gone = work.try_join(node)
-            changed = changed or is_gone
+            if may_leave and work.can_leave(node):
+                near |= work.drop(node)
+            elif may_join[node]:
+                near |= work.try_join(node)
+        waiting = near & work.alive
     return work.finish()
 
 
@@ -102,28 +105,33 @@ class _Work:
         """Whether a node, with what joined it, holds no bytes."""
         return bool(self._bytes[node] == 0 and self._saved[node] == 0)
 
-    def try_drop(self, node: int) -> bool:
-        """Let a node without seconds and wires leave, where that takes few edges in its place."""
+    def can_leave(self, node: int) -> bool:
+        """Whether a node has neither seconds nor wires, and few edges come in its place."""
         before, after = self._before[node], self._after[node]
         is_free = not self._wires[node] and not self._seconds[:, node].any()
         adds_few = len(before) * len(after) <= len(before) + len(after)
-        if not (is_free and adds_few and len(self.alive) > 1):
-            return False
+        return is_free and adds_few and len(self.alive) > 1
+
+    def drop(self, node: int) -> set[int]:
+        """Let a node leave; returns the nodes that may have become ready to join or leave."""
+        before, after = self._before[node], self._after[node]
         self._leave(node, before, after)
         self._steps.append(
             _Step(node=node, into=-1, before=tuple(sorted(before)), after=tuple(sorted(after)))
         )
-        return True
+        return before | after
 
-    def try_join(self, node: int) -> bool:
-        """Let a node join its only predecessor or successor, where no device gets busier."""
+    def try_join(self, node: int) -> set[int]:
+        """Let a node join its only predecessor or successor, where no device gets busier; returns
+        the nodes that may have become ready to join or leave, none where it did not join."""
         for neighbours in (self._before[node], self._after[node]):
             if len(neighbours) == 1:
                 (other,) = neighbours
                 if self._may_join(node, other):
                     self._join(node, other)
-                    return True
-        return False
+                    near = {other} | self._before[other] | self._after[other]
+                    return near.union(*self._wires[other])
+        return set()
 
     def _may_join(self, node: int, other: int) -> bool:
         wires = self._wires[node]

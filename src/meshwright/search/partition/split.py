@@ -1,34 +1,64 @@
-"""The best contiguous split of a graph over devices, with a proof where there is time for one."""
+"""The best contiguous split of a graph over devices, with a proof where there is time for one.
+
+Chooses what to search in: the downsets of the graph made smaller; of the graph without the bytes of
+nodes that are joined, where memory may bind; or windows around the borders of a split, where there
+are too many downsets.
+"""
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
 
+from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.downset import Chains
+from meshwright.search.partition.free.anneal import Annealing
+from meshwright.search.partition.free.bound import Bounding
+from meshwright.search.partition.free.line import line_up
+from meshwright.search.partition.improve import Improvement
 from meshwright.search.partition.lattice import Lattice, find_lattice
+from meshwright.search.partition.pool import (
+    count_uses,
+    find_prices,
+    make_pools,
+    slowest_node_seconds,
+)
 from meshwright.search.partition.problem import (
     Ints,
     SplitProblem,
     device_loads,
+    find_stuck_node,
     fits_memory,
+    without_misfits,
 )
 from meshwright.search.partition.reduce import Reduction, memory_may_bind, reduce_problem
+from meshwright.search.partition.rise import ROUNDING, Rise, Stages
 
 MAX_DOWNSETS = 1_000_000
-"""Downsets that are enumerated: about half a gigabyte with six devices and 1,000 nodes."""
-
-_STEPS = (0.02, 0.06, 0.15, 0.4, 1.0, 3.0)
-"""How far above the bound the limit of the dynamic programme is set, in turn: the lower it is, the
-less is left to look at, and a limit without a split is a proven bound."""
-
-_TOLERANCE = 1e-10
-"""Relative: splits that are better by less than this are not looked for."""
-
-_ROUNDING = 1e-9
-"""Relative: by how much sums in another order may differ."""
+"""Downsets that are enumerated, at most."""
+_MAX_BYTES = 2e9
+"""Of the tables over downsets."""
+_MAX_USES = 20_000_000
+"""Nodes times numbers of devices by pool."""
+_MANY_DOWNSETS, _SECONDS_PER_DOWNSET = 10_000, 2e-5
+"""Where there are more, a good split is looked for before all are searched, for so long: about a
+tenth of what the search takes, more of which a lower limit saves."""
+_SHORT_SHARE, _LONG_SHARE = 0.15, 0.5
+"""Of the time, for better splits: before the search among all downsets, and instead of it."""
+_MANY_TIMES = 8
+"""More downsets: so many that nodes are joined without their bytes first."""
+_FIT_WALKS, _FIT_STEPS_PER_NODE = 3, 1000
+"""Walks from a split that is too full."""
+_BOUND_SHARE = 0.5
+"""Of the time that is left then, for the bound by prices of nodes."""
+_BOUND_SLICES, _IDLE_SLICES = 12, 3
+"""Parts of that; it ends after so many without a higher bound."""
+_BOUND_WORK_PER_SECOND = 4e7
+"""Units of the bound's work (one core of a server, 2026-11-15)."""
+_BOUND_SECONDS_PER_NODE = 3e-3
+"""What it takes to begin with the bound (same machine)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,52 +69,61 @@ class Split:
     """Numbered in the order of the pipeline; -1 where there is no split."""
     kind_of_stage: tuple[int, ...]
     seconds: float
-    """The largest load."""
+    """The largest load; infinity without a split."""
     bound_seconds: float
+    """No contiguous split has a lower one; infinity: there is none."""
     stop: Stop
     reason: str = ""
-    statistics: dict[str, float] = field(default_factory=dict)
+    """What is in the way where nothing fits."""
+    stuck_node: int = -1
+    """The node that no device can take, where that is the reason."""
+    statistics: Mapping[str, float] = field(default_factory=dict)
+    """Counts of the search; `interrupted` where Ctrl-C ended it."""
 
 
-def solve_split(problem: SplitProblem, *, budget_seconds: float = 10.0) -> Split:
+def solve_split(problem: SplitProblem, *, budget_seconds: float = 10.0, seed: int = 0) -> Split:
     """Stages that minimise the largest load, exactly where the graph has few downsets.
 
-    The problem is made smaller first. Where memory may bind, that keeps nodes with bytes apart; if
-    there are too many downsets then, they are joined all the same and the bound is of the problem
-    without their bytes.
+    Ctrl-C ends the search with the best split so far; before there is one, it is raised.
     """
-    until = perf_counter() + budget_seconds
-    reason = _refuse(problem)
-    if reason:
-        return _nothing(problem, reason)
-    reduction = reduce_problem(problem)
-    lattice = find_lattice(reduction.problem, MAX_DOWNSETS)
-    if lattice is None and memory_may_bind(problem):
-        return _solve_joined(problem, until)
-    return _solve_reduced(problem, reduction, lattice, until)
-
-
-def _refuse(problem: SplitProblem) -> str:
-    """Why no device can run some node, whatever the split."""
-    usable = [kind for kind in problem.kinds if kind.count >= kind.width]
-    if not usable:
-        return "there is no device"
-    flights = min(problem.in_flight, default=0)
-    held = problem.bytes + flights * problem.saved_bytes
-    can_run = np.array([np.isfinite(k.seconds) & (held <= k.memory_bytes) for k in usable])
-    stuck = np.flatnonzero(~can_run.any(axis=0))
-    if len(stuck):
-        most = max(kind.memory_bytes for kind in usable)
-        return (
-            f"node {stuck[0]} fits no device: it holds {held[stuck[0]]:.0f} bytes, the most that a "
-            f"device has is {most:.0f}"
-            if held[stuck[0]] > most
-            else f"no device can run node {stuck[0]}"
+    began = perf_counter()
+    if count_uses(problem) * problem.num_nodes > _MAX_USES:
+        raise InputError(
+            f"split: the numbers of devices by pool times the nodes must be at most {_MAX_USES}, "
+            f"got {problem.num_devices} devices and {problem.num_nodes} nodes"
         )
-    return ""
+    fitting = without_misfits(problem)
+    if not any(kind.count >= kind.width for kind in problem.kinds):
+        return _no_split(problem, "there is no device", math.inf)
+    stuck = find_stuck_node(fitting)
+    if stuck >= 0:
+        reason = _describe_stuck(problem, stuck)
+        return replace(_no_split(problem, reason, math.inf), stuck_node=stuck)
+    solver = _Solver(fitting, began, budget_seconds, seed)
+    try:
+        solver.run()
+    except KeyboardInterrupt:
+        if not math.isfinite(solver.seconds):
+            raise
+        solver.statistics["interrupted"] = 1.0
+    return solver.answer()
 
 
-def _nothing(problem: SplitProblem, reason: str, bound: float = math.inf) -> Split:
+def _describe_stuck(problem: SplitProblem, node: int) -> str:
+    usable = [kind for kind in problem.kinds if kind.count >= kind.width]
+    held = problem.bytes + min(problem.in_flight, default=0) * problem.saved_bytes
+    most = max(kind.memory_bytes for kind in usable)
+    if held[node] > most:
+        return (
+            f"node {node} fits no device: it holds {held[node]:.0f} bytes, the most that a device "
+            f"has is {most:.0f}"
+        )
+    if any(np.isfinite(kind.seconds[node]) for kind in usable):
+        return f"node {node} holds {held[node]:.0f} bytes and fits no device that can run it"
+    return f"no device can run node {node}"
+
+
+def _no_split(problem: SplitProblem, reason: str, bound: float) -> Split:
     return Split(
         stage_of_node=np.full(problem.num_nodes, -1, dtype=np.int32),
         kind_of_stage=(),
@@ -95,128 +134,193 @@ def _nothing(problem: SplitProblem, reason: str, bound: float = math.inf) -> Spl
     )
 
 
-def _solve_joined(problem: SplitProblem, until: float) -> Split:
-    """Where there are too many downsets to keep nodes apart for the sake of their bytes.
+class _Solver:
+    """One problem, the best split of all its nodes and the highest bound."""
 
-    Without the bytes of what was joined, the optimum bounds the problem's from below, and is its
-    optimum where it happens to fit.
-    """
-    reduction = reduce_problem(problem, ignore_memory=True)
-    lattice = find_lattice(reduction.problem, MAX_DOWNSETS)
+    def __init__(self, problem: SplitProblem, began: float, budget: float, seed: int) -> None:
+        self._problem, self._seed = problem, seed
+        self._budget, self._until = budget, began + budget
+        self._stage_of_node: Ints = np.empty(0, dtype=np.int32)
+        self._kind_of_stage: tuple[int, ...] = ()
+        self.seconds, self._bound = math.inf, 0.0
+        self.statistics: dict[str, float] = {"stages_seen": 0.0}
+
+    @property
+    def _is_settled(self) -> bool:
+        return self.seconds <= self._bound * (1 + ROUNDING) or math.isinf(self._bound)
+
+    def answer(self) -> Split:
+        """The best split, or that there is none."""
+        if not math.isfinite(self.seconds):
+            reason = "no split into contiguous stages fits the memory"
+            reason += "" if self._is_settled else ", of those that were looked at"
+            nothing = _no_split(self._problem, reason, self._bound)
+            return replace(nothing, statistics=self.statistics)
+        return Split(
+            stage_of_node=self._stage_of_node,
+            kind_of_stage=self._kind_of_stage,
+            seconds=self.seconds,
+            bound_seconds=min(self._bound, self.seconds),
+            stop=Stop.PROVED if self._is_settled else Stop.LIMIT,
+            statistics=self.statistics,
+        )
+
+    def run(self) -> None:
+        """Search until the best split is proved or the time is up."""
+        prices = find_prices(self._problem, make_pools(self._problem))
+        self._bound = max(prices.bound_seconds, slowest_node_seconds(self._problem))
+        reduction = reduce_problem(self._problem)
+        improvement = Improvement(reduction.problem, self._until, self._seed)
+        self._improve(reduction, improvement, 0.0)
+        if memory_may_bind(self._problem):
+            self._join_lazily(reduction.problem)
+        if self._is_settled:
+            return
+        lattice = self._find_lattice(reduction.problem)
+        if lattice is None:
+            self._improve(reduction, improvement, _LONG_SHARE * self._budget)
+            self._raise_bound(reduction.problem, improvement.best)
+            self._improve(reduction, improvement, math.inf)
+            return
+        if lattice.num_downsets > _MANY_DOWNSETS:
+            seconds = lattice.num_downsets * _SECONDS_PER_DOWNSET
+            self._improve(reduction, improvement, min(_SHORT_SHARE * self._budget, seconds))
+        self._search_all(reduction, reduction.problem, lattice, proves=True)
+
+    def _find_lattice(self, problem: SplitProblem) -> Lattice | None:
+        """All downsets of a smaller problem; none where their tables would be too large."""
+        bytes_each = problem.num_nodes / 8 + 14 * count_uses(problem) + 100
+        lattice = find_lattice(problem, min(MAX_DOWNSETS, int(_MAX_BYTES / bytes_each)))
+        self.statistics["nodes"] = float(problem.num_nodes)
+        self.statistics["downsets"] = float(lattice.num_downsets) if lattice else math.inf
+        return lattice
+
+    def _join_lazily(self, apart: SplitProblem) -> None:
+        """Join nodes with bytes where that makes no device busier.
+
+        With the bytes of what joined others, the smaller problem's splits fit the memory; without
+        them, its optimum bounds the problem's from below, and is its optimum where it fits. Where
+        it does not, some of the nodes that are too much stay apart from then on. Ends where there
+        are few downsets, or not many more, with all of these nodes apart.
+        """
+        problem = self._problem
+        heavy = set(np.flatnonzero(problem.bytes + problem.saved_bytes).tolist())
+        while not self._is_settled and perf_counter() < self._until:
+            reduction = reduce_problem(problem, heavy=heavy)
+            joined = {node for node in heavy if reduction.node_of[node] < 0}
+            lattice = self._find_lattice(reduction.problem) if joined else None
+            if lattice is None:
+                return
+            few = max(_MANY_DOWNSETS, _MANY_TIMES * lattice.num_downsets)
+            if find_lattice(apart, few) is not None:
+                return
+            self._search_all(reduction, reduction.problem, lattice, proves=False)
+            light = _without_joined(problem, reduction)
+            found = self._search_all(reduction, light, lattice, proves=True)
+            if found is None:
+                return
+            if not self._is_settled:
+                self._make_fit(found)
+            heavy = joined - _find_surplus(problem, found, joined)
+
+    def _make_fit(self, found: Stages) -> None:
+        """Look near a split that is too full for one that is not."""
+        problem, kinds = self._problem, found.kind_of_stage
+        if len(problem.in_flight) not in (0, len(kinds)):
+            return  # stages are numbered from the last one, devices from the first
+        line = range(problem.num_nodes)
+        walks = Annealing(problem, kinds, found.stage_of_node, line, self._seed, in_order=True)
+        for _ in range(_FIT_WALKS):
+            walks.run(_FIT_STEPS_PER_NODE * problem.num_nodes)
+        if walks.fits:
+            self._keep(walks.best, kinds)
+
+    def _search_all(
+        self, reduction: Reduction, smaller: SplitProblem, lattice: Lattice, *, proves: bool
+    ) -> Stages | None:
+        """Search among all downsets of a smaller problem for a split below the best; return it with
+        the stages of all nodes. `proves`: what bounds its splits bounds the problem's."""
+        rise = Rise(
+            smaller,
+            lattice,
+            self._until,
+            most_seconds=self.seconds,
+            bound_seconds=self._bound,
+        )
+        try:
+            rise.run()
+        finally:
+            self.statistics["stages_seen"] += rise.stages_seen
+            found = None if rise.best is None else self._offer(reduction, rise.best)
+            if proves:
+                self._bound = max(self._bound, rise.bound_seconds)
+        return found
+
+    def _improve(self, reduction: Reduction, improvement: Improvement, seconds: float) -> None:
+        """Look for a better split for about so many seconds."""
+        seen = improvement.stages_seen
+        try:
+            improvement.run(seconds, self._bound * (1 + ROUNDING))
+        finally:
+            self.statistics["stages_seen"] += improvement.stages_seen - seen
+            if improvement.best is not None:
+                self._offer(reduction, improvement.best)
+
+    def _raise_bound(self, smaller: SplitProblem, best: Stages | None) -> None:
+        """No contiguous split is below what is proved of free ones."""
+        is_free = all(kind.width == 1 and not kind.pool for kind in smaller.kinds)
+        left = self._until - perf_counter() - _BOUND_SECONDS_PER_NODE * smaller.num_nodes
+        if best is None or not is_free or best.seconds <= 0 or left <= 0:
+            return
+        bounding = Bounding(smaller, line_up(smaller), best.seconds)
+        work = int(_BOUND_SHARE * left * _BOUND_WORK_PER_SECOND / _BOUND_SLICES)
+        idle = 0
+        for _ in range(_BOUND_SLICES):
+            if perf_counter() > self._until or self._is_settled or idle == _IDLE_SLICES:
+                return
+            bounding.run(best.stage_of_node, best.kind_of_stage, work)
+            idle = 0 if bounding.seconds > self._bound else idle + 1
+            self._bound = max(self._bound, bounding.seconds)
+
+    def _offer(self, reduction: Reduction, found: Stages) -> Stages:
+        """Keep a split of a smaller problem if it fits and is better; it with all nodes' stages."""
+        stage_of_node = reduction.restore(found.stage_of_node)
+        seconds = self._keep(stage_of_node, found.kind_of_stage)
+        assert seconds <= found.seconds * (1 + ROUNDING), "a reduction makes no device busier"
+        return replace(found, stage_of_node=stage_of_node, seconds=seconds)
+
+    def _keep(self, stage_of_node: Ints, kinds: tuple[int, ...]) -> float:
+        """Keep a split of all nodes if it fits and is better; returns its largest load."""
+        loads = device_loads(self._problem, stage_of_node, kinds)
+        seconds = float(loads.max(initial=0.0))
+        if seconds < self.seconds and fits_memory(self._problem, stage_of_node, kinds):
+            self._stage_of_node, self._kind_of_stage = stage_of_node, kinds
+            self.seconds = seconds
+        return seconds
+
+
+def _without_joined(problem: SplitProblem, reduction: Reduction) -> SplitProblem:
+    """A reduction's problem whose nodes hold the bytes of no node that joined them."""
     stayed = np.flatnonzero(reduction.node_of >= 0)
     held, saved = np.zeros(len(stayed)), np.zeros(len(stayed))
     held[reduction.node_of[stayed]] = problem.bytes[stayed]
     saved[reduction.node_of[stayed]] = problem.saved_bytes[stayed]
-    light = replace(reduction.problem, bytes=held, saved_bytes=saved)
-    relaxed = _solve_reduced(problem, replace(reduction, problem=light), lattice, until)
-    if relaxed.stop is Stop.INFEASIBLE:
-        return relaxed
-    if fits_memory(problem, relaxed.stage_of_node, relaxed.kind_of_stage):
-        return relaxed
-    heavy = _solve_reduced(problem, reduction, lattice, until)
-    bound = relaxed.bound_seconds
-    if heavy.stop is Stop.INFEASIBLE:
-        return replace(heavy, bound_seconds=bound)
-    is_proved = heavy.seconds <= bound * (1 + _ROUNDING)
-    return replace(heavy, bound_seconds=bound, stop=Stop.PROVED if is_proved else Stop.LIMIT)
+    return replace(reduction.problem, bytes=held, saved_bytes=saved)
 
 
-def _solve_reduced(
-    problem: SplitProblem, reduction: Reduction, lattice: Lattice | None, until: float
-) -> Split:
-    """A split along one order of the nodes first, which limits the search among all downsets."""
-    smaller = reduction.problem
-    search = _Search(_as_chain(smaller), None, until)
-    search.run()
-    if lattice is not None:
-        search = _Search(smaller, lattice, until, start=search)
-        search.run()
-    statistics = {
-        "nodes": float(smaller.num_nodes),
-        "downsets": float(lattice.num_downsets) if lattice is not None else math.inf,
-        "stages_seen": float(search.stages_seen),
-    }
-    bound = search.bound if lattice is not None else search.first_bound
-    if not math.isfinite(search.seconds):
-        reason = "no split of this graph into contiguous stages was found that fits the memory"
-        return replace(_nothing(problem, reason, bound), statistics=statistics)
-    stage = reduction.restore(search.stage_of_node)
-    seconds = float(device_loads(problem, stage, search.kind_of_stage).max())
-    assert seconds <= search.seconds * (1 + _ROUNDING), "a reduction makes no device busier"
-    is_proved = seconds <= bound * (1 + _ROUNDING)
-    return Split(
-        stage_of_node=stage,
-        kind_of_stage=search.kind_of_stage,
-        seconds=seconds,
-        bound_seconds=min(bound, seconds),
-        stop=Stop.PROVED if is_proved else Stop.LIMIT,
-        statistics=statistics,
-    )
-
-
-def _as_chain(problem: SplitProblem) -> SplitProblem:
-    """The same nodes in the order of their numbers: one downset more than nodes."""
-    order = np.arange(problem.num_nodes, dtype=np.int32)
-    return replace(problem, edge_source=order[:-1], edge_target=order[1:])
-
-
-def _largest_load(problem: SplitProblem) -> float:
-    """What no device's load can exceed."""
-    wires = float(problem.wire_seconds.sum())
-    return (1 + _ROUNDING) * max(
-        float(kind.seconds[np.isfinite(kind.seconds)].sum()) + kind.wire_share * wires
-        for kind in problem.kinds
-    )
-
-
-class _Search:
-    """The dynamic programme under rising limits, and the best split so far."""
-
-    def __init__(
-        self,
-        problem: SplitProblem,
-        lattice: Lattice | None,
-        until: float,
-        start: "_Search | None" = None,
-    ) -> None:
-        if lattice is None:
-            lattice = find_lattice(problem, problem.num_nodes + 1)
-            assert lattice is not None, "a chain has one downset more than nodes"
-        self._chains, self._until = Chains(problem, lattice), until
-        self.bound = self.first_bound = self._chains.first_bound
-        self._ceiling = _largest_load(problem)
-        self.seconds: float = start.seconds if start else math.inf
-        self.stage_of_node: Ints = start.stage_of_node if start else np.empty(0, dtype=np.int32)
-        self.kind_of_stage: tuple[int, ...] = start.kind_of_stage if start else ()
-        self._stages_before = start.stages_seen if start else 0
-
-    @property
-    def stages_seen(self) -> int:
-        """Stages that were looked at."""
-        return self._stages_before + self._chains.stages_seen
-
-    def run(self) -> None:
-        """Search until the best split is proved or the time is up."""
-        for step in (*_STEPS, math.inf):
-            most = min(self.seconds * (1 - _TOLERANCE), self._ceiling)
-            limit = min(self.first_bound * (1 + step), most) if self.first_bound > 0 else most
-            if limit < self.bound:
-                continue
-            self._chains.start()
-            is_done = self._advance(limit)
-            seconds, stage_of_node, kind_of_stage = self._chains.result()
-            if seconds < self.seconds:
-                self.seconds = seconds
-                self.stage_of_node, self.kind_of_stage = stage_of_node, kind_of_stage
-            if not is_done:
-                return
-            if math.isfinite(seconds) or limit >= most:
-                self.bound = self.seconds
-                return
-            self.bound = max(self.bound, limit)
-
-    def _advance(self, limit: float) -> bool:
-        while not self._chains.advance(limit):
-            if perf_counter() > self._until:
-                return False
-        return True
+def _find_surplus(problem: SplitProblem, found: Stages, joined: Collection[int]) -> set[int]:
+    """Of the nodes that were counted without their bytes, the largest of every stage that is too
+    full, as many as would have shown it."""
+    flights = problem.in_flight[len(problem.in_flight) - len(found.kind_of_stage) :]
+    surplus: set[int] = set()
+    for stage, kind in enumerate(found.kind_of_stage):
+        held = problem.bytes + (flights[stage] if flights else 0) * problem.saved_bytes
+        inside = np.flatnonzero(found.stage_of_node == stage).tolist()
+        over = held[inside].sum() - problem.kinds[kind].memory_bytes
+        if over <= 0:
+            continue
+        # What is left without the smallest is still too much.
+        unseen = sorted((node for node in inside if node in joined), key=lambda v: (held[v], v))
+        sums = np.cumsum(held[unseen])
+        surplus |= set(unseen[int(np.searchsorted(sums, over)) :])
+    return surplus

@@ -27,6 +27,8 @@ from meshwright.search.partition.problem import Floats, Ints, Kind, SplitProblem
 
 ACCELERATOR, CPU = 0, 1
 """The kinds of devices, in the order of the problem's."""
+_MOST = 1e30
+"""Milliseconds or bytes: beyond, powers of loads overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,6 +49,7 @@ def read_throughput(data: bytes, where: str, *, contiguous: bool) -> Throughput:
     for node in document.nodes:
         check_node(node, where)
     pairs, costs = join_edges(document.edges, numbers, where)
+    _refuse_overflow(document, costs, where)
     is_backward = [bool(node.is_backward_node) for node in document.nodes]
     for u, v in pairs:
         if is_backward[u] and not is_backward[v]:
@@ -96,16 +99,22 @@ def _kinds(document: Document, node_of_op: list[int], where: str) -> list[Kind]:
     cpus = 1 if document.num_cpus is None else document.num_cpus
     if cpus < 0:
         raise InputError(f"{where}: maxCPUs must be at least 0, got {cpus}")
+    num_nodes = max(node_of_op) + 1  # more devices than nodes stay empty
     on_accelerator = [_accelerator_seconds(node) for node in document.nodes]
     on_cpu = [node.cpu_latency / 1e3 for node in document.nodes]
     return [
         Kind(
             name="accelerator",
-            count=count,
+            count=min(count, num_nodes),
             seconds=_sums(node_of_op, on_accelerator),
             memory_bytes=memory_bytes,
         ),
-        Kind(name="cpu", count=cpus, seconds=_sums(node_of_op, on_cpu), wire_share=0.0),
+        Kind(
+            name="cpu",
+            count=min(cpus, num_nodes),
+            seconds=_sums(node_of_op, on_cpu),
+            wire_share=0.0,
+        ),
     ]
 
 
@@ -115,6 +124,21 @@ def _sums(labels: list[int], values: list[float]) -> Floats:
 
 def _accelerator_seconds(node: Node) -> float:
     return node.fpga_latency / 1e3 if node.supported_on_fpga else math.inf
+
+
+def _refuse_overflow(document: Document, costs: dict[int, float], where: str) -> None:
+    """All loads are sums of some of these."""
+    nodes = document.nodes
+    for name, values in (
+        ("cpuLatency", [node.cpu_latency for node in nodes]),
+        ("fpgaLatency and cost", [*(node.fpga_latency for node in nodes), *costs.values()]),
+        ("size", [node.size for node in nodes]),
+    ):
+        if not sum(values) < _MOST:
+            raise InputError(
+                f"{where}: {name} of all nodes must add up to less than {_MOST:g}, got "
+                f"{sum(values):g}"
+            )
 
 
 def _refuse_cycles(num_ops: int, pairs: list[tuple[int, int]], where: str) -> None:

@@ -87,10 +87,19 @@ def _useful_devices(instance: Instance) -> Ints:
     return np.flatnonzero(can_run.any(axis=0)).astype(np.int32)
 
 
-def warm_kernels(instance: Instance) -> None:
-    """Compile what the search needs besides lowering, simulation and mapping, on a small step."""
+def warm_splits(instance: Instance) -> None:
+    """Compile what cutting a small step into stages needs."""
+    _cut_once(instance, Options(num_clusters=0))
+
+
+def warm_clusters(instance: Instance) -> None:
+    """Compile what clustering a small step before that needs."""
+    _cut_once(instance, Options(num_clusters=8, weights=(1.0,)))
+
+
+def _cut_once(instance: Instance, options: Options) -> None:
     prices = Prices(instance)
-    cutter = Cutter(prices, find_blocks(instance.graph), Options(num_clusters=8, weights=(1.0,)))
+    cutter = Cutter(prices, find_blocks(instance.graph), options)
     for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
         for sketch in cutter.sketches([shape], 0.0):
             problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())

@@ -1,10 +1,11 @@
-"""Looks for good free splits: walks from the best split known, hot and cold, short and long moves.
+"""Looks for good splits: walks from the best split known, hot and cold, short and long moves.
 
 Knows nothing of bounds. Work is counted, not timed: the same seed and number of steps give the same
 split.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from meshwright.search.partition.free.walk import (
     WIRE,
     walk,
 )
+from meshwright.search.partition.lattice import predecessors, successors
 from meshwright.search.partition.problem import Ints, SplitProblem, device_loads, fits_memory
 
 _WALKS = (
@@ -31,12 +33,16 @@ _WALKS = (
 )
 """Walks in turn: the logarithm of the energy's power, the first temperature, the mean number of
 nodes in a clump, and the share of moves that ignore the wires."""
+_NONE = np.zeros(0, dtype=np.int32)
 _COLD = 1e-4
 """The last temperature; a device at the scale has energy 1."""
 
 
 class Annealing:
-    """Free splits of one problem on given devices; every round improves `best` or leaves it."""
+    """Splits of one problem on given devices; every round improves `best` or leaves it.
+
+    Free ones, or, `in_order`, only those where edges never lead to an earlier device.
+    """
 
     def __init__(
         self,
@@ -45,10 +51,15 @@ class Annealing:
         start: Sequence[int] | Ints,
         layout: Sequence[int],
         seed: int,
+        *,
+        in_order: bool = False,
     ) -> None:
         self._problem = problem
+        ordered = problem if in_order else replace(problem, edge_source=_NONE, edge_target=_NONE)
+        after, before = successors(ordered), predecessors(ordered)
+        self._order = after.start, after.node, before.start, before.node
         self._kind_of_device = tuple(kind_of_device)
-        self._random = np.array([seed], dtype=np.uint64)
+        self._random = np.array([seed % 2**64], dtype=np.uint64)
         self._nodes = np.zeros(problem.num_nodes + 1, dtype=NODE)
         self._wires = np.zeros(problem.num_wires + 1, dtype=WIRE)
         self._devices = np.zeros(len(kind_of_device), dtype=DEVICE)
@@ -57,7 +68,7 @@ class Annealing:
         self._layout = np.array(layout, dtype=np.int64)
         self._picked = np.zeros(problem.num_nodes + 1, dtype=np.int64)
         self._numbers = np.zeros(5)
-        self._counts = np.zeros(3, dtype=np.int64)
+        self._counts = np.zeros(1, dtype=np.int64)
         self._round = 0
         self._fill_tables()
         self.best = np.array(start, dtype=np.int32)
@@ -102,8 +113,8 @@ class Annealing:
         numbers[COOLING] = (_COLD / hot) ** (1.0 / max(1, steps))
         walk(
             self._nodes, self._wires, self._devices, self._pins, self._node_wires, self._held,
-            self.seconds, self._layout, self._picked, numbers, self._counts, self._random,
-            squarings, mean, steps,
+            self.seconds, self._order, self._layout, self._picked, numbers, self._counts,
+            self._random, squarings, mean, steps,
         )  # fmt: skip
         return self.offer(self._nodes["best_device"][:-1])
 

@@ -12,6 +12,8 @@ from meshwright.search.partition.problem import Floats, SplitProblem
 
 Longs = npt.NDArray[np.int64]
 
+_MOST_LOAD = 2.0**50
+"""Units: more than any limit, and thousands add up to less than an integer holds."""
 DOWN = 1.0 - 1e-15
 """Seconds over units are rounded down even where the division rounded up."""
 _MOST_ORIGINS = 2**26
@@ -82,10 +84,11 @@ class Pricer:
 
 
 def whole_loads(seconds: Floats, unit: float) -> Longs:
-    """Seconds in units, rounded down; -1 for infinity."""
+    """Seconds in units, rounded down, also where they are beyond any limit; -1 for infinity."""
     is_finite = np.isfinite(seconds)
     loads = np.full(len(seconds), -1, dtype=np.int64)
-    loads[is_finite] = np.floor(seconds[is_finite] / unit * DOWN).astype(np.int64)
+    units = np.minimum(seconds[is_finite] / unit * DOWN, _MOST_LOAD)
+    loads[is_finite] = np.floor(units).astype(np.int64)
     return loads
 
 

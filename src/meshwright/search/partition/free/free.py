@@ -9,7 +9,7 @@ was measured does the clock end the search, five seconds and half the budget lat
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import numpy as np
@@ -21,7 +21,14 @@ from meshwright.search.partition.free.bound import Bounding
 from meshwright.search.partition.free.exact import solve_exactly
 from meshwright.search.partition.free.line import line_up
 from meshwright.search.partition.free.reduce import reduce_problem
-from meshwright.search.partition.problem import Ints, SplitProblem, device_loads, fits_memory
+from meshwright.search.partition.problem import (
+    Ints,
+    SplitProblem,
+    device_loads,
+    find_stuck_node,
+    fits_memory,
+    without_misfits,
+)
 
 _STEP_SECONDS = 2.5e-7
 """A step of a walk (one core of a server, 2026-11-15)."""
@@ -57,10 +64,12 @@ class FreeSplit:
     seconds: float
     """The largest load; infinity without a split."""
     bound_seconds: float
-    """No free split has a lower one."""
+    """No free split has a lower one; infinity: none fits."""
     stop: Stop
     reason: str = ""
     """What is in the way where nothing fits."""
+    stuck_node: int = -1
+    """The node that no device can take, where that is the reason."""
     search_seconds: float = 0.0
     statistics: Mapping[str, float] = field(default_factory=dict)
 
@@ -82,6 +91,8 @@ def solve_free(
 ) -> FreeSplit:
     """The best split found, never above `start`, and a proven bound.
 
+    Ctrl-C ends the search with the best split so far; before there is one, it is raised.
+
     `kind_of_device` numbers the devices of `start`; devices that it does not name come after them.
     Without it, devices are numbered kind by kind. Microbatches in flight belong to numbers.
     """
@@ -89,15 +100,21 @@ def solve_free(
     if not problem.num_nodes:
         return _empty_split(_number_devices(problem, kind_of_device))
     kinds = _number_devices(problem, kind_of_device)
-    reason = _find_obstacle(problem, kinds)
+    problem = without_misfits(problem)
+    reason, stuck = _find_obstacle(problem, kinds)
     if reason:
-        return _no_split(kinds, reason)
+        return replace(_no_split(kinds, reason, math.inf), stuck_node=stuck)
     given = _first_split(problem, kinds) if start is None else np.array(start, dtype=np.int32)
     _check_start(problem, kinds, given, is_given=start is not None)
     search = _Search(problem, kinds, given, seed)
-    search.run(budget_seconds, began + 1.5 * budget_seconds + _GRACE_SECONDS)
+    try:
+        search.run(budget_seconds, began + 1.5 * budget_seconds + _GRACE_SECONDS)
+    except KeyboardInterrupt:
+        if not search.fits:
+            raise
+        search.is_interrupted = True
     if not search.fits:
-        return _no_split(kinds, search.reason)
+        return _no_split(kinds, search.reason, search.bound_seconds)
     is_proved = search.seconds <= search.bound_seconds * (1 + _TOLERANCE)
     return FreeSplit(
         device_of_node=search.best,
@@ -122,6 +139,7 @@ class _Search:
         self.seconds = float(device_loads(problem, given, kinds).max(initial=0.0))
         self.bound_seconds = 0.0
         self.reason = "memory: no split was found that fits every device"
+        self.is_interrupted = False
         self._seed = seed
         reduced = reduce_problem(problem)
         self._small, self._node_of = reduced.problem, reduced.node_of
@@ -177,9 +195,10 @@ class _Search:
         self.bound_seconds = max(self.bound_seconds, exact.bound_seconds)
 
     def statistics(self) -> dict[str, float]:
-        """Counts."""
+        """Counts, and `interrupted` where Ctrl-C ended the search."""
         bounding = self._bounding
-        return {
+        interrupted = {"interrupted": 1.0} if self.is_interrupted else {}
+        return interrupted | {
             "nodes": float(self._small.num_nodes),
             "steps": float(self._walks.steps),
             "work": float(bounding.work) if bounding else 0.0,
@@ -235,22 +254,20 @@ def _number_devices(problem: SplitProblem, kind_of_device: Sequence[int] | None)
     return devices[: len(problem.in_flight)] if problem.in_flight else devices
 
 
-def _find_obstacle(problem: SplitProblem, kinds: tuple[int, ...]) -> str:
-    """Why no split can fit, where that is plain."""
+def _find_obstacle(problem: SplitProblem, kinds: tuple[int, ...]) -> tuple[str, int]:
+    """Why no split of a problem without misfits can fit, where that is plain, and the node that is
+    in the way or -1."""
     if not kinds:
-        return "devices: there is none"
+        return "there is no device", -1
     room = sum(problem.kinds[kind].memory_bytes for kind in kinds)
     if problem.bytes.sum() > room:
-        return (
+        reason = (
             f"memory: all nodes together hold {problem.bytes.sum():.0f} bytes, all devices have "
             f"{room:.0f}"
         )
-    can_run = np.zeros(problem.num_nodes, dtype=bool)
-    for kind in {problem.kinds[k] for k in kinds}:
-        can_run |= np.isfinite(kind.seconds) & (problem.bytes <= kind.memory_bytes)
-    if not can_run.all():
-        return f"node {int(np.argmin(can_run))}: no device can run and hold it"
-    return ""
+        return reason, -1
+    stuck = find_stuck_node(problem)
+    return ("", -1) if stuck < 0 else (f"node {stuck}: no device can run and hold it", stuck)
 
 
 def _check_start(
@@ -299,12 +316,12 @@ def _empty_split(kinds: tuple[int, ...]) -> FreeSplit:
     )
 
 
-def _no_split(kinds: tuple[int, ...], reason: str) -> FreeSplit:
+def _no_split(kinds: tuple[int, ...], reason: str, bound_seconds: float) -> FreeSplit:
     return FreeSplit(
         device_of_node=np.zeros(0, dtype=np.int32),
         kind_of_device=kinds,
         seconds=math.inf,
-        bound_seconds=0.0,
+        bound_seconds=bound_seconds,
         stop=Stop.INFEASIBLE,
         reason=reason,
     )

@@ -30,7 +30,6 @@ class Master:
         self._sets: dict[tuple[int, bytes], None] = {}
         self._rows: list[tuple[int, npt.NDArray[np.int64]]] = []
         self._solver: Any = None
-        self.solves = 0
 
     @property
     def num_sets(self) -> int:
@@ -64,7 +63,6 @@ class Master:
         what all nodes are; none where the solver fails."""
         if len(self._rows) > _MOST_ROWS:
             self._forget(centre)
-        self.solves += 1
         for is_fresh in (False, True):  # a warm start may end in trouble where a cold one does not
             if self._solver is None or is_fresh:
                 self._build()

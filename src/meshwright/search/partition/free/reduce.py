@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.search.partition.problem import Floats, Ints, Kind, SplitProblem, make_problem
+from meshwright.search.partition.reduce import memory_may_bind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,12 +40,6 @@ def reduce_problem(problem: SplitProblem) -> Reduced:
             return Reduced(problem=small, node_of=node_of)
         small = _contract(small, joined)
         node_of = joined[node_of]
-
-
-def memory_never_binds(problem: SplitProblem) -> bool:
-    """Whether all nodes together fit on every device."""
-    held = problem.bytes.sum() + max(problem.in_flight, default=0) * problem.saved_bytes.sum()
-    return all(held <= kind.memory_bytes for kind in problem.kinds if kind.count)
 
 
 def _contract(problem: SplitProblem, node_of: Ints) -> SplitProblem:
@@ -104,7 +99,7 @@ class _Rules:
             for node in pins:
                 self._wires_of[node].append(wire)
         holds_nothing = problem.bytes + problem.saved_bytes == 0
-        self._can_move = np.asarray(holds_nothing | memory_never_binds(problem))
+        self._can_move = np.asarray(holds_nothing | (not memory_may_bind(problem)))
         kinds = [kind for kind in problem.kinds if kind.count]
         seconds: Floats = np.array([kind.seconds for kind in kinds])
         self._takes_time: npt.NDArray[np.bool_] = np.greater(seconds.max(axis=0), 0)

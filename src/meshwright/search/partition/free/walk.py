@@ -1,9 +1,10 @@
-"""The compiled annealing of free splits: nodes, pairs, clumps and runs change devices.
+"""The compiled annealing of splits: nodes, pairs, clumps and runs change devices.
 
 Energy = sum over devices of (load / scale) ** power, a smooth stand-in for the largest load, so
 that a walk leaves plateaus where several devices are the busiest. The best split is kept by its
 largest load. Loads are adjusted wire by wire: when a node moves, only the device that it leaves and
-the one that it joins pay for other wires than before.
+the one that it joins pay for other wires than before. Where nodes have an order, devices are
+stages: no node may be on one before its predecessors' or after its successors'.
 """
 
 from typing import Any
@@ -48,17 +49,18 @@ DEVICE = np.dtype(
 BEST, SCALE, TEMPERATURE, COOLING, STRAY = range(5)
 """Places in the array of numbers: the best largest load, the scale of loads, the temperature, its
 factor a step, and the share of moves to a device that holds no neighbour."""
-STEPS, ACCEPTED, IMPROVED = range(3)
-"""Places in the array of counts."""
+STEPS = 0
+"""Place in the array of counts."""
 
 
 @compiled
 def walk(
     nodes: Any, wires: Any, devices: Any, pins: Any, node_wires: Any, held: Any, seconds: Any,
-    layout: Any, picked: Any, numbers: Any, counts: Any, random: Any, squarings: int, mean: float,
-    steps: int,
+    order: Any, layout: Any, picked: Any, numbers: Any, counts: Any, random: Any, squarings: int,
+    mean: float, steps: int,
 ) -> None:  # fmt: skip
-    """Try `steps` moves; `held[wire, device]` are pins, power = 2 ** squarings."""
+    """Try `steps` moves; `held[wire, device]` are pins, power = 2 ** squarings, `order` is what
+    comes after and what comes before each node."""
     num_nodes = len(nodes) - 1
     for device in range(len(devices)):
         devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
@@ -71,22 +73,14 @@ def walk(
         if source == target:
             continue
         picked[0] = first
-        num_picked = np.int64(1)
-        partner = np.int64(-1)
-        way = uniform(random)
-        if way < 0.25:
-            partner = below(random, num_nodes)
-            if nodes[partner].device != target:
-                continue
-        elif way < 0.5:
-            num_picked = _pick_clump(
-                nodes, wires, pins, node_wires, picked, random, counts[STEPS], mean
-            )
-        elif way < 0.6:
-            num_picked = _pick_run(nodes, layout, picked, random, target, mean)
-        if not _can_run(devices, seconds, picked, num_picked, target) or (
-            partner >= 0 and seconds[devices[source].kind, partner] == np.inf
-        ):
+        num_picked, partner = _pick(
+            nodes, wires, pins, node_wires, layout, picked, random, counts[STEPS], mean, target
+        )
+        if num_picked == 0 or not _can_run(devices, seconds, picked, num_picked, target):
+            continue
+        if partner >= 0 and seconds[devices[source].kind, partner] == np.inf:
+            continue
+        if num_picked == 1 and partner < 0 and not _is_in_order(nodes, order, first, target):
             continue
         before, overflow = _sums(devices)
         for p in range(num_picked):
@@ -102,10 +96,17 @@ def walk(
             devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
         after, new_overflow = _sums(devices)
         change = after - before
+        is_legal = True
+        for p in range(num_picked):
+            node = picked[p]
+            is_legal = is_legal and _is_in_order(nodes, order, node, nodes[node].device)
         # Metropolis; what fits the memory better is taken whatever it costs.
-        is_taken = new_overflow < overflow or (
-            new_overflow <= overflow
-            and (change <= 0.0 or uniform(random) < np.exp(-change / numbers[TEMPERATURE]))
+        is_taken = is_legal and (
+            new_overflow < overflow
+            or (
+                new_overflow <= overflow
+                and (change <= 0.0 or uniform(random) < np.exp(-change / numbers[TEMPERATURE]))
+            )
         )
         if not is_taken:
             for p in range(num_picked):
@@ -116,9 +117,21 @@ def walk(
             for device in range(len(devices)):
                 devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
             continue
-        counts[ACCEPTED] += 1
         if new_overflow == 0.0:
-            _keep_best(nodes, devices, numbers, counts)
+            _keep_best(nodes, devices, numbers)
+
+
+@inlined
+def _is_in_order(nodes: Any, order: Any, node: Any, device: Any) -> Any:
+    """Whether a device is none before those of a node's predecessors nor after its successors'."""
+    after_start, after_node, before_start, before_node = order
+    for edge in range(after_start[node], after_start[node + 1]):
+        if nodes[after_node[edge]].device < device:
+            return False
+    for edge in range(before_start[node], before_start[node + 1]):
+        if nodes[before_node[edge]].device > device:
+            return False
+    return True
 
 
 @inlined
@@ -139,14 +152,13 @@ def _sums(devices: Any) -> Any:
 
 
 @inlined
-def _keep_best(nodes: Any, devices: Any, numbers: Any, counts: Any) -> None:
+def _keep_best(nodes: Any, devices: Any, numbers: Any) -> None:
     largest = 0.0
     for device in range(len(devices)):
         largest = max(largest, devices[device].load)
     # Sums that were adjusted again and again differ from fresh ones in the last bits.
     if largest < numbers[BEST] * (1.0 - 1e-12):
         numbers[BEST] = largest
-        counts[IMPROVED] += 1
         for node in range(len(nodes) - 1):
             nodes[node].best_device = nodes[node].device
 
@@ -162,6 +174,26 @@ def _choose_target(
     wire = node_wires[begin + below(random, end - begin)]
     first = wires[wire].first
     return nodes[pins[first + below(random, wires[wire + 1].first - first)]].device
+
+
+@inlined
+def _pick(
+    nodes: Any, wires: Any, pins: Any, node_wires: Any, layout: Any, picked: Any, random: Any,
+    step: Any, mean: Any, target: Any,
+) -> Any:  # fmt: skip
+    """What moves with the first picked node: a partner the other way (or -1), a clump, a run or
+    nothing. How many are picked, none where there is no partner, and the partner."""
+    num_picked, partner = np.int64(1), np.int64(-1)
+    way = uniform(random)
+    if way < 0.25:
+        partner = below(random, len(nodes) - 1)
+        if nodes[partner].device != target:
+            num_picked = np.int64(0)
+    elif way < 0.5:
+        num_picked = _pick_clump(nodes, wires, pins, node_wires, picked, random, step, mean)
+    elif way < 0.6:
+        num_picked = _pick_run(nodes, layout, picked, random, target, mean)
+    return num_picked, partner
 
 
 @inlined
