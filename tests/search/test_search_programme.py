@@ -28,6 +28,7 @@ from meshwright.search.programme_data import (
     num_parallel_pairs,
     reachability,
 )
+from meshwright.search.solver import run_solver
 from small import connected, dag
 
 BUDGET = 20.0
@@ -250,13 +251,12 @@ def test_ctrl_c_ends_it_with_the_best_so_far_and_python_hears_the_next(
     edges = [(i, j, 0.01) for i in range(20) for j in (20 + i, 39 - i) if j >= 20]
     instance = make_instance(dag(seconds, edges), connected(3))
     timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
-    run = programme._run
 
     def run_timed(*arguments: Any) -> Any:
         timer.start()  # not before: kernels may have to be compiled first
-        return run(*arguments)
+        return run_solver(*arguments)
 
-    monkeypatch.setattr(programme, "_run", run_timed)
+    monkeypatch.setattr(programme, "run_solver", run_timed)
     found = solve_programme(instance, order="free", budget_seconds=60.0)
     timer.join()
     assert found.statistics["interrupted"] == 1

@@ -16,7 +16,6 @@ short binary fractions are not rounded at all. What is returned is timed again w
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from threading import Event, Thread
 from time import perf_counter
 from typing import Any
 
@@ -29,6 +28,7 @@ from meshwright.search.list_schedule import order_seconds
 from meshwright.search.mcmc import first_placement
 from meshwright.search.programme_data import num_parallel_pairs, reachability
 from meshwright.search.programme_model import MEMORY_TOLERANCE, First, Model, Order
+from meshwright.search.solver import run_solver
 
 MAX_PAIRS = 500_000
 """Parallelisable pairs of ops beyond which the programme is not built. With 1.5 million (2,847 ops)
@@ -39,9 +39,6 @@ OPTIMAL_GAP = 1e-6
 """Relative. What rounding to ticks can hide: at most two ticks an op."""
 _ROUNDING = 1.0 - 1e-10
 """Quotients that are floored have an error in the last bits; bounds stay below it."""
-
-_LISTEN_SECONDS = 0.05
-"""How often Ctrl-C is looked for: a signal may wake another thread than the one that waits."""
 
 
 class Status(StrEnum):
@@ -123,7 +120,8 @@ def solve_programme(
     model = Model(instance, known, limits, reach, order)
     first.statistics["build_seconds"] = budget_seconds - (until - perf_counter())
     solver = _make_solver(order, until - perf_counter(), workers, seed, deterministic_seconds)
-    return _read(model, _run(solver, model.model), first, limits, order)
+    run = solver, *run_solver(solver, model.model)
+    return _read(model, run, first, limits, order)
 
 
 def _first_result(
@@ -179,30 +177,6 @@ def _make_solver(
     if deterministic_seconds is not None:
         parameters.max_deterministic_time = deterministic_seconds
     return solver
-
-
-def _run(solver: Any, model: Any) -> tuple[Any, Any, bool]:
-    """Solve in a thread: the solver's own handler of Ctrl-C would replace Python's for good."""
-    statuses: list[Any] = []
-    is_done = Event()
-
-    def solve() -> None:
-        try:
-            statuses.append(solver.solve(model))
-        finally:
-            is_done.set()
-
-    Thread(target=solve, daemon=True).start()
-    is_interrupted = False
-    # Not Thread.join: in Python 3.11 Ctrl-C within it may mark a running thread as ended.
-    while not is_done.is_set():
-        try:
-            is_done.wait(_LISTEN_SECONDS)
-        except KeyboardInterrupt:
-            is_interrupted = True
-            solver.stop_search()
-    assert statuses, "the solver failed"
-    return solver, statuses[0], is_interrupted
 
 
 def _read(

@@ -6,7 +6,6 @@ the fastest links that a device of the host has (`place_floors`).
 """
 
 from dataclasses import dataclass
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,13 @@ import numpy as np
 from meshwright.search.mapping.bound import fastest_links
 from meshwright.search.mapping.pack import join_links, spanning_links
 from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.search.solver import run_solver
 
 TICKS = 10_000_000_000
 """Of the best value: times are whole numbers for CP-SAT, rounded down; so many that what a few
 terms lose is less than a billionth."""
 _LEAST_STEP = 1.5
 """Less of a step in bandwidth is no border between hosts."""
-_LISTEN_SECONDS = 0.1
-"""Between two looks for Ctrl-C."""
 _MOST_ENTRIES = 12_000
 """Places and wires times hosts, beyond which CP-SAT is not asked: it could not even begin."""
 
@@ -74,7 +72,9 @@ def solve_coarse(
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = work
     solver.parameters.max_time_in_seconds = most_seconds
-    status = _run(solver, model.cp)
+    status, is_interrupted = run_solver(solver, model.cp)
+    if is_interrupted:
+        raise KeyboardInterrupt
     if status == cp_model.MODEL_INVALID or status == cp_model.INFEASIBLE:
         return None
     proven = max(bound, solver.best_objective_bound * value / TICKS)
@@ -85,29 +85,6 @@ def solve_coarse(
         for literals in model.on_host
     ]
     return Coarse(bound_seconds=proven, device_of_place=_seat(hosts, host_of))
-
-
-def _run(solver: Any, model: Any) -> Any:
-    """Solve in a thread: the solver's own handler of Ctrl-C would replace Python's for good."""
-    statuses: list[Any] = []
-    is_done = Event()
-
-    def solve() -> None:
-        try:
-            statuses.append(solver.solve(model))
-        finally:
-            is_done.set()
-
-    Thread(target=solve, daemon=True).start()
-    try:
-        while not is_done.is_set():
-            is_done.wait(_LISTEN_SECONDS)
-    except KeyboardInterrupt:
-        solver.stop_search()
-        is_done.wait()
-        raise
-    assert statuses, "the solver failed"
-    return statuses[0]
 
 
 def _seat(hosts: Ints, host_of: list[int]) -> Ints:

@@ -8,19 +8,17 @@ holds, and a split that it finds is checked with the true numbers by the caller.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Event, Thread
 from typing import Any
 
 import numpy as np
 
 from meshwright.search.partition.free.curve import DOWN, whole_loads
 from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from meshwright.search.solver import run_solver
 
 _UNITS = 2**38
 """In the largest load of the split that is to be beaten: fine enough for an equal bound to count
 as a proof, small enough for CP-SAT's sums."""
-_LISTEN_SECONDS = 0.1
-"""How often Ctrl-C is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,7 +59,9 @@ def solve_exactly(
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = work_seconds
-    status = _run(solver, model)
+    status, is_interrupted = run_solver(solver, model)
+    if is_interrupted:
+        raise KeyboardInterrupt
     if status == cp_model.INFEASIBLE:
         return Exact(device_of_node=None, bound_seconds=float("inf"))
     bound = max(0.0, np.floor(solver.best_objective_bound)) * unit * DOWN
@@ -69,29 +69,6 @@ def solve_exactly(
         return Exact(device_of_node=None, bound_seconds=bound)
     values = np.array([[solver.value(x) for x in row] for row in placed])
     return Exact(device_of_node=values.argmax(axis=0).astype(np.int32), bound_seconds=bound)
-
-
-def _run(solver: Any, model: Any) -> Any:
-    """Solve in a thread: the solver's own handler of Ctrl-C would replace Python's for good."""
-    statuses: list[Any] = []
-    is_done = Event()
-
-    def solve() -> None:
-        try:
-            statuses.append(solver.solve(model))
-        finally:
-            is_done.set()
-
-    Thread(target=solve, daemon=True).start()
-    try:
-        while not is_done.is_set():
-            is_done.wait(_LISTEN_SECONDS)
-    except KeyboardInterrupt:
-        solver.stop_search()
-        is_done.wait()
-        raise
-    assert statuses, "the solver failed"
-    return statuses[0]
 
 
 def _place(model: Any, problem: SplitProblem, kind_of_device: Sequence[int]) -> list[list[Any]]:

@@ -1,0 +1,34 @@
+"""Runs CP-SAT so that Ctrl-C stays Python's. Knows nothing of what is solved."""
+
+from threading import Event, Thread
+from typing import Any
+
+_LISTEN_SECONDS = 0.1
+"""How often Ctrl-C is noticed."""
+
+
+def run_solver(solver: Any, model: Any) -> tuple[Any, bool]:
+    """The status, and whether Ctrl-C ended the search with what it had.
+
+    In a thread: the solver's own handler of Ctrl-C would replace Python's for good.
+    """
+    statuses: list[Any] = []
+    is_done = Event()
+
+    def solve() -> None:
+        try:
+            statuses.append(solver.solve(model))
+        finally:
+            is_done.set()
+
+    Thread(target=solve, daemon=True).start()
+    is_interrupted = False
+    # Not Thread.join: in Python 3.11 Ctrl-C within it may mark a running thread as ended.
+    while not is_done.is_set():
+        try:
+            is_done.wait(_LISTEN_SECONDS)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            solver.stop_search()
+    assert statuses, "the solver failed"
+    return statuses[0], is_interrupted
