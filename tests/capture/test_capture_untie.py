@@ -399,9 +399,13 @@ def test_any_cut_runs_at_both_granularities(name: str, stages: int) -> None:
     by_op = simulate(graph, connected(stages), plan)
     by_part = simulate(graph, connected(stages), plan, granularity="part")
     # Op by op a copy's gradient is sent once it is made, by part when the rest of backward is done,
-    # so its seconds (a byte a second) may be hidden or not, or be in the way of another transfer.
+    # so its seconds (a byte a second) may be hidden or not, and so may those of a transfer that it
+    # is in the way of: what a microbatch sends to the next stage.
     size = float(graph.tensor_bytes[graph.inputs[sums_of(graph)[0]]].max())
-    assert abs(by_part.step_seconds - by_op.step_seconds) <= size + 1
+    of_op = np.array([stage[op] for op in range(graph.num_ops)])
+    crosses = (of_op[source] != of_op[reader]) & (graph.phase[reader] != Phase.UPDATE)
+    other = float(graph.tensor_bytes[graph.use_tensor[crosses]].max()) / 4
+    assert abs(by_part.step_seconds - by_op.step_seconds) <= size + other + 1
 
 
 def test_tied_weights_wrap_the_chain_and_copies_do_not() -> None:

@@ -188,15 +188,20 @@ _SEARCH = """
 import test_pipeline_trial as here
 graph = here.layers()
 ahead = here.ready_workers(graph)
-print(ahead.workers[0].process.pid, flush=True)
 task = here.Task(candidate=here.two_stages(graph)[0], ops_first=False)
 try:
+    print(ahead.workers[0].process.pid, flush=True)
     while True:
         ahead.attempt([task], lambda: False)
 finally:
     ahead.close()
     print("closed", flush=True)
 """
+
+
+def hear_interrupts() -> None:
+    """As in a terminal: what background shells start would ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -208,6 +213,7 @@ def test_no_worker_is_left_behind(number: signal.Signals) -> None:
         stderr=subprocess.DEVNULL,
         cwd=Path(__file__).parent,
         start_new_session=True,
+        preexec_fn=hear_interrupts,
     ) as process:
         assert process.stdout is not None
         worker = int(process.stdout.readline())
