@@ -19,6 +19,9 @@ has size / cost = 2147483.648 bytes a millisecond. At this rate a transfer takes
 CPU_TYPE = "cpu-host"
 """Device type of the column of `cpuLatency`."""
 
+ROUNDING = 1e-9
+"""Relative; the files' numbers were printed exactly, so this forgives rounding only."""
+
 COST_TOLERANCE = 1e-6
 """Milliseconds, absolute: by how much the costs of one node's out-edges may differ, as in the
 authors' programs."""
@@ -88,7 +91,7 @@ def _add_nodes(draft: Draft, nodes: list[Node]) -> None:
 
 
 def _add_edges(draft: Draft, edges: list[Edge], numbers: dict[int | str, int], where: str) -> None:
-    pairs, costs = join_edges(edges, numbers, where)
+    pairs, costs = join_edges(edges, numbers, where, tolerance=0.0)
     tensors: dict[int, int] = {}
     for source, target in pairs:
         if source not in tensors:
@@ -97,9 +100,16 @@ def _add_edges(draft: Draft, edges: list[Edge], numbers: dict[int | str, int], w
 
 
 def join_edges(
-    edges: list[Edge], numbers: dict[int | str, int], where: str
+    edges: list[Edge],
+    numbers: dict[int | str, int],
+    where: str,
+    tolerance: float = COST_TOLERANCE,
 ) -> tuple[list[tuple[int, int]], dict[int, float]]:
-    """The edges as numbers of nodes, and of every source the milliseconds of moving its output."""
+    """The edges as numbers of nodes, and of every source the milliseconds of moving its output.
+
+    `tolerance`: by how many milliseconds, besides rounding, costs of one source may differ. A graph
+    has none, for it makes one tensor of them.
+    """
     costs: dict[int, float] = {}
     pairs = []
     for edge in edges:
@@ -110,7 +120,7 @@ def join_edges(
                 f"{quoted(str(edge.dest_id), 40)} must be finite and at least 0, got {edge.cost}"
             )
         cost = costs.setdefault(source, edge.cost)
-        if abs(cost - edge.cost) > COST_TOLERANCE:
+        if not math.isclose(cost, edge.cost, rel_tol=ROUNDING, abs_tol=tolerance):
             raise InputError(
                 f"{where}: all out-edges of node {quoted(str(edge.source_id))} must have one cost, "
                 f"got {cost} and {edge.cost}"
