@@ -29,6 +29,8 @@ def test_every_example_builds_under_its_own_name(name: str) -> None:
         ("fat-tree-k4", 16), ("spine-leaf-2x3x4x5", 60), ("multi-rail-4x8x2", 32),
         ("h100-x8x16", 128), ("a100-80-x8x2", 16), ("tpuv4-4x4x4", 64), ("hierarchical-8x4x4", 128),
         ("h200-x1", 1), ("a100-80-x8", 8), ("v100-32-x4", 4), ("cpu-x2", 2), ("tpuv4-x4", 4),
+        ("h100-spineleaf-8", 8), ("h100-spineleaf-1024", 1024), ("h100-spineleaf-200-o4", 200),
+        ("tpuv4-fattree-1024", 1024), ("tpuv4-fattree-40", 40),
     ],
 )  # fmt: skip
 def test_names_have_their_devices(name: str, num_devices: int) -> None:
@@ -61,7 +63,9 @@ def test_a_precision_without_a_rate_runs_as_fp32() -> None:
     "name",
     ["h100-x8x99999999", "h100-x8x" + "9" * 5000, "mesh3d-9999x9999x9999", "uniform-99999999",
      "fat-tree-k1000000", "hierarchical-9x9x9x9x9x9x9x9x9", "dgx1-x4096", "tpuv4-x4096",
-     "random-blk1-0", "h100-x0", "spine-leaf-1x1x1x1-o0", "mesh2d-4", "uniform-4-s" + "9" * 40],
+     "random-blk1-0", "h100-x0", "spine-leaf-1x1x1x1-o0", "mesh2d-4", "uniform-4-s" + "9" * 40,
+     "h100-spineleaf-12", "h100-spineleaf-0", "h100-spineleaf-16392", "h100-spineleaf-16-o0",
+     "tpuv4-fattree-100", "tpuv4-fattree-" + "9" * 30],
 )  # fmt: skip
 def test_bad_numbers_are_refused_at_once(name: str) -> None:
     with pytest.raises(InputError) as caught:

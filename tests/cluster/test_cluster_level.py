@@ -1,8 +1,17 @@
 """Levels of clusters whose tiers are known."""
 
+from time import process_time
+
+import pytest
+from cluster_strategies import networks, small_clusters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from meshwright.cluster import build
+from meshwright.cluster import cluster as cluster_module
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.cluster.level import levels
+from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.level import levels, link_tree
 
 
 def test_one_device_has_no_levels() -> None:
@@ -55,3 +64,48 @@ def test_levels_equal_components_at_every_distinct_bandwidth() -> None:
         (each.bytes_per_second, {frozenset(g) for g in each.groups}) for each in levels(cluster)
     ]
     assert found == expected
+
+
+def levels_without_tables(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> object:
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster_module, "MAX_TABLE_DEVICES", 0)
+        vars(cluster).pop("routing", None)
+        return levels(cluster)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.one_of(networks(), small_clusters()))
+def test_levels_found_along_links_equal_those_of_all_pairs(cluster: Cluster) -> None:
+    expected = levels(cluster)
+    with pytest.MonkeyPatch.context() as patch:
+        assert levels_without_tables(cluster, patch) == expected
+
+
+def test_clusters_as_they_are_built_need_no_tables_of_all_pairs() -> None:
+    for name in ("h100-x4x40", "dgx1-x3", "torus3d-3x2x3", "fat-tree-k4", "uniform-9", "tag-cloud"):
+        assert link_tree(find_cluster(name)) is not None, name
+
+
+def test_a_tree_along_links_fails_where_short_routes_are_narrow() -> None:
+    # Each pair has a direct link of 1, though over the switch, two links, it would be 9.
+    slow = build.fully_connected(num_devices=3, device_type="t4", bytes_per_second=1.0)
+    fast = build.hierarchical(
+        devices_per_host=1, branching=[3], device_type="t4", host_bytes_per_second=9.0
+    )
+    cluster = build.from_links(
+        devices=slow.devices, links=[*slow.links, *fast.links], switches=fast.switches
+    )
+    assert link_tree(cluster) is None
+    assert [each.bytes_per_second for each in levels(cluster)] == [1.0]
+
+
+@pytest.mark.parametrize("name", ["h100-spineleaf-16384", "tpuv4-fattree-16384", "h100-x8x2048"])
+def test_sixteen_thousand_devices_have_levels_in_two_seconds(name: str) -> None:
+    cluster = find_cluster(name)
+    cluster.routes_between([0], [1])  # the kernel is compiled before the clock starts
+    started = process_time()
+    inner, outer = levels(cluster)
+    assert process_time() - started < 2
+    assert len(inner.groups) == 2048
+    assert outer.groups == (tuple(range(16384)),)
+    assert not cluster.has_tables

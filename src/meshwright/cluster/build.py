@@ -1,5 +1,6 @@
 """Builders: functions that return a Cluster. Each is keyword-only and checks its arguments."""
 
+from meshwright.cluster.builder.centre import h100_spine_leaf, tpu_fat_tree
 from meshwright.cluster.builder.grid import link_torus, mesh, torus
 from meshwright.cluster.builder.matrix import (
     from_links,
@@ -25,6 +26,7 @@ __all__ = [
     "from_links",
     "from_matrix",
     "fully_connected",
+    "h100_spine_leaf",
     "hierarchical",
     "link_torus",
     "mesh",
@@ -39,5 +41,6 @@ __all__ = [
     "tag_testbed",
     "titan_v_hosts",
     "torus",
+    "tpu_fat_tree",
     "uniform_dist",
 ]

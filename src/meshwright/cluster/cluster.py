@@ -12,15 +12,30 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
+from meshwright.cluster.hanging import Hangings, find_hangings
+from meshwright.cluster.pair import (
+    Routes,
+    Wiring,
+    cut_out,
+    find_pairs,
+    make_wiring,
+    read_pairs,
+)
 from meshwright.cluster.part import MAX_DEVICES, CollectiveTable, Device, DeviceType, Link
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_document, read_bytes, write_document
 
-__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Link"]
+__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Link", "Routes"]
+
+MAX_TABLE_DEVICES = 1024
+"""Up to so many devices the tables of all pairs are simply made: 0.2 s and 30 MB."""
+MIN_CUTOUT_SOURCES = 64
+"""From so many sources on, a search from each target over all nodes is faster than one a pair."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,6 +129,52 @@ class Cluster:
     def routing(self) -> Routing:
         """Routes between all pairs of devices."""
         return find_routes(self.network, self.hop_bytes_per_second)
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """What searches for the routes of single pairs work on."""
+        return make_wiring(self.network)
+
+    @cached_property
+    def hangings(self) -> Hangings | None:
+        """What tells the routes between devices of different hosts apart; None: nothing short."""
+        place = {name: i for i, name in enumerate(self.hosts)}
+        host_of = np.array([place[device.host] for device in self.devices], dtype=np.int64)
+        return find_hangings(self.network, host_of)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the routes of all pairs are at hand, or are found in less than a second."""
+        return self.num_devices <= MAX_TABLE_DEVICES or "routing" in self.__dict__
+
+    def routes_between(self, sources: npt.ArrayLike, targets: npt.ArrayLike) -> Routes:
+        """The routes of pairs of devices (numbers, one of each a pair), as `routing` has them.
+
+        For clusters whose tables of all pairs would take seconds and gigabytes.
+        """
+        pairs = np.asarray(sources, dtype=np.int32), np.asarray(targets, dtype=np.int32)
+        if self.has_tables:
+            return read_pairs(self.routing, *pairs)
+        return find_pairs(self.wiring, *pairs, self.hop_bytes_per_second)
+
+    def pair_table(self, sources: npt.ArrayLike, targets: npt.ArrayLike) -> tuple[Floats, Floats]:
+        """Bandwidth and latency from each of some devices to each of others (source x target)."""
+        rows, columns = np.asarray(sources, dtype=np.int32), np.asarray(targets, dtype=np.int32)
+        if self.has_tables:
+            routing, places = self.routing, columns
+        elif len(rows) < MIN_CUTOUT_SOURCES:
+            routes = self.routes_between(np.repeat(rows, len(columns)), np.tile(columns, len(rows)))
+            shape = len(rows), len(columns)
+            return routes.bandwidth.reshape(shape), routes.latency.reshape(shape)
+        else:
+            cutout = cut_out(self.network, np.union1d(rows, columns))
+            routing = cutout.routes_to(cutout.places(columns), self.hop_bytes_per_second)
+            rows, places = cutout.places(rows), np.arange(len(columns), dtype=np.int32)
+        # Rows before columns: twice as fast as both at once.
+        return (
+            routing.bandwidth.take(rows, axis=0).take(places, axis=1),
+            routing.latency.take(rows, axis=0).take(places, axis=1),
+        )
 
     @property
     def bandwidth(self) -> Floats:

@@ -7,6 +7,9 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
@@ -27,7 +30,8 @@ def levels(cluster: Cluster) -> tuple[Level, ...]:
     """
     if cluster.num_devices == 1:
         return ()
-    rates, ends = _widest_tree(cluster.bandwidth)
+    tree = None if cluster.has_tables else link_tree(cluster)
+    rates, ends = tree or _widest_tree(cluster.bandwidth)
     group = np.arange(cluster.num_devices)
     found = []
     for rate in sorted(set(rates.tolist()), reverse=True):
@@ -36,6 +40,60 @@ def levels(cluster: Cluster) -> tuple[Level, ...]:
             group[group == merged] = kept
         found.append(Level(bytes_per_second=rate, groups=_members(group)))
     return tuple(found)
+
+
+def link_tree(cluster: Cluster) -> tuple[Floats, Ints] | None:
+    """A maximum spanning tree found along the links, without all pairs; None where that fails.
+
+    Devices that links at or above a rate leave apart cannot reach each other at it: so a tree
+    joined link by link, the widest first (Kruskal), is no narrower than one of pairs. It is one of
+    pairs, too, if each of its pairs really has the rate of the link that joined it.
+    """
+    network = cluster.network
+    order = np.argsort(-network.bytes_per_second, kind="stable")
+    link_rates = network.bytes_per_second[order]
+    if cluster.hop_bytes_per_second:  # whatever the links, no route is wider
+        link_rates = np.full(len(order), max(cluster.hop_bytes_per_second))
+    places, ends = _join_links(
+        network.num_nodes,
+        network.num_devices,
+        network.sources[order].tolist(),
+        network.targets[order].tolist(),
+    )
+    rates = link_rates[places]
+    there, back = (cluster.routes_between(ends[:, k], ends[:, 1 - k]).bandwidth for k in (0, 1))
+    return (rates, ends) if (np.minimum(there, back) == rates).all() else None
+
+
+def _join_links(
+    num_nodes: int, num_devices: int, sources: list[int], targets: list[int]
+) -> tuple[list[int], Ints]:
+    """The links that join devices for the first time, and a pair of devices that each joins.
+
+    A link between devices joins these; else the first devices of what it joins stand for them.
+    """
+    above = list(range(num_nodes))  # each component's root is its lowest node: a device, if any
+    places, ends = [], []
+    for place, pair in enumerate(zip(sources, targets, strict=True)):
+        roots = []
+        for node in pair:
+            while above[node] != node:
+                above[node] = above[above[node]]
+                node = above[node]
+            roots.append(node)
+        if roots[0] == roots[1]:
+            continue
+        low, high = sorted(roots)
+        above[high] = low
+        if high < num_devices:
+            places.append(place)
+            ends.append(
+                [
+                    node if node < num_devices else root
+                    for node, root in zip(pair, roots, strict=True)
+                ]
+            )
+    return places, np.array(ends, dtype=np.int64)
 
 
 def _widest_tree(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from meshwright.errors import InputError, quoted
 
 MAX_DEVICES = 16_384
-"""More devices than this are refused: the tables of all pairs would take over 10 GB."""
+"""More devices than this are refused: beyond it nothing has been measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

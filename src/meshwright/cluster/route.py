@@ -6,12 +6,14 @@ number of the destination, as forwarding tables do, so that all routes to one de
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
+Adjacency = tuple[npt.NDArray[np.int64], Ints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,29 +62,44 @@ def find_routes(network: Network, hop_bytes_per_second: Sequence[float] = ()) ->
     With `hop_bytes_per_second` a route's bandwidth follows from its number of links alone: the
     first entry is for one link, the last for that many or more.
     """
+    devices = np.arange(network.num_devices, dtype=np.int32)
+    return find_routes_to(devices, network, devices, network.num_devices, hop_bytes_per_second)
+
+
+def find_routes_to(
+    targets: Ints,
+    network: Network,
+    numbers: Ints,
+    num_numbers: int,
+    hop_bytes_per_second: Sequence[float] = (),
+) -> Routing:
+    """The routes from all devices to these, in whose order the tables' targets stand.
+
+    `numbers`, each below `num_numbers`, are what routes to each device are spread by: the devices'
+    own, or those they have in a network that this one is a part of.
+    """
     # Imported here because Numba takes 0.3 s to import, which only routing should cost.
     from meshwright.cluster.route_kernel import fill_routes
 
-    devices, nodes = network.num_devices, network.num_nodes
+    shape, nodes = (network.num_devices, len(targets)), network.num_nodes
     # Filled target by target, hence column by column; rows are what readers walk along.
-    bandwidth = np.full((devices, devices), np.inf, order="F")
-    latency = np.zeros((devices, devices), order="F")
-    hops = np.zeros((devices, devices), dtype=np.int32, order="F")
-    next_link = np.full((devices, nodes), -1, dtype=np.int32)
-    if devices > 1:
+    bandwidth = np.full(shape, np.inf, order="F")
+    latency = np.zeros(shape, order="F")
+    hops = np.zeros(shape, dtype=np.int32, order="F")
+    next_link = np.full((len(targets), nodes), -1, dtype=np.int32)
+    if network.num_devices > 1:
         fill_routes(
-            0 if network.devices_relay else devices,
+            (0 if network.devices_relay else network.num_devices, network.num_devices, num_numbers),
+            (targets, numbers),
             (network.sources, network.targets),
             (network.bytes_per_second, network.latency_seconds),
-            _links_by_node(network.targets, np.argsort(network.targets, kind="stable"), nodes),
-            _links_by_node(network.sources, np.lexsort((network.targets, network.sources)), nodes),
+            *links_by_node(network),
             (bandwidth, latency, hops, next_link),
             _scratch(nodes, len(network.sources)),
         )
     bandwidth, latency, hops = map(np.ascontiguousarray, (bandwidth, latency, hops))
     if hop_bytes_per_second:
-        table = np.array([np.inf, *hop_bytes_per_second])
-        bandwidth = table[np.minimum(hops, len(hop_bytes_per_second))]
+        bandwidth = hop_bandwidth(hops, hop_bytes_per_second)
     for array in (bandwidth, latency, hops, next_link):
         array.flags.writeable = False
     return Routing(
@@ -94,10 +111,29 @@ def find_routes(network: Network, hop_bytes_per_second: Sequence[float] = ()) ->
     )
 
 
-def _links_by_node(
-    ends: Ints, order: npt.NDArray[np.int64], num_nodes: int
-) -> tuple[npt.NDArray[np.int64], Ints]:
-    """Link numbers in `order`, which sorts their ends, and where each node's begin."""
+def hop_bandwidth(
+    hops: npt.NDArray[np.integer[Any]], hop_bytes_per_second: Sequence[float]
+) -> Floats:
+    """The bandwidth of routes of so many links; infinite for none."""
+    table = np.array([np.inf, *hop_bytes_per_second])
+    rates: Floats = table[np.minimum(hops, len(hop_bytes_per_second))]
+    return rates
+
+
+def links_by_node(network: Network) -> tuple[Adjacency, Adjacency]:
+    """The links that enter each node, and those that leave it in order of target and number.
+
+    Each as link numbers, node after node, and where a node's begin.
+    """
+    entering = np.argsort(network.targets, kind="stable")
+    leaving = np.lexsort((network.targets, network.sources))
+    return (
+        _adjacency(network.targets, entering, network.num_nodes),
+        _adjacency(network.sources, leaving, network.num_nodes),
+    )
+
+
+def _adjacency(ends: Ints, order: npt.NDArray[np.int64], num_nodes: int) -> Adjacency:
     offset = np.searchsorted(ends[order], np.arange(num_nodes + 1))
     return offset.astype(np.int64), order.astype(np.int32)
 

@@ -10,7 +10,8 @@ Array = Any  # Numba compiles by the arrays it meets; annotations inside kernels
 
 @compiled
 def fill_routes(
-    first_forwarding: int,
+    counts: tuple[int, int, int],
+    columns: tuple[Array, Array],
     ends: tuple[Array, Array],
     rates: tuple[Array, Array],
     entering: tuple[Array, Array],
@@ -20,15 +21,18 @@ def fill_routes(
 ) -> None:
     """Fill bandwidth, latency, hops (source x target) and next_link (target x node).
 
-    `ends` are sources and targets of the links, `rates` their bandwidths and latencies;
-    `entering` and `leaving` list each node's links as (offsets, link numbers), the leaving ones
-    in order of target and number. Nodes from `first_forwarding` on forward. `scratch` is one
-    array a node (level, order, width, seconds, span) and one a link (equals): kernels make none.
+    `counts` are the first node that forwards, devices, and numbers; `columns` the target devices in
+    the tables' order, and of each device the number by which routes to it are spread. `ends` are
+    sources and targets of the links, `rates` their bandwidths and latencies; `entering` and
+    `leaving` list each node's links as (offsets, link numbers), the leaving ones in order of target
+    and number. `scratch` is one array a node (level, order, width, seconds, span) and one a link
+    (equals): kernels make none.
     """
     bandwidth, latency, hops, next_link = tables
-    num_devices = len(next_link)
+    first_forwarding, num_devices, num_numbers = counts
     level, order, equals, width, seconds, span = scratch
-    for target in range(num_devices):
+    for column in range(len(next_link)):
+        target = columns[0][column]
         num_seen = _search_levels(
             target, num_devices, first_forwarding, ends[0], rates[0], entering, level, width, order
         )
@@ -43,17 +47,17 @@ def fill_routes(
             # Each choice along a route uses other digits of the target's number (`stride`), or a
             # fat tree would use only a few of its cores; the next digit is added, or targets
             # that share a residue (one rail's) would share one way.
-            if stride >= num_devices:
+            if stride >= num_numbers:
                 stride = 1
-            number = target // stride
+            number = columns[1][target] // stride
             link = equals[(number + number // num_equal) % num_equal]
-            next_link[target, node] = link
+            next_link[column, node] = link
             span[node] = stride * num_equal
             seconds[node] = rates[1][link] + seconds[ends[1][link]]
             if node < num_devices:
-                bandwidth[node, target] = width[node]
-                latency[node, target] = seconds[node]
-                hops[node, target] = level[node]
+                bandwidth[node, column] = width[node]
+                latency[node, column] = seconds[node]
+                hops[node, column] = level[node]
 
 
 @inlined

@@ -104,7 +104,7 @@ def chain_rounds(cluster: Cluster, blocks: Blocks, root: int) -> list[Round]:
     """
     order = np.concatenate(blocks)
     order = np.roll(order, -int(np.flatnonzero(order == root)[0]))
-    latency = float(cluster.latency[order[:-1], order[1:]].sum())
+    latency = float(cluster.routes_between(order[:-1], order[1:]).latency.sum())
     return [_pipelined([(order[:-1], order[1:], 1.0)], latency)]
 
 
@@ -118,8 +118,8 @@ def tree_rounds(cluster: Cluster, blocks: Blocks) -> list[Round]:
     for order, parent in _double_tree(blocks):
         child, above = _tree_edges(order, parent)
         transfers += [(child, above, 0.5), (above, child, 0.5)]
-        rising = _path_latency(cluster.latency[order, order[parent]], parent)
-        falling = _path_latency(cluster.latency[order[parent], order], parent)
+        rising = _path_latency(cluster.routes_between(order, order[parent]).latency, parent)
+        falling = _path_latency(cluster.routes_between(order[parent], order).latency, parent)
         latency = max(latency, rising + falling)
     return [_pipelined(transfers, latency)]
 
@@ -131,8 +131,9 @@ def tree_broadcast_rounds(cluster: Cluster, blocks: Blocks, root: int) -> list[R
         child, above = _tree_edges(order, parent)
         transfers.append((above, child, 0.5))
         top = int(order[np.flatnonzero(parent == np.arange(len(order)))[0]])
-        falling = _path_latency(cluster.latency[order[parent], order], parent)
-        latency = max(latency, falling + float(cluster.latency[root, top]))
+        falling = _path_latency(cluster.routes_between(order[parent], order).latency, parent)
+        handing_over = float(cluster.routes_between([root], [top]).latency[0])
+        latency = max(latency, falling + handing_over)
         if top != root:
             transfers.append((np.array([root]), np.array([top]), 0.5))
     return [_pipelined(transfers, latency)]

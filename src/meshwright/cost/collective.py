@@ -268,25 +268,33 @@ def _nothing(algorithm: Algorithm) -> CollectiveLine:
 def _line(
     cluster: Cluster, collective: Collective, blocks: Blocks, root: int, algorithm: Algorithm
 ) -> CollectiveLine:
-    price = price_rounds(cluster, _rounds(cluster, collective, blocks, root, algorithm))
-    links = np.flatnonzero(price.link_loads).astype(np.int32)
+    rounds = collective_rounds(cluster, collective, blocks, root, algorithm)
+    return price_line(cluster, algorithm, rounds)
+
+
+def price_line(
+    cluster: Cluster, algorithm: Algorithm, rounds: Sequence[Round | Exchange]
+) -> CollectiveLine:
+    """The line of an algorithm whose rounds are these."""
+    price = price_rounds(cluster, rounds)
     amount = float(price.link_loads.max())
-    share = price.link_loads[links] / amount
-    links.setflags(write=False)
+    share = price.link_loads / amount
+    price.links.setflags(write=False)
     share.setflags(write=False)
     return CollectiveLine(
         algorithm=algorithm,
         latency_seconds=price.latency_seconds,
         seconds_per_byte=price.seconds_per_byte,
         amount_per_byte=amount,
-        links=links,
+        links=price.links,
         link_share=share,
     )
 
 
-def _rounds(
+def collective_rounds(
     cluster: Cluster, collective: Collective, blocks: Blocks, root: int, algorithm: Algorithm
 ) -> Sequence[Round | Exchange]:
+    """The rounds of an algorithm that is offered for these blocks."""
     if collective is Collective.ALL_TO_ALL:
         return direct_rounds(blocks)
     if collective is Collective.BROADCAST:

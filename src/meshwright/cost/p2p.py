@@ -33,10 +33,11 @@ def transfer_seconds(
 
     Devices are given by number. Arrays broadcast against each other as NumPy's do.
     """
-    sources, targets = np.asarray(source), np.asarray(target)
-    # A device reaches itself at infinite bandwidth and no latency, so that its time is zero.
-    seconds = (
-        cluster.latency[sources, targets]
-        + np.asarray(num_bytes, dtype=np.float64) / cluster.bandwidth[sources, targets]
+    sources, targets = np.broadcast_arrays(source, target)
+    routes = cluster.routes_between(sources.ravel(), targets.ravel())
+    latency, bandwidth = (
+        each.reshape(sources.shape) for each in (routes.latency, routes.bandwidth)
     )
+    # A device reaches itself at infinite bandwidth and no latency, so that its time is zero.
+    seconds = latency + np.asarray(num_bytes, dtype=np.float64) / bandwidth
     return seconds if np.ndim(seconds) else float(seconds)

@@ -4,12 +4,14 @@ Knows pairs only: what a ring's transfers do to shared links is priced elsewhere
 stand together, always, so that a ring enters and leaves a host once.
 """
 
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.hanging import Hangings
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -30,29 +32,74 @@ def order_hosts(cluster: Cluster, devices: tuple[int, ...]) -> tuple[tuple[int, 
         by_host.setdefault(cluster.devices[device].host, []).append(device)
     known: dict[bytes, Ints] = {}  # hosts that look alike are ordered once
     blocks = []
-    for members in by_host.values():
-        if len(members) == 1:
-            blocks.append(tuple(members))
-            continue
-        costs = _pair_costs(cluster, members, members)
+    for members, costs in zip(by_host.values(), _costs_within(cluster, by_host), strict=True):
         key = costs.tobytes()
         if key not in known:
             known[key] = _shortest_cycle(costs, is_open=len(by_host) > 1)
         blocks.append(tuple(members[place] for place in known[key]))
     if len(blocks) == 1:
         return tuple(blocks)
-    between = _pair_costs(cluster, [b[-1] for b in blocks], [b[0] for b in blocks])
-    return tuple(blocks[place] for place in _shortest_cycle(between))
+    cycle = _cycle_between(cluster, blocks)
+    return tuple(blocks[place] for place in cycle)
 
 
-def _pair_costs(cluster: Cluster, sources: list[int], targets: list[int]) -> Floats:
+def _cycle_between(cluster: Cluster, blocks: list[tuple[int, ...]]) -> Ints:
+    """The cycle over hosts, each of which is entered by its first device and left by its last."""
+    sources, targets = np.array([b[-1] for b in blocks]), np.array([b[0] for b in blocks])
+    hangings = None if cluster.has_tables else cluster.hangings
+    if hangings is None:
+        return _shortest_cycle(_pair_costs(*cluster.pair_table(sources, targets)))
+    if len(blocks) <= _LOCAL_SEARCH_DEVICES:
+        costs = _costs_by_kind(cluster, hangings, sources, targets)
+        np.fill_diagonal(costs, costs[0, -1])
+        return _shortest_cycle(costs)
+    ends = [each[of] for of in (sources, targets) for each in (hangings.kind, hangings.anchor)]
+    classes = np.unique(np.column_stack(ends), axis=0, return_inverse=True)[1].ravel()
+    order = np.argsort(classes, kind="stable")
+    members = np.split(order, np.flatnonzero(np.diff(classes[order])) + 1)
+    first, last = (np.array([each[place] for each in members]) for place in (0, -1))
+    costs = _costs_by_kind(cluster, hangings, sources[first], targets[last])
+    return _greedy_cycle_of_classes(costs, classes, members)
+
+
+def _costs_by_kind(cluster: Cluster, hangings: Hangings, sources: Ints, targets: Ints) -> Floats:
+    """What pairs cost, by one of each sort; where source and target share a host, anything."""
+    sort = hangings.kind[sources][:, None] * (hangings.kind.max() + 1) + hangings.kind[targets]
+    sort = 2 * sort + (hangings.anchor[sources][:, None] == hangings.anchor[targets])
+    hosts = [[cluster.devices[each].host for each in devices] for devices in (sources, targets)]
+    is_apart = np.array(hosts[0])[:, None] != np.array(hosts[1])
+    sort[~is_apart] = sort[is_apart][0]
+    rows, columns = np.nonzero(is_apart)
+    sorts, example = np.unique(sort[is_apart], return_index=True)
+    routes = cluster.routes_between(sources[rows[example]], targets[columns[example]])
+    costs: Floats = _pair_cost(routes.bandwidth, routes.latency)[np.searchsorted(sorts, sort)]
+    return costs
+
+
+def _costs_within(cluster: Cluster, by_host: Mapping[str, list[int]]) -> Iterator[Floats]:
+    """What the pairs of each host cost, in the order of hosts."""
+    sources = [np.repeat(members, len(members)) for members in by_host.values()]
+    targets = [np.tile(members, len(members)) for members in by_host.values()]
+    routes = cluster.routes_between(np.concatenate(sources), np.concatenate(targets))
+    end = 0
+    for members in by_host.values():
+        count, start, end = len(members), end, end + len(members) ** 2
+        bandwidth, latency = routes.bandwidth[start:end], routes.latency[start:end]
+        yield _pair_costs(bandwidth.reshape(count, count), latency.reshape(count, count))
+
+
+def _pair_cost(bandwidth: Floats, latency: Floats) -> Floats:
     """Dear pairs are narrow ones, then slow ones: seconds a byte plus latency over 4 GiB.
 
     The latency only breaks ties between equal bandwidths, hence the large message.
     """
-    # Rows before columns: twice as fast as both at once.
-    costs: Floats = 1 / cluster.bandwidth.take(sources, axis=0).take(targets, axis=1)
-    costs += cluster.latency.take(sources, axis=0).take(targets, axis=1) / 2.0**32
+    costs: Floats = 1 / bandwidth + latency / 2.0**32
+    return costs
+
+
+def _pair_costs(bandwidth: Floats, latency: Floats) -> Floats:
+    """The same of a square of pairs."""
+    costs = _pair_cost(bandwidth, latency)
     np.fill_diagonal(costs, costs[0, -1])  # never used; so that equal pairs make an even matrix
     return costs
 
@@ -92,6 +139,24 @@ def _greedy_cycle(costs: Floats) -> Ints:
     for place in range(1, len(costs)):
         cycle[place] = np.argmin(np.where(left, costs[cycle[place - 1]], np.inf))
         left[cycle[place]] = False
+    return cycle
+
+
+def _greedy_cycle_of_classes(costs: Floats, classes: Ints, members: list[Ints]) -> Ints:
+    """The same where places of one class cost the same: `costs` are those of pairs of classes."""
+    nearest = np.array([each[0] for each in members])  # of each class, the first place left
+    num_used = np.zeros(len(members), dtype=np.int64)
+    cycle = np.zeros(len(classes), dtype=np.int64)
+    for place in range(len(classes)):
+        if place:
+            row = costs[classes[cycle[place - 1]]]
+            cycle[place] = nearest[row == row.min()].min()
+        used = classes[cycle[place]]
+        num_used[used] += 1
+        if num_used[used] < len(members[used]):
+            nearest[used] = members[used][num_used[used]]
+        else:
+            costs[:, used] = np.inf
     return cycle
 
 

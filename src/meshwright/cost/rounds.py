@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.rounds_exchange import count_crossings
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -50,54 +51,56 @@ class Price:
 
     latency_seconds: float
     seconds_per_byte: float
+    links: Ints
+    """The links that are used, rising."""
     link_loads: Floats
-    """Bytes through each link of the cluster."""
+    """Bytes through each of them."""
 
 
 def price_rounds(cluster: Cluster, rounds: Sequence[Round | Exchange]) -> Price:
     """Add up rounds by the rule in this module's docstring."""
-    latency, per_byte = 0.0, 0.0
-    total = np.zeros(len(cluster.links))
-    for each in rounds:
-        if isinstance(each, Round):
-            repeats, (slowest, alone, loads) = each.repeats, _price_round(cluster, each)
-        else:
-            repeats, (slowest, alone, loads) = 1, _price_exchange(cluster, each)
-        busiest = float((loads / cluster.link_bytes_per_second).max())
-        latency += repeats * slowest
-        per_byte += repeats * max(alone, busiest)
-        total += repeats * loads
-    return Price(latency_seconds=latency, seconds_per_byte=per_byte, link_loads=total)
+    priced = [
+        _price_round(cluster, each) if isinstance(each, Round) else _price_exchange(cluster, each)
+        for each in rounds
+    ]
+    links = np.unique(np.concatenate([each.links for each in priced]))
+    latency, per_byte, total = 0.0, 0.0, np.zeros(len(links))
+    for each, price in zip(rounds, priced, strict=True):
+        repeats = each.repeats if isinstance(each, Round) else 1
+        latency += repeats * price.latency_seconds
+        per_byte += repeats * price.seconds_per_byte
+        total[np.searchsorted(links, price.links)] += repeats * price.link_loads
+    return Price(latency_seconds=latency, seconds_per_byte=per_byte, links=links, link_loads=total)
 
 
-def _price_round(cluster: Cluster, each: Round) -> tuple[float, float, Floats]:
-    """Latency, seconds a byte of the slowest transfer alone, and the load of every link."""
-    # Imported here because Numba takes 0.3 s to import.
-    from meshwright.cost.rounds_kernel import add_loads
+def _price_round(cluster: Cluster, each: Round) -> Price:
+    """One such round."""
+    routes = cluster.routes_between(each.sources, each.targets)
+    links, place = np.unique(routes.links, return_inverse=True)
+    amounts = np.repeat(each.fractions, routes.hops)
+    loads = np.bincount(place, weights=amounts, minlength=len(links)).astype(np.float64)
+    alone = float((each.fractions / routes.bandwidth).max(initial=0.0))
+    latency = each.latency_seconds
+    if latency is None:
+        latency = float(routes.latency.max(initial=0.0))
+    return _price(cluster, latency, alone, links, loads)
 
-    routing = cluster.routing
-    loads = np.zeros(len(cluster.links))
-    alone, slowest = add_loads(
-        (each.sources, each.targets, each.fractions),
-        (routing.bandwidth, routing.latency),
-        (routing.next_link, routing.link_targets),
-        loads,
+
+def _price_exchange(cluster: Cluster, each: Exchange) -> Price:
+    """The one round of an exchange."""
+    crossings = count_crossings(cluster, each.devices)
+    links = np.flatnonzero(crossings.counts).astype(np.int32)
+    loads = crossings.counts[links].astype(np.float64) * each.fraction
+    alone = each.fraction / crossings.bytes_per_second
+    return _price(cluster, crossings.latency_seconds, alone, links, loads)
+
+
+def _price(cluster: Cluster, latency: float, alone: float, links: Ints, loads: Floats) -> Price:
+    """The larger of the slowest transfer alone and the most loaded link sets the pace."""
+    busiest = float((loads / cluster.link_bytes_per_second[links]).max(initial=0.0))
+    return Price(
+        latency_seconds=latency,
+        seconds_per_byte=max(alone, busiest),
+        links=links,
+        link_loads=loads,
     )
-    return slowest if each.latency_seconds is None else each.latency_seconds, alone, loads
-
-
-def _price_exchange(cluster: Cluster, each: Exchange) -> tuple[float, float, Floats]:
-    """The same of an exchange."""
-    from meshwright.cost.rounds_kernel import count_exchange, slowest_pairs
-
-    routing = cluster.routing
-    counts = np.zeros(len(cluster.links), dtype=np.int64)
-    num_nodes = routing.next_link.shape[1]
-    nodes = (
-        np.zeros(num_nodes, dtype=np.bool_),
-        np.zeros(num_nodes, dtype=np.int32),
-        np.zeros(num_nodes, dtype=np.int32),
-    )
-    count_exchange(each.devices, (routing.next_link, routing.link_targets), nodes, counts)
-    narrowest, slowest = slowest_pairs(each.devices, routing.bandwidth, routing.latency)
-    return slowest, each.fraction / narrowest, counts.astype(np.float64) * each.fraction
