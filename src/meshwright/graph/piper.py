@@ -18,29 +18,41 @@ FORWARD_SHARE = 1 / 3
 of the same size, one for the gradient of each operand."""
 
 
-class _Way(msgspec.Struct, rename="camel"):
+class PiperWay(msgspec.Struct, rename="camel"):
+    """One way to run a node on some devices (the authors' TMPC)."""
+
     id: str
     time_per_sample: float
     parameter_size: float
     memory_usage_a: float = msgspec.field(name="memoryUsageA")
     memory_usage_b: float = msgspec.field(name="memoryUsageB")
+    sync_time_fw: dict[str, float] = {}
+    """Bytes, not time, more for every edge from the node named that comes from another stage."""
+    sync_time_bw: dict[str, float] = {}
+    """The same for edges to the node named."""
 
 
-class _Node(msgspec.Struct):
+class PiperNode(msgspec.Struct):
+    """A layer, with its ways by number of devices."""
+
     id: int | str
-    ways: dict[str, list[_Way]] = msgspec.field(name="TMPCs")
+    ways: dict[str, list[PiperWay]] = msgspec.field(name="TMPCs")
     name: str = "op"
 
 
-class _Edge(msgspec.Struct, rename="camel"):
+class PiperEdge(msgspec.Struct, rename="camel"):
+    """What one node makes and another needs, in bytes."""
+
     source_id: int | str
     dest_id: int | str
     communication_cost: float
 
 
-class _Document(msgspec.Struct):
-    nodes: list[_Node]
-    edges: list[_Edge]
+class PiperDocument(msgspec.Struct):
+    """The graph of a file."""
+
+    nodes: list[PiperNode]
+    edges: list[PiperEdge]
 
 
 def read_piper(data: bytes, name: str, where: str) -> Columns:
@@ -50,7 +62,7 @@ def read_piper(data: bytes, name: str, where: str) -> Columns:
     saved bytes, B its state bytes. Since A counts all that backward needs, backward ops read no
     activations, only gradients (and a sink's, an empty tensor of its forward op, for the order).
     """
-    document = decode_json(data, _Document, where)
+    document = decode_json(data, PiperDocument, where)
     numbers = number_nodes((node.id for node in document.nodes), where)
     draft = Draft(name)
     layers = [_layer(node, where) for node in document.nodes]
@@ -59,7 +71,7 @@ def read_piper(data: bytes, name: str, where: str) -> Columns:
     return draft.columns()
 
 
-def _layer(node: _Node, where: str) -> Layer:
+def _layer(node: PiperNode, where: str) -> Layer:
     ways = node.ways.get("1", [])
     if not ways:
         raise InputError(
@@ -79,7 +91,7 @@ def _layer(node: _Node, where: str) -> Layer:
 
 def _add_tensors(
     draft: Draft,
-    edges: list[_Edge],
+    edges: list[PiperEdge],
     ops: list[LayerOps],
     numbers: dict[int | str, int],
     where: str,
