@@ -46,15 +46,30 @@ def test_shipped_graphs_and_formulas_need_no_torch() -> None:
     assert (shipped.name, shipped.batch) == ("inception-v3", 32)
     assert shipped.op_names != build_model("inception-v3").op_names  # not the formulas'
     assert load_graph("inception-v3", 8).batch == 8
-    assert load_graph("bert-large").op_names == build_model("bert-large").op_names
-    assert zoo_graph("bert-large", 3, sequence=64).batch == 3
+    assert load_graph("resnet50", 3).batch == 3
+    assert zoo_graph("bert-large", 3, sequence=64, precision="bf16").batch == 3
     assert {origin for _, origin in list_zoo()} == {"shipped", "formula", "missing"}
 
 
 @pytest.mark.usefixtures("no_torch")
+def test_a_shape_is_built_from_formulas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "gpt:hidden=64,heads=4,layers=6,sequence=16,vocabulary=99"
+    graph = load_graph(text, 5)
+    assert (graph.name, graph.batch) == (text, 5)
+    # Six layers of 12 w^2 + 13 w, a norm of 2 w, words and positions; in bf16.
+    parameters = 6 * (12 * 64**2 + 13 * 64) + 2 * 64 + (99 + 16) * 64
+    assert graph.parameter_bytes.sum() == 2 * parameters
+    with pytest.raises(InputError, match="gpt: heads must be given, as in gpt:hidden=N,heads=N"):
+        load_graph("gpt:hidden=64")
+    monkeypatch.chdir(tmp_path)
+    build_mlp("mine", 3, (4, 5)).save("gpt:hidden=64")
+    assert load_graph("gpt:hidden=64").name == "mine"
+
+
+@pytest.mark.usefixtures("no_torch")
 def test_without_torch_one_line_says_what_to_install() -> None:
-    with pytest.raises(InputError, match=r"vit-l: needs PyTorch; install meshwright\[torch\]"):
-        load_graph("vit-l")
+    with pytest.raises(InputError, match=r"swin-l: needs PyTorch; install meshwright\[torch\]"):
+        load_graph("swin-l")
     with pytest.raises(InputError, match=r"alexnet-32: needs PyTorch; install meshwright\[torch"):
         capture_model("alexnet-32")
     with pytest.raises(InputError, match=r"capture: needs PyTorch; install meshwright\[torch\]"):
@@ -63,12 +78,12 @@ def test_without_torch_one_line_says_what_to_install() -> None:
 
 def test_one_capture_at_the_usual_batch_serves_every_batch(captured: list[Choice]) -> None:
     lines: list[str] = []
-    assert load_graph("bert-large", say=lines.append).batch == 32
-    assert load_graph("bert-large", 7, say=lines.append).batch == 7
+    assert load_graph("semantic-fpn", say=lines.append).batch == 32
+    assert load_graph("semantic-fpn", 7, say=lines.append).batch == 7
     assert [choice.batch for choice in captured] == [32]
     assert "capturing" in lines[0]
     assert "captured before" in lines[1]
-    assert ("bert-large", "cached") in [(model.name, origin) for model, origin in list_zoo()]
+    assert ("semantic-fpn", "cached") in [(model.name, origin) for model, origin in list_zoo()]
 
 
 def test_capture_traces_at_the_batch_itself(captured: list[Choice]) -> None:
@@ -113,7 +128,7 @@ def test_a_missing_home_is_no_fault(
     for name in ("MESHWRIGHT_CACHE", "XDG_CACHE_HOME", "HOME", "USERPROFILE"):
         monkeypatch.delenv(name, raising=False)
     for _ in range(2):
-        load_graph("vit-l")
+        load_graph("swin-l")
     assert len(captured) == 2
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshwright.errors import InputError, quoted
+from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
@@ -36,6 +37,9 @@ def load_graph(
 ) -> Graph:
     """A graph itself, else the file at that path, else the zoo's model of that name.
 
+    "gpt:hidden=768,heads=12,layers=12,sequence=1024" is a step of that shape, from formulas; so
+    for llama, mixtral, bert and vit (see `graph.architecture.shape`).
+
     A "package.module:factory" is imported and called, and what it returns is captured; no other
     code is ever run. `batch` is the number of samples a step; None leaves the graph's own. `say`
     receives a line where a graph is captured or read from the cache.
@@ -53,6 +57,8 @@ def load_graph(
         return graph if batch is None else graph.at_batch(batch)
     if name in names:
         return zoo_graph(name, batch, say=say)
+    if is_shape(name):
+        return build_shape(name, batch)
     if _FACTORY.fullmatch(name):
         return capture_model(name, batch=batch)
     raise InputError(
@@ -69,7 +75,7 @@ def zoo_graph(
     optimizer: str = "adamw",
     say: Callable[[str], None] | None = None,
 ) -> Graph:
-    """The training step of a model of the zoo: shipped, cached, captured, or built from formulas.
+    """The training step of a model of the zoo: shipped, from formulas, cached, or captured.
 
     One graph, at the model's usual batch, serves all: a graph knows how it grows. `capture_model`
     traces at a batch itself.

@@ -16,7 +16,7 @@ FORMULAS = [entry.name for entry in formula_models()]
 
 def test_every_name_stands_once() -> None:
     names = [model.name for model in zoo_models()]
-    assert len(set(names)) == len(names) == 32
+    assert len(set(names)) == len(names) == 33
     assert set(FORMULAS) <= set(names)
 
 
@@ -37,6 +37,13 @@ def test_a_usual_step_is_as_the_table_has_it() -> None:
     choice = choose(find_model("mixtral-8x7b"))
     assert (choice.batch, choice.sequence, choice.precision) == (64, 4096, "bf16")
     assert (choice.optimizer, choice.autocast) == ("adamw", None)
+
+
+def test_models_from_seven_billion_parameters_on_are_usually_bf16() -> None:
+    for model in zoo_models():
+        usual = "bf16" if round(model.parameters / 1e9) >= 7 else "fp32"
+        assert choose(model).precision == usual, model.name
+    assert choose(find_model("llama-3-8b"), precision="fp32").precision == "fp32"
 
 
 @pytest.mark.parametrize(

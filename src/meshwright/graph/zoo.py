@@ -1,6 +1,8 @@
 """Training steps of named models, built from formulas: where there is no torch, and in benchmarks.
 
-`meshwright.zoo` has the names that users see; the batches here are those of this module alone.
+`meshwright.zoo` has the names that users see; the batches here are those of this module alone. The
+transformers here have plain attention and a head that is a copy, for tests and benchmarks; users
+get those of `meshwright.graph.architecture`.
 """
 
 import difflib

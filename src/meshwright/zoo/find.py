@@ -1,17 +1,22 @@
-"""Finds the graph of a model of the zoo: shipped, cached, captured now, or built from formulas.
+"""Finds the graph of a model of the zoo: shipped, from formulas, cached, or captured now.
 
-Knows how to capture only as a function that is handed in, so that it needs no torch.
+Formulas come before a capture where they give the same graph op for op (`graph.architecture`, which
+tests hold against captured steps), else after it. Knows how to capture only as a function that is
+handed in, so that it needs no torch.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
 from meshwright.errors import InputError, quoted
+from meshwright.graph.architecture.rule import SHORTEST_SEQUENCE
+from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_model
 from meshwright.graph.zoo import zoo_models as formula_models
 from meshwright.zoo.cache import GraphCache
 from meshwright.zoo.model import FORMULA_OPTIMIZERS, Choice, ZooModel
+from meshwright.zoo.shape import find_shape
 from meshwright.zoo.shipped import is_shipped, read_shipped
 
 Capture = Callable[[Choice], Graph]
@@ -30,6 +35,14 @@ def find_graph(
     shipped = read_shipped(choice)
     if shipped is not None:
         return shipped
+    shape = _find_shape(choice)
+    if shape is not None:
+        return shape.build(
+            batch=choice.batch,
+            precision=choice.precision,
+            optimizer=choice.optimizer,
+            name=choice.model.name,
+        )
     if choice.model.source != "formula" and capture is not None:
         return capture_once(choice, capture=capture, cache=cache, say=say)
     if _has_formula(choice.model):
@@ -58,6 +71,8 @@ def find_origin(choice: Choice, *, can_capture: bool, cache: GraphCache | None) 
     """Where `find_graph` would take a step from."""
     if is_shipped(choice):
         return "shipped"
+    if _find_shape(choice) is not None:
+        return "formula"
     if choice.model.source != "formula" and can_capture:
         return "cached" if cache is not None and cache.path(choice).exists() else "torch"
     return "formula" if _has_formula(choice.model) else "missing"
@@ -68,6 +83,16 @@ def needs(model: ZooModel) -> str:
     if model.source == "transformers":
         return "needs PyTorch and the package transformers; install meshwright[zoo]"
     return "needs PyTorch; install meshwright[torch]"
+
+
+def _find_shape(choice: Choice) -> Shape | None:
+    """Of a step that formulas give as capture does; what changes ops or times is left to it."""
+    is_short = choice.sequence is not None and choice.sequence < SHORTEST_SEQUENCE
+    if is_short and choice.model.source != "formula":
+        return None
+    if choice.autocast or choice.measured or choice.compile or choice.untie:
+        return None
+    return find_shape(choice.model.name, choice.sequence)
 
 
 def _has_formula(model: ZooModel) -> bool:

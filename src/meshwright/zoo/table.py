@@ -1,4 +1,6 @@
-"""Every model of the zoo by name. Knows no layers: those are in `capture.zoo` and `graph.zoo`.
+"""Every model of the zoo by name.
+
+Knows no layers: those are in `capture.zoo` (PyTorch), `zoo.shape` and `graph.zoo` (formulas).
 
 Batches are the papers' where a few hosts of today can train on them; comments say where they
 differ. A model that is written in PyTorch and in formulas too stands here once, as in PyTorch.
@@ -11,6 +13,8 @@ from meshwright.errors import InputError, quoted
 from meshwright.zoo.model import ZooModel
 
 PRETRAINING = "pre-training with both heads"
+LARGE = ("bf16", "fp32")
+"""Precisions of models from 7 billion parameters on, which nobody trains with fp32 weights."""
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
@@ -115,7 +119,7 @@ def _decoders() -> list[ZooModel]:
         _text("gpt2-medium", f"GPT-2 medium, {tied}", 8, 1024, 354_823_168, 1024),
         _text("gpt2-large", f"GPT-2 large, {tied}", 8, 1024, 774_030_080, 1024),
         _text("gpt2-xl", f"GPT-2 XL, {tied}", 8, 1024, 1_557_611_200, 1024),
-        _text("gpt3-175b", gpt3, 1536, 2048, 174_604_259_328, 2048),
+        _text("gpt3-175b", gpt3, 1536, 2048, 174_604_259_328, 2048, precisions=LARGE),
     ]
 
 
@@ -124,10 +128,10 @@ def _llamas() -> list[ZooModel]:
     # 3.4.1); 64 samples, which a few hosts can train on, for the others.
     mixtral = "Mixtral, eight experts, two a token"
     return [
-        _text("llama-2-7b", "Llama 2 of 7 billion parameters", 64, 4096, 6_738_415_616),
-        _text("llama-3-8b", "Llama 3 of 8 billion parameters", 64, 8192, 8_030_261_248),
-        _text("llama-3-70b", "Llama 3 of 70 billion parameters", 64, 8192, 70_553_706_496),
-        _text("llama-3-405b", "Llama 3 of 405 billion parameters", 1024, 8192, 405_853_388_800),
+        _llama("llama-2-7b", "Llama 2 of 7 billion parameters", 64, 4096, 6_738_415_616),
+        _llama("llama-3-8b", "Llama 3 of 8 billion parameters", 64, 8192, 8_030_261_248),
+        _llama("llama-3-70b", "Llama 3 of 70 billion parameters", 64, 8192, 70_553_706_496),
+        _llama("llama-3-405b", "Llama 3 of 405 billion parameters", 1024, 8192, 405_853_388_800),
         _text(
             "mixtral-8x7b", mixtral, 64, 4096, 46_702_792_704,
             precisions=("bf16",),  # torch's shape rule for grouped products knows bf16 only
@@ -138,7 +142,13 @@ def _llamas() -> list[ZooModel]:
 def _formulas() -> list[ZooModel]:
     mlp = "linear layers of widths 1024, 4096, 4096, 4096, 4096, 1000"
     unet = "U-Net on 256 x 256 pictures, two classes"
+    # Narayanan et al. (2021), table 1.
+    gpt = "GPT of a trillion parameters, 128 layers of 25,600, head tied to the embeddings"
     return [
+        ZooModel(
+            name="gpt-1t", description=gpt, batch=3072, sequence=2048,
+            parameters=1_008_038_758_400, source="formula", longest=2048, precisions=LARGE,
+        ),
         ZooModel(
             name="mlp", description=mlp, batch=256, parameters=58_639_336, source="formula",
             precisions=("fp32",),
@@ -148,6 +158,10 @@ def _formulas() -> list[ZooModel]:
             precisions=("fp32",),
         ),
     ]  # fmt: skip
+
+
+def _llama(name: str, description: str, batch: int, sequence: int, parameters: int) -> ZooModel:
+    return _text(name, description, batch, sequence, parameters, precisions=LARGE)
 
 
 def _pictures(name: str, description: str, batch: int, parameters: int) -> ZooModel:

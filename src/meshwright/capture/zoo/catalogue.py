@@ -32,8 +32,8 @@ def build(
 
     On a real device weights are as the model initialises them and inputs are not set.
 
-    `precision` is that of parameters and pictures, None the first that the model has (fp32 for all
-    but Mixtral); mixed precision is an option of `capture`.
+    `precision` is that of parameters and pictures, None the first that the model has (fp32, and
+    bf16 from 7 billion parameters on); mixed precision is an option of `capture`.
     """
     model = table.find_model(name)
     if model.source == "formula":

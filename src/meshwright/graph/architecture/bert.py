@@ -1,0 +1,186 @@
+"""BERT (Devlin et al. 2019) as a pre-training step with both heads, by formulas.
+
+Op for op what `capture` records of transformers' BertForPreTraining: norms after the blocks,
+dropout, and a language head that is tied to the word embeddings.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from meshwright.graph.architecture.op import (
+    Linear,
+    activation,
+    add,
+    add_broadcast,
+    attention,
+    cross_entropy,
+    dropout,
+    embedding,
+    layer_norm,
+    select_first,
+)
+from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.step import build_step
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import INT64, TYPES, Value
+from meshwright.graph.graph import Graph
+
+SEGMENTS = 2
+"""Sentences of a sample; also the classes of whether the second follows the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bert:
+    tape: Tape
+    samples: int
+    hidden: int
+    heads: int
+    intermediate: int
+    sequence: int
+    vocabulary: int
+    positions: int
+
+
+def bert(
+    *,
+    hidden: int,
+    heads: int,
+    layers: int,
+    sequence: int,
+    vocabulary: int = 30_522,
+    intermediate: int | None = None,
+    positions: int = 512,
+    batch: float = 32,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    untie: bool = False,
+    name: str = "bert",
+) -> Graph:
+    """A training step; perceptrons are four times as wide as `hidden` unless said.
+
+    `untie`: the head has a copy of the word embeddings, so that a pipeline may hold the two apart.
+    """
+
+    sizes = {
+        "hidden": hidden,
+        "heads": heads,
+        "layers": layers,
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+        "positions": positions,
+        "intermediate": intermediate or 4 * hidden,
+    }
+    check_sizes("bert", sizes, precision, optimizer)
+
+    def record(samples: int, layers: int) -> Tape:
+        tape = Tape(TYPES[precision])
+        model = _Bert(
+            tape=tape,
+            samples=samples,
+            hidden=hidden,
+            heads=heads,
+            intermediate=intermediate or 4 * hidden,
+            sequence=sequence,
+            vocabulary=vocabulary,
+            positions=positions,
+        )
+        return tape.finish(_forward(model, layers, untie), optimizer)
+
+    return build_step(name, batch, layers, record)
+
+
+def _forward(model: _Bert, layers: int, untie: bool) -> Value:
+    tape, hidden = model.tape, model.hidden
+    words = tape.weight("bert.embeddings.word_embeddings", model.vocabulary * hidden)
+    x = _embed(model, words)
+    x = tape.repeat("bert.encoder.layer", layers, partial(_layer, model), x)
+    first = select_first(tape, x, model.samples * hidden)
+    pooled = Linear(tape, "bert.pooler.dense", hidden, hidden).biased(
+        first, *tape.pair("bert.pooler.dense", hidden * hidden, hidden), shaped=False
+    )
+    pooled = activation(tape, "bert.pooler.activation", "tanh", pooled)
+    return _loss(model, words, x, pooled, untie)
+
+
+def _embed(model: _Bert, words: Value) -> Value:
+    tape, hidden, sequence = model.tape, model.hidden, model.sequence
+    tokens = model.samples * sequence
+    name = "bert.embeddings"
+    places = tape.weight(f"{name}.position_embeddings", model.positions * hidden)
+    kinds = tape.weight(f"{name}.token_type_embeddings", SEGMENTS * hidden)
+    norm = tape.pair(f"{name}.LayerNorm", hidden, hidden)
+    order, zeros = (tape.buffer(model.positions, INT64) for _ in range(2))
+    tape.count_views(2)
+    order = Value(order.storage, sequence, INT64)
+    (segments,) = tape.run_plain(
+        name, "gather", (zeros, order), [(sequence, INT64)], moved=2 * order.bytes
+    )
+    ids = tape.input(tokens, INT64)
+    tape.count_views(1)
+    x = embedding(tape, f"{name}.word_embeddings", words, ids, tokens * hidden)
+    y = embedding(tape, f"{name}.token_type_embeddings", kinds, segments, tokens * hidden)
+    x = add(tape, name, x, y)
+    y = embedding(tape, f"{name}.position_embeddings", places, order, sequence * hidden)
+    x = layer_norm(tape, f"{name}.LayerNorm", add_broadcast(tape, name, x, y), *norm)
+    return dropout(tape, f"{name}.dropout", x)
+
+
+def _layer(model: _Bert, name: str, x: Value) -> Value:
+    tape, hidden, wide = model.tape, model.hidden, model.intermediate
+    y = _attention(model, f"{name}.attention.self", x)
+    x = _add_norm(model, f"{name}.attention.output", y, hidden, x)
+    y = Linear(tape, f"{name}.intermediate.dense", hidden, wide).biased(
+        x, *tape.pair(f"{name}.intermediate.dense", hidden * wide, wide)
+    )
+    y = activation(tape, f"{name}.intermediate.intermediate_act_fn", "gelu", y)
+    return _add_norm(model, f"{name}.output", y, wide, x)
+
+
+def _attention(model: _Bert, name: str, x: Value) -> Value:
+    tape, hidden = model.tape, model.hidden
+    parts = []
+    for part in ("query", "key", "value"):
+        weights = tape.pair(f"{name}.{part}", hidden * hidden, hidden)
+        y = Linear(tape, f"{name}.{part}", hidden, hidden).biased(x, *weights)
+        parts.append(tape.view(tape.view(y)))
+    y = attention(
+        tape, name, "dropout_", *parts,
+        heads=model.heads, width=hidden // model.heads, sequence=model.sequence, steps=(hidden,),
+    )  # fmt: skip
+    return tape.view(tape.view(y))
+
+
+def _add_norm(model: _Bert, name: str, y: Value, wide: int, x: Value) -> Value:
+    tape, hidden = model.tape, model.hidden
+    weights = tape.pair(f"{name}.dense", wide * hidden, hidden)
+    norm = tape.pair(f"{name}.LayerNorm", hidden, hidden)
+    y = Linear(tape, f"{name}.dense", wide, hidden).biased(y, *weights)
+    y = add(tape, name, dropout(tape, f"{name}.dropout", y), x)
+    return layer_norm(tape, f"{name}.LayerNorm", y, *norm)
+
+
+def _loss(model: _Bert, words: Value, x: Value, pooled: Value, untie: bool) -> Value:
+    """Of the masked tokens and of whether the second sentence follows."""
+    tape, hidden, vocabulary = model.tape, model.hidden, model.vocabulary
+    name = "cls.predictions"
+    bias = None if untie else tape.weight(name, vocabulary)
+    dense = tape.pair(f"{name}.transform.dense", hidden * hidden, hidden)
+    norm = tape.pair(f"{name}.transform.LayerNorm", hidden, hidden)
+    if bias is None:
+        words = tape.copy(f"{name}.decoder", words)
+        bias = tape.weight(f"{name}.decoder", vocabulary)
+    follows = tape.pair("cls.seq_relationship", SEGMENTS * hidden, SEGMENTS)
+    y = Linear(tape, f"{name}.transform.dense", hidden, hidden).biased(x, *dense)
+    y = activation(tape, f"{name}.transform.transform_act_fn", "gelu", y)
+    y = layer_norm(tape, f"{name}.transform.LayerNorm", y, *norm)
+    logits = Linear(tape, f"{name}.decoder", hidden, vocabulary).biased(y, words, bias)
+    pair = Linear(tape, "cls.seq_relationship", hidden, SEGMENTS).biased(
+        pooled, *follows, shaped=False
+    )
+    one = _entropy(tape, logits, model.samples * model.sequence, vocabulary)
+    other = _entropy(tape, pair, model.samples, SEGMENTS)
+    return add(tape, "", one, other)
+
+
+def _entropy(tape: Tape, scores: Value, labels: int, classes: int) -> Value:
+    return cross_entropy(tape, tape.view(scores), tape.view(tape.input(labels, INT64)), classes)

@@ -1,0 +1,180 @@
+"""Llama (Touvron et al. 2023, Grattafiori et al. 2024) as a training step, by formulas.
+
+Op for op what `capture` records of transformers' LlamaForCausalLM: root-mean-square norms in fp32,
+rotary positions, grouped keys and values, a gated perceptron, and a head of its own.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from meshwright.graph.architecture.op import (
+    Linear,
+    activation,
+    add,
+    attention,
+    causal_loss,
+    embedding,
+    times,
+)
+from meshwright.graph.architecture.rms import rms_norm
+from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
+from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.step import build_step
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import INT64, TYPES, Value
+from meshwright.graph.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """What the layers of Llama and of Mixtral share."""
+
+    tape: Tape
+    samples: int
+    hidden: int
+    heads: int
+    key_heads: int
+    width: int
+    """Of a head."""
+    intermediate: int
+    sequence: int
+    vocabulary: int
+
+
+Inner = Callable[[Decoder, str], Callable[[Value], Value]]
+"""Makes the weights of a layer's perceptron, and then computes it."""
+
+
+def llama(
+    *,
+    hidden: int,
+    heads: int,
+    layers: int,
+    sequence: int,
+    key_heads: int | None = None,
+    intermediate: int,
+    vocabulary: int = 32_000,
+    batch: float = 64,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    name: str = "llama",
+) -> Graph:
+    """A training step; as many heads of keys and values as of queries unless said."""
+
+    sizes = {
+        "hidden": hidden,
+        "heads": heads,
+        "layers": layers,
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+        "key_heads": key_heads or heads,
+        "intermediate": intermediate,
+    }
+    check_sizes("llama", sizes, precision, optimizer)
+
+    def record(samples: int, layers: int) -> Tape:
+        model = Decoder(
+            tape=Tape(TYPES[precision]),
+            samples=samples,
+            hidden=hidden,
+            heads=heads,
+            key_heads=key_heads or heads,
+            width=hidden // heads,
+            intermediate=intermediate,
+            sequence=sequence,
+            vocabulary=vocabulary,
+        )
+        return model.tape.finish(forward_decoder(model, layers, _perceptron), optimizer)
+
+    return build_step(name, batch, layers, record)
+
+
+def forward_decoder(model: Decoder, layers: int, inner: Inner) -> Value:
+    """From the tokens to the loss."""
+    tape, hidden = model.tape, model.hidden
+    tokens = model.samples * model.sequence
+    words = tape.weight("model.embed_tokens", model.vocabulary * hidden)
+    ids = tape.input(tokens, INT64)
+    x = embedding(tape, "model.embed_tokens", words, ids, tokens * hidden)
+    rotary = make_rotary(tape, model.sequence, model.width)
+    x = tape.repeat("model.layers", layers, partial(_layer, model, rotary, inner), x)
+    x = rms_norm(tape, "model.norm", x, tape.weight("model.norm", hidden))
+    tape.count_views(1)
+    head = tape.weight("lm_head", model.vocabulary * hidden)
+    logits = Linear(tape, "lm_head", hidden, model.vocabulary).plain(x, head)
+    return causal_loss(tape, logits, model.samples, model.sequence, model.vocabulary)
+
+
+def _layer(model: Decoder, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
+    tape, hidden = model.tape, model.hidden
+    attend = _attention(model, rotary, f"{name}.self_attn")
+    compute = inner(model, f"{name}.mlp")
+    first, second = f"{name}.input_layernorm", f"{name}.post_attention_layernorm"
+    before, after = tape.weight(first, hidden), tape.weight(second, hidden)
+    x = add(tape, name, x, attend(rms_norm(tape, first, x, before)))
+    return add(tape, name, x, compute(rms_norm(tape, second, x, after)))
+
+
+def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], Value]:
+    tape, hidden, width = model.tape, model.hidden, model.width
+    outer, inner = model.heads * width, model.key_heads * width
+    sizes = {"q_proj": outer, "k_proj": inner, "v_proj": inner}
+    weights = {part: tape.weight(f"{name}.{part}", hidden * sizes[part]) for part in sizes}
+    last = tape.weight(f"{name}.o_proj", outer * hidden)
+
+    def attend(x: Value) -> Value:
+        parts = []
+        for part, weight in weights.items():
+            y = Linear(tape, f"{name}.{part}", hidden, sizes[part]).plain(x, weight)
+            parts.append(_split_heads(tape, y, sizes[part] // width, part != "v_proj"))
+        tape.count_views(2)
+        queries = rotate(tape, name, parts[0], rotary)
+        keys = rotate(tape, name, parts[1], rotary)
+        y = attention(
+            tape, name, "causal_", queries, keys, parts[2],
+            heads=model.heads, width=width, sequence=model.sequence, steps=(outer, inner),
+        )  # fmt: skip
+        y = tape.view(tape.view(y))
+        return Linear(tape, f"{name}.o_proj", outer, hidden).plain(y, last)
+
+    return attend
+
+
+def _split_heads(tape: Tape, x: Value, heads: int, is_rotated: bool) -> Value:
+    """(tokens, heads x width) seen as (heads, tokens, width).
+
+    The gradient of what was rotated is put together head by head, and copied to be seen the other
+    way round; that of the values comes as they lie.
+    """
+    tape.count_views(1)
+    seen = Value(x.storage, x.elements, x.type)
+    is_copied = is_rotated and heads > 1
+
+    def backward(gradient: Value) -> list[Value]:
+        if is_copied:
+            gradient = tape.run(
+                "", "clone", (gradient,), [(x.elements, x.type)], kind="strided_clone"
+            )[0]
+        tape.count_views(1)
+        return [gradient]
+
+    tape.record(seen, (x,), backward)
+    return tape.view(seen, layout="heads" if heads > 1 else "")
+
+
+def _perceptron(model: Decoder, name: str) -> Callable[[Value], Value]:
+    """Shazeer (2020): one of two products gates the other."""
+    tape, hidden, wide = model.tape, model.hidden, model.intermediate
+    gate, up, down = (
+        tape.weight(f"{name}.{part}_proj", hidden * wide) for part in ("gate", "up", "down")
+    )
+
+    def compute(x: Value) -> Value:
+        y = Linear(tape, f"{name}.gate_proj", hidden, wide).plain(x, gate)
+        y = activation(tape, f"{name}.act_fn", "silu", y)
+        z = Linear(tape, f"{name}.up_proj", hidden, wide).plain(x, up)
+        y = times(tape, name, y, z)
+        return Linear(tape, f"{name}.down_proj", wide, hidden).plain(y, down)
+
+    return compute

@@ -1,0 +1,287 @@
+"""Mixtral (Jiang et al. 2024) as a training step, by formulas: Llama with a mixture of experts.
+
+Op for op what `capture` records of transformers' MixtralForCausalLM with grouped products: tokens
+are sorted by expert, every expert computes its own, and they are put back and added up. Experts
+get equally many tokens, as far as sizes tell.
+"""
+
+from collections.abc import Callable
+
+from meshwright.graph.architecture.llama import Decoder, forward_decoder
+from meshwright.graph.architecture.op import (
+    NARROW_BYTES,
+    Linear,
+    activation,
+    alignment,
+    cast,
+    sum_inner,
+)
+from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.step import build_step
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import FP32, INT32, INT64, TYPES, Product, Value
+from meshwright.graph.graph import Graph
+
+
+def mixtral(
+    *,
+    hidden: int,
+    heads: int,
+    layers: int,
+    sequence: int,
+    key_heads: int | None = None,
+    intermediate: int,
+    experts: int = 8,
+    experts_per_token: int = 2,
+    vocabulary: int = 32_000,
+    batch: float = 64,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+    name: str = "mixtral",
+) -> Graph:
+    """A training step; grouped products know bf16 only."""
+
+    sizes = {
+        "hidden": hidden,
+        "heads": heads,
+        "layers": layers,
+        "sequence": sequence,
+        "vocabulary": vocabulary,
+        "key_heads": key_heads or heads,
+        "intermediate": intermediate,
+        "experts": experts,
+        "experts_per_token": experts_per_token,
+    }
+    check_sizes("mixtral", sizes, precision, optimizer, ("bf16",))
+
+    def record(samples: int, layers: int) -> Tape:
+        model = Decoder(
+            tape=Tape(TYPES[precision]),
+            samples=samples,
+            hidden=hidden,
+            heads=heads,
+            key_heads=key_heads or heads,
+            width=hidden // heads,
+            intermediate=intermediate,
+            sequence=sequence,
+            vocabulary=vocabulary,
+        )
+
+        def inner(model: Decoder, name: str) -> Callable[[Value], Value]:
+            return _Mixture(model, name, experts, experts_per_token).compute
+
+        return model.tape.finish(forward_decoder(model, layers, inner), optimizer)
+
+    return build_step(name, batch, layers, record)
+
+
+class _Mixture:
+    """The perceptron of one layer."""
+
+    def __init__(self, model: Decoder, name: str, experts: int, chosen: int) -> None:
+        self.model, self.tape, self.name = model, model.tape, name
+        self.experts, self.chosen = experts, chosen
+        self.tokens = model.samples * model.sequence
+        self.copies = self.tokens * chosen
+        """Rows of all experts: every token is with several."""
+        hidden, wide = model.hidden, model.intermediate
+        self.router = self.tape.weight(f"{name}.gate", experts * hidden)
+        self.wide = self.tape.weight(f"{name}.experts", experts * 2 * wide * hidden)
+        self.narrow = self.tape.weight(f"{name}.experts", experts * hidden * wide)
+        self.name_experts = f"{name}.experts"
+        self.strided = "strided_" if chosen > 1 else ""
+        """Before the kind of an op that has a number a token and reads one a copy."""
+
+    def compute(self, x: Value) -> Value:
+        """Route, sort, compute, put back, add up."""
+        tape = self.tape
+        x = tape.view(x)
+        shares, indices = self._route(x)
+        tape.count_views(1)
+        shares = tape.view(shares)
+        order, owners, sorted_experts = self._sort(indices)
+        rows = self._index(x, owners, self.copies * self.model.hidden)
+        shares = self._index(shares, order, self.copies)
+        ends = self._find_ends(sorted_experts)
+        y = self._apply_experts(rows, ends)
+        y = self._weigh(y, tape.view(shares))
+        y = self._index(y, self._invert(order), self.copies * self.model.hidden)
+        y = cast(tape, self.name_experts, self._add_up(y), x.type)
+        return tape.view(y)
+
+    def _route(self, x: Value) -> tuple[Value, Value]:
+        """The share of every chosen expert in a token's result, and which they are."""
+        tape, name, hidden = self.tape, f"{self.name}.gate", self.model.hidden
+        scores = Linear(tape, name, hidden, self.experts).plain(
+            tape.view(x), self.router, shaped=False
+        )
+        scores = cast(tape, name, scores, FP32)
+        size = [(scores.elements, FP32)]
+        (weights,) = tape.run(name, "_softmax", (scores,), size)
+        tape.record(
+            weights,
+            (scores,),
+            lambda gradient: tape.run("", "_softmax_backward_data", (gradient, weights), size),
+        )
+        best, indices = tape.run(
+            name, "topk", (weights,), [(self.copies, FP32), (self.copies, INT64)]
+        )
+
+        def backward(gradient: Value) -> list[Value]:
+            (zeros,) = tape.run("", "new_zeros", (), size)
+            return tape.run("", "scatter", (zeros, indices, gradient), size)
+
+        tape.record(best, (weights,), backward)
+        return self._normalise(best), indices
+
+    def _normalise(self, best: Value) -> Value:
+        """By their sum, in place; what was there before is copied for the gradient."""
+        tape, name, size = self.tape, f"{self.name}.gate", [(self.copies, FP32)]
+        (total,) = tape.run(
+            name, "sum", (best,), [(self.tokens, FP32)], product=Product(self.tokens, 1, 1, 1, 0)
+        )
+
+        def spread(gradient: Value) -> list[Value]:
+            tape.count_views(1)
+            return [Value(gradient.storage, gradient.elements, FP32, layout=self.strided)]
+
+        tape.record(total, (best,), spread)
+        (kept,) = tape.run(name, "clone", (best,), size)
+        (made,) = tape.run(name, "div_", (best, total), size, kind=f"{self.strided}div_")
+
+        def backward(gradient: Value) -> list[Value]:
+            (ratio,) = tape.run("", "div", (kept, total), size, kind=f"{self.strided}div")
+            (ratio,) = tape.run("", "div", (ratio, total), size, kind=f"{self.strided}div")
+            (turned,) = tape.run("", "neg", (gradient,), size)
+            (slope,) = tape.run("", "mul", (turned, ratio), size)
+            (into,) = tape.run("", "div", (gradient, total), size, kind=f"{self.strided}div")
+            return [into, sum_inner(tape, slope, self.tokens) if self.chosen > 1 else slope]
+
+        return tape.record(made, (best, total), backward, known=False)
+
+    def _sort(self, indices: Value) -> tuple[Value, Value, Value]:
+        """The order of copies by expert, the token of each, and the experts in that order."""
+        tape, name, size = self.tape, self.name_experts, [(self.copies, INT64)]
+        ranked, order = tape.run_plain(name, "sort", (indices,), size * 2)
+        (owners,) = tape.run_plain(name, "floor_divide", (order,), size)
+        return order, owners, ranked
+
+    def _find_ends(self, ranked: Value) -> Value:
+        """Where the rows of each expert end."""
+        tape, name, counts = self.tape, self.name_experts, [(self.experts, INT32)]
+        (short,) = tape.run_plain(name, "_to_copy", (ranked,), [(self.copies, INT32)])
+        (counted,) = tape.run_plain(name, "histc", (short,), counts)
+        (ends,) = tape.run_plain(name, "cumsum", (counted,), counts)
+        return ends
+
+    def _index(self, x: Value, rows: Value, elements: int) -> Value:
+        """Rows of x; as much of it is read as is made."""
+        tape, name = self.tape, self.name_experts
+        moved = elements * x.type.size + rows.bytes
+        (made,) = tape.run(name, "index", (x, rows), [(elements, x.type)], moved=moved)
+        size = [(x.elements, x.type)]
+
+        def backward(gradient: Value) -> list[Value]:
+            (zeros,) = tape.run("", "new_zeros", (), size)
+            return tape.run("", "index_put", (zeros, rows, gradient), size)
+
+        return tape.record(made, (x,), backward)
+
+    def _apply_experts(self, rows: Value, ends: Value) -> Value:
+        tape, wide = self.tape, self.model.intermediate
+        both = self._multiply(rows, self.wide, ends, self.model.hidden, 2 * wide)
+        tape.count_views(1)
+        gate, up = (Value(both.storage, both.elements // 2, both.type) for _ in range(2))
+        kind = "strided_cat" if wide * both.type.size < NARROW_BYTES else "cat"
+        size = [(both.elements, both.type)]
+        tape.record_all(
+            (gate, up), (both,), lambda *given: tape.run("", "cat", given, size, kind=kind)
+        )
+        gate = activation(tape, f"{self.name_experts}.act_fn", "silu", gate, strided=True)
+        y = self._gate(gate, up)
+        return self._multiply(y, self.narrow, ends, wide, self.model.hidden)
+
+    def _gate(self, gate: Value, up: Value) -> Value:
+        """The product of both; `up` is half of each row of something wider."""
+        tape, size = self.tape, [(gate.elements, gate.type)]
+        (made,) = tape.run(self.name_experts, "mul", (gate, up), size, kind="strided_mul")
+
+        def backward(gradient: Value) -> list[Value]:
+            (into_up,) = tape.run("", "mul", (gradient, gate), size)
+            (into_gate,) = tape.run("", "mul", (gradient, up), size, kind="strided_mul")
+            return [into_gate, into_up]
+
+        return tape.record(made, (gate, up), backward)
+
+    def _multiply(self, x: Value, weight: Value, ends: Value, inputs: int, outputs: int) -> Value:
+        """Every expert's rows by its own weights: one grouped product."""
+        tape, experts = self.tape, self.experts
+        rows = self.copies / experts
+        flops = 2 * self.copies * inputs * outputs
+        aligned = alignment(x.type.size, inputs, outputs)
+        read = tape.view(weight)
+
+        def run(
+            reads: tuple[Value, ...], elements: int, rows: float, columns: float, depth: float
+        ) -> Value:
+            (made,) = tape.run(
+                self.name_experts, "_grouped_mm", (*reads, ends), [(elements, x.type)],
+                flops=flops, product=Product(rows, columns, depth, experts, aligned),
+            )  # fmt: skip
+            return made
+
+        def backward(gradient: Value) -> list[Value]:
+            tape.count_views(1)
+            of_weight = run((gradient, x), weight.elements, outputs, inputs, rows)
+            tape.count_views(2)
+            into = run((gradient, weight), x.elements, rows, inputs, outputs)
+            return [into, of_weight]
+
+        made = run((x, read), self.copies * outputs, rows, outputs, inputs)
+        return tape.record(made, (x, read), backward)
+
+    def _weigh(self, y: Value, shares: Value) -> Value:
+        """Every row by its share, in fp32."""
+        tape, size = self.tape, [(y.elements, FP32)]
+        (made,) = tape.run(self.name_experts, "mul", (y, shares), size, kind="strided_mul")
+
+        def backward(gradient: Value) -> list[Value]:
+            (products,) = tape.run("", "mul", (gradient, y), size)
+            (into,) = tape.run("", "mul", (gradient, shares), size, kind="strided_mul")
+            (into,) = tape.run("", "_to_copy", (into,), [(y.elements, y.type)])
+            return [into, sum_inner(tape, products, self.copies)]
+
+        return tape.record(made, (y, shares), backward)
+
+    def _invert(self, order: Value) -> Value:
+        """Where each copy has gone."""
+        tape, name, size = self.tape, self.name_experts, [(self.copies, INT64)]
+        (empty,) = tape.run_plain(name, "empty_like", (), size, written=0)
+        (numbers,) = tape.run_plain(name, "arange", (), size)
+        return tape.run_plain(name, "index_put_", (empty, order, numbers), size)[0]
+
+    def _add_up(self, y: Value) -> Value:
+        """The copies of each token."""
+        tape, hidden = self.tape, self.model.hidden
+        tape.count_views(1)
+        grouped = Value(y.storage, y.elements, y.type)
+
+        def spread(gradient: Value) -> list[Value]:
+            if self.chosen > 1:
+                (gradient,) = tape.run(
+                    "", "clone", (gradient,), [(y.elements, y.type)], kind="strided_clone"
+                )
+            tape.count_views(1)
+            return [gradient]
+
+        tape.record(grouped, (y,), spread)
+        (made,) = tape.run(
+            self.name_experts, "sum", (grouped,), [(self.tokens * hidden, y.type)],
+            product=Product(self.tokens, hidden, self.chosen, 1, 0),
+        )  # fmt: skip
+
+        def backward(gradient: Value) -> list[Value]:
+            tape.count_views(2)
+            return [gradient]
+
+        return tape.record(made, (grouped,), backward)

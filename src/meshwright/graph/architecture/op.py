@@ -1,0 +1,350 @@
+"""PyTorch's ops as they stand on a tape: their kernels, forward and backward, and what these cost.
+
+Sizes follow from the shapes; which views lie between kernels, and in which order gradients are
+made, is that of torch 2.13, whose captured steps the tests compare with. Knows no model.
+"""
+
+import math
+
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Type, Value
+
+WIDEST = 16
+"""Bytes that a thread loads at once (see `Graph.product_alignment`)."""
+NARROW_BYTES = 1024
+"""Pieces of rows shorter than this are put together one number at a time, as `capture` has it."""
+SUM_COLUMNS, SUM_ROWS, SUM_BLOCKS = 128, 64, 16 * 132
+"""How sums over rows are cut into blocks, each of which keeps its partial sums in fp32."""
+
+
+def alignment(size: int, *steps: int) -> int:
+    """Bytes that rows start at a multiple of, where they are `steps` numbers apart."""
+    return math.gcd(WIDEST, *(size * step for step in steps))
+
+
+def summed_rows(columns: int, depth: int) -> tuple[Product, int]:
+    """The product of a sum over `depth` rows, and the partial sums of its blocks in bytes."""
+    if columns <= 1 or depth <= SUM_ROWS:
+        return Product(1, columns, depth, 1, 0), 0
+    most = math.ceil(SUM_BLOCKS / math.ceil(columns / SUM_COLUMNS))
+    blocks = min(math.ceil(depth / SUM_ROWS), most)
+    return Product(1, columns, depth, 1, 0), FP32.size * SUM_COLUMNS * columns * blocks
+
+
+def sum_rows(tape: Tape, value: Value, columns: int) -> Value:
+    """Add up the rows of a gradient, `columns` numbers each."""
+    product, workspace = summed_rows(columns, value.elements // columns)
+    (made,) = tape.run(
+        "", "sum", (value,), [(columns, value.type)], product=product, workspace=workspace
+    )
+    return made
+
+
+def sum_inner(tape: Tape, value: Value, rows: int) -> Value:
+    """Add up the numbers of each row of a gradient."""
+    (made,) = tape.run("", "sum", (value,), [(rows, value.type)], product=Product(rows, 1, 1, 1, 0))
+    return made
+
+
+class Linear:
+    """x W + b on rows of tokens, of which autograd knows three forms."""
+
+    def __init__(self, tape: Tape, module: str, inputs: int, outputs: int) -> None:
+        self.tape, self.module, self.inputs, self.outputs = tape, module, inputs, outputs
+
+    def _product(
+        self, name: str, reads: tuple[Value, ...], rows: int, columns: int, depth: int
+    ) -> Value:
+        kind = reads[0].type
+        aligned = alignment(kind.size, self.inputs, self.outputs)
+        (made,) = self.tape.run(
+            self.module,
+            name,
+            reads,
+            [(rows * columns, kind)],
+            flops=2 * rows * columns * depth,
+            product=Product(rows, columns, depth, 1, aligned),
+        )
+        return made
+
+    def biased(
+        self, x: Value, weight: Value, bias: Value, *, shaped: bool = True, stored: bool = False
+    ) -> Value:
+        """With a bias: one `addmm`.
+
+        `shaped`: whether tokens have a batch dimension, which is folded for the product. `stored`:
+        whether the weight lies in memory as the product reads it (GPT-2), else transposed.
+        """
+        tape, inputs, outputs = self.tape, self.inputs, self.outputs
+        flat = tape.view(x) if shaped else x
+        read = weight if stored else tape.view(weight)
+        rows = x.elements // inputs
+        made = self._product("addmm", (bias, flat, read), rows, outputs, inputs)
+
+        def backward(gradient: Value) -> list[Value]:
+            tape.count_views(1)
+            into = self._product("mm", (gradient, weight), rows, inputs, outputs)
+            tape.count_views(1)
+            sides = (inputs, outputs) if stored else (outputs, inputs)
+            of_weight = self._product("mm", (flat, gradient), *sides, rows)
+            tape.count_views(0 if stored else 1)
+            of_bias = sum_rows(tape, gradient, outputs)
+            tape.count_views(1)
+            return [of_bias, into, of_weight]
+
+        tape.record(made, (bias, flat, read), backward)
+        return tape.view(made) if shaped else made
+
+    def plain(self, x: Value, weight: Value, *, shaped: bool = True) -> Value:
+        """Without a bias: one `mm`, whose backward has the weight's gradient first."""
+        tape, inputs, outputs = self.tape, self.inputs, self.outputs
+        read = tape.view(weight)
+        flat = tape.view(x) if shaped else x
+        rows = x.elements // inputs
+        made = self._product("mm", (flat, read), rows, outputs, inputs)
+
+        def backward(gradient: Value) -> list[Value]:
+            tape.count_views(1)
+            of_weight = self._product("mm", (flat, gradient), outputs, inputs, rows)
+            tape.count_views(2)
+            into = self._product("mm", (gradient, weight), rows, inputs, outputs)
+            return [into, of_weight]
+
+        tape.record(made, (flat, read), backward)
+        return tape.view(made) if shaped else made
+
+
+def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) -> Value:
+    """Ba et al. (2016), over rows as long as the weight."""
+    rows = x.elements // weight.elements
+    made, mean, deviation = tape.run(
+        module,
+        "native_layer_norm",
+        (x, weight, bias),
+        [(x.elements, x.type), (rows, x.type), (rows, x.type)],
+    )
+
+    def backward(gradient: Value) -> list[Value]:
+        return tape.run(
+            module,
+            "native_layer_norm_backward",
+            (gradient, x, mean, deviation, weight, bias),
+            [(x.elements, x.type), (weight.elements, x.type), (bias.elements, x.type)],
+        )
+
+    return tape.record(made, (x, weight, bias), backward)
+
+
+def dropout(tape: Tape, module: str, x: Value) -> Value:
+    """Zeroes some numbers and keeps a mask of them."""
+    made, mask = tape.run(
+        module, "native_dropout", (x,), [(x.elements, x.type), (x.elements, BOOL)]
+    )
+
+    def backward(gradient: Value) -> list[Value]:
+        return tape.run(module, "native_dropout_backward", (gradient, mask), [(x.elements, x.type)])
+
+    return tape.record(made, (x,), backward)
+
+
+def activation(tape: Tape, module: str, name: str, x: Value, *, strided: bool = False) -> Value:
+    """An op number by number whose backward reads its input, or for tanh its output."""
+    before = "strided_" if strided else ""
+    (made,) = tape.run(module, name, (x,), [(x.elements, x.type)], kind=before + name)
+    back = f"{name}_backward"
+
+    def backward(gradient: Value) -> list[Value]:
+        saved = made if name == "tanh" else x
+        return tape.run(module, back, (gradient, saved), [(x.elements, x.type)], kind=before + back)
+
+    return tape.record(made, (x,), backward)
+
+
+def add(tape: Tape, module: str, one: Value, other: Value) -> Value:
+    """Both of one shape: each has the gradient of the sum."""
+    (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)])
+    return tape.record(made, (one, other), lambda gradient: [gradient, gradient])
+
+
+def add_broadcast(tape: Tape, module: str, one: Value, other: Value) -> Value:
+    """To every sample of `one` the same `other`, whose gradient is a sum over the samples."""
+    (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)], kind="strided_add")
+
+    def backward(gradient: Value) -> list[Value]:
+        return [gradient, sum_rows(tape, gradient, other.elements)]
+
+    return tape.record(made, (one, other), backward)
+
+
+def scale(tape: Tape, module: str, x: Value) -> Value:
+    """Times a constant."""
+    (made,) = tape.run(module, "mul", (x,), [(x.elements, x.type)])
+    return tape.record(
+        made, (x,), lambda gradient: tape.run(module, "mul", (gradient,), [(x.elements, x.type)])
+    )
+
+
+def shift(tape: Tape, module: str, x: Value) -> Value:
+    """Plus a constant."""
+    (made,) = tape.run(module, "add", (x,), [(x.elements, x.type)])
+    return tape.record(made, (x,), lambda gradient: [gradient])
+
+
+def power(tape: Tape, module: str, x: Value) -> Value:
+    """To a constant power n; backward has n times the power n - 1."""
+    size = [(x.elements, x.type)]
+    (made,) = tape.run(module, "pow", (x,), size)
+
+    def backward(gradient: Value) -> list[Value]:
+        (lower,) = tape.run(module, "pow", (x,), size)
+        (slope,) = tape.run(module, "mul", (lower,), size)
+        return tape.run(module, "mul", (gradient, slope), size)
+
+    return tape.record(made, (x,), backward)
+
+
+def times(tape: Tape, module: str, one: Value, other: Value) -> Value:
+    """Both of one shape."""
+    size = [(one.elements, one.type)]
+    (made,) = tape.run(module, "mul", (one, other), size)
+
+    def backward(gradient: Value) -> list[Value]:
+        (into_other,) = tape.run(module, "mul", (gradient, one), size)
+        (into_one,) = tape.run(module, "mul", (gradient, other), size)
+        return [into_one, into_other]
+
+    return tape.record(made, (one, other), backward)
+
+
+def cast(tape: Tape, module: str, x: Value, kind: Type) -> Value:
+    """To numbers of another type, where it is another."""
+    if x.type == kind:
+        return x
+    (made,) = tape.run(module, "_to_copy", (x,), [(x.elements, kind)])
+    return tape.record(
+        made,
+        (x,),
+        lambda gradient: tape.run(module, "_to_copy", (gradient,), [(x.elements, x.type)]),
+    )
+
+
+def embedding(tape: Tape, module: str, weight: Value, ids: Value, elements: int) -> Value:
+    """Rows of a table; as much of it is read as is made."""
+    made_bytes = elements * weight.type.size
+    (made,) = tape.run(
+        module, "embedding", (weight, ids), [(elements, weight.type)], moved=made_bytes + ids.bytes
+    )
+
+    def backward(gradient: Value) -> list[Value]:
+        return tape.run(
+            module, "embedding_dense_backward", (gradient, ids), [(weight.elements, weight.type)]
+        )
+
+    return tape.record(made, (weight,), backward)
+
+
+def attention(
+    tape: Tape,
+    module: str,
+    kind: str,
+    queries: Value,
+    keys: Value,
+    values: Value,
+    *,
+    heads: int,
+    width: int,
+    sequence: int,
+    steps: tuple[int, ...],
+) -> Value:
+    """Fused attention; rows of the three lie `steps` numbers apart.
+
+    Forward has two products, backward five: the scores once more, and two for each of the two.
+    """
+    samples = queries.elements // (sequence * heads * width)
+    product = Product(
+        sequence, sequence, width, samples * heads, alignment(queries.type.size, *steps)
+    )
+    pairs = 2 * samples * heads * sequence * sequence * width
+    made, sums = tape.run(
+        module,
+        "attention",
+        (queries, keys, values),
+        [(queries.elements, queries.type), (samples * heads * sequence, FP32)],
+        kind=f"{kind}attention",
+        flops=2 * pairs,
+        product=product,
+    )
+
+    def backward(gradient: Value) -> list[Value]:
+        is_short = queries.type.size < FP32.size  # their gradient is added up in fp32
+        return tape.run(
+            module,
+            "attention_backward",
+            (gradient, queries, keys, values, made, sums),
+            [(each.elements, each.type) for each in (queries, keys, values)],
+            kind=f"{kind}attention_backward",
+            flops=5 * pairs,
+            product=product,
+            workspace=FP32.size * queries.elements if is_short else 0,
+        )
+
+    return tape.record(made, (queries, keys, values), backward)
+
+
+def cross_entropy(tape: Tape, scores: Value, labels: Value, classes: int) -> Value:
+    """The mean over the labels; one score a label is read."""
+    assert labels.type is INT64
+    (logs,) = tape.run("", "_log_softmax", (scores,), [(scores.elements, scores.type)])
+    tape.record(
+        logs,
+        (scores,),
+        lambda gradient: tape.run(
+            "", "_log_softmax_backward_data", (gradient, logs), [(scores.elements, scores.type)]
+        ),
+    )
+    picked = scores.elements // classes * scores.type.size
+    loss, total = tape.run(
+        "",
+        "nll_loss_forward",
+        (logs, labels),
+        [(1, scores.type), (1, scores.type)],
+        moved=labels.bytes + picked,
+    )
+
+    def backward(gradient: Value) -> list[Value]:
+        return tape.run(
+            "",
+            "nll_loss_backward",
+            (gradient, logs, labels, total),
+            [(scores.elements, scores.type)],
+            moved=gradient.bytes + labels.bytes + total.bytes,
+        )
+
+    return tape.record(loss, (logs,), backward)
+
+
+def causal_loss(tape: Tape, logits: Value, samples: int, sequence: int, vocabulary: int) -> Value:
+    """In fp32, against the next tokens: labels are padded by one and shifted."""
+    logits = cast(tape, "", logits, FP32)
+    labels = tape.input(samples * sequence, INT64)
+    (padded,) = tape.run_plain(
+        "", "constant_pad_nd", (labels,), [(samples * (sequence + 1), INT64)]
+    )
+    tape.count_views(1)
+    part = Value(padded.storage, samples * sequence, INT64)
+    (shifted,) = tape.run_plain(
+        "", "clone", (part,), [(samples * sequence, INT64)], kind="strided_clone"
+    )
+    flat = tape.view(logits)
+    return cross_entropy(tape, flat, tape.view(shifted), vocabulary)
+
+
+def select_first(tape: Tape, x: Value, elements: int) -> Value:
+    """The first token of every sample: a view, whose gradient is zero elsewhere."""
+    tape.count_views(1)
+    made = Value(x.storage, elements, x.type)
+    return tape.record(
+        made,
+        (x,),
+        lambda gradient: tape.run("", "select_backward", (gradient,), [(x.elements, x.type)]),
+    )

@@ -1,0 +1,65 @@
+"""The root-mean-square norm (Zhang and Sennrich 2019) op by op, as transformers computes it."""
+
+from meshwright.graph.architecture.op import cast, power, shift, sum_inner, sum_rows
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import FP32, Product, Value
+
+
+def rms_norm(tape: Tape, module: str, x: Value, weight: Value) -> Value:
+    """Over rows as long as the weight; in fp32 but for the weight."""
+    rows = x.elements // weight.elements
+    wide = cast(tape, module, x, FP32)
+    mean = _mean(tape, module, power(tape, module, wide), rows)
+    inverse = _inverse_root(tape, module, shift(tape, module, mean))
+    y = cast(tape, module, _times_rows(tape, module, wide, inverse), x.type)
+    return _times_columns(tape, module, weight, y)
+
+
+def _mean(tape: Tape, module: str, x: Value, rows: int) -> Value:
+    (made,) = tape.run(module, "mean", (x,), [(rows, x.type)], product=Product(rows, 1, 1, 1, 0))
+
+    def backward(gradient: Value) -> list[Value]:
+        tape.count_views(1)
+        return tape.run("", "div", (gradient,), [(x.elements, x.type)], kind="strided_div")
+
+    return tape.record(made, (x,), backward)
+
+
+def _inverse_root(tape: Tape, module: str, x: Value) -> Value:
+    size = [(x.elements, x.type)]
+    (made,) = tape.run(module, "rsqrt", (x,), size)
+
+    def backward(gradient: Value) -> list[Value]:
+        (cubed,) = tape.run("", "pow", (made,), size)
+        (half,) = tape.run("", "mul", (gradient,), size)
+        return tape.run("", "mul", (half, cubed), size)
+
+    return tape.record(made, (x,), backward)
+
+
+def _times_rows(tape: Tape, module: str, x: Value, factors: Value) -> Value:
+    """Every row by a number of its own."""
+    size = [(x.elements, x.type)]
+    (made,) = tape.run(module, "mul", (x, factors), size, kind="strided_mul")
+
+    def backward(gradient: Value) -> list[Value]:
+        (products,) = tape.run("", "mul", (gradient, x), size)
+        (into,) = tape.run("", "mul", (gradient, factors), size, kind="strided_mul")
+        return [into, sum_inner(tape, products, factors.elements)]
+
+    return tape.record(made, (x, factors), backward)
+
+
+def _times_columns(tape: Tape, module: str, weight: Value, x: Value) -> Value:
+    """Every column by its weight."""
+    size = [(x.elements, x.type)]
+    (made,) = tape.run(module, "mul", (weight, x), size, kind="strided_mul")
+
+    def backward(gradient: Value) -> list[Value]:
+        (into,) = tape.run("", "mul", (gradient, weight), size, kind="strided_mul")
+        (products,) = tape.run("", "mul", (gradient, x), size)
+        of_weight = sum_rows(tape, products, weight.elements)
+        tape.count_views(1)
+        return [of_weight, into]
+
+    return tape.record(made, (weight, x), backward)

@@ -1,0 +1,113 @@
+"""Named architectures with sizes: built, and read from text such as "gpt:hidden=768,...".
+
+Knows which sizes an architecture has; their rules are in `rule`, the formulas in its module.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.architecture.bert import bert
+from meshwright.graph.architecture.gpt import gpt
+from meshwright.graph.architecture.llama import llama
+from meshwright.graph.architecture.mixtral import mixtral
+from meshwright.graph.architecture.vit import vit
+from meshwright.graph.graph import Graph
+
+ARCHITECTURES: Mapping[str, Callable[..., Graph]] = MappingProxyType(
+    {each.__name__: each for each in (gpt, llama, mixtral, bert, vit)}
+)
+USUAL: Mapping[str, str] = MappingProxyType({"precision": "bf16", "optimizer": "adamw"})
+"""Of a shape in text, unless said."""
+DIGITS = 13
+"""Of a size; longer numbers are above `rule.LARGEST` for sure."""
+_CHOICES = (*USUAL, "batch", "untie", "name")
+"""What is no size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """An architecture with its sizes; those that it can go without may be left out."""
+
+    architecture: str
+    sizes: Mapping[str, int]
+
+    def build(self, **choices: object) -> Graph:
+        """The training step; `choices` are batch, precision, optimizer and name."""
+        return ARCHITECTURES[self.architecture](**self.sizes, **choices)
+
+
+def build_shape(text: str, batch: float | None = None) -> Graph:
+    """The step of "ARCHITECTURE:SIZE=NUMBER,..."; batch, precision and optimizer may be there."""
+    architecture, _, rest = text.partition(":")
+    values = _read_values(architecture, rest)
+    choices: dict[str, object] = {name: values.pop(name, usual) for name, usual in USUAL.items()}
+    sizes = {name: _read_size(architecture, name, value) for name, value in values.items()}
+    samples = sizes.pop("batch", None) if batch is None else batch
+    sizes.pop("batch", None)
+    if samples is not None:
+        choices["batch"] = samples
+    _check_names(architecture, sizes)
+    return Shape(architecture=architecture, sizes=sizes).build(name=text, **choices)
+
+
+def is_shape(text: str) -> bool:
+    """Whether a text is meant as a shape: an architecture, a colon, and sizes or nothing."""
+    architecture, colon, rest = text.partition(":")
+    return bool(colon) and architecture in ARCHITECTURES and ("=" in rest or not rest)
+
+
+def shape_usage(architecture: str) -> str:
+    """How to write a shape, required sizes first."""
+    required = _sizes(architecture, required=True)
+    return f"{architecture}:{','.join(f'{name}=N' for name in required)}"
+
+
+def _read_values(architecture: str, text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for item in text.split(",") if text else ():
+        name, equals, value = item.partition("=")
+        if not equals or not name or not value:
+            raise InputError(
+                f"{architecture}: must be written as {shape_usage(architecture)}, got "
+                f"{quoted(item)}"
+            )
+        if name in values:
+            raise InputError(f"{architecture}: {quoted(name)} must stand once, stands twice")
+        values[name] = value
+    return values
+
+
+def _read_size(architecture: str, name: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > DIGITS:
+        raise InputError(
+            f"{architecture}: {quoted(name)} must be a whole number of at most {DIGITS} digits, "
+            f"got {quoted(text)}"
+        )
+    return int(text)
+
+
+def _sizes(architecture: str, *, required: bool) -> list[str]:
+    parameters = inspect.signature(ARCHITECTURES[architecture]).parameters
+    return [
+        name
+        for name, each in parameters.items()
+        if name not in _CHOICES and (not required or each.default is inspect.Parameter.empty)
+    ]
+
+
+def _check_names(architecture: str, sizes: Mapping[str, int]) -> None:
+    known = _sizes(architecture, required=False)
+    for name in sizes:
+        if name not in known:
+            near = difflib.get_close_matches(name[:40], known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise InputError(f"{architecture}: has no size {quoted(name)}; {hint}")
+    missing = [name for name in _sizes(architecture, required=True) if name not in sizes]
+    if missing:
+        raise InputError(
+            f"{architecture}: {missing[0]} must be given, as in {shape_usage(architecture)}"
+        )

@@ -1,0 +1,329 @@
+"""Records a training step as PyTorch would run it: kernels, what they read and make, and gradients.
+
+A small autograd without tensors: forward ops leave nodes on the tape, and `finish` walks them
+backwards, adds up gradients where several meet, and updates every weight. What an op costs is said
+by whoever runs it; what follows from order (who reads what, how many calls, whose gradient it is)
+is found here by the rules of `capture`. Knows no op and no model.
+"""
+
+from collections.abc import Callable, Sequence
+
+from meshwright.graph.architecture.value import (
+    NO_PRODUCT,
+    Backward,
+    Kernel,
+    Node,
+    Product,
+    Storage,
+    Type,
+    Value,
+    Weight,
+)
+from meshwright.graph.column import Phase
+
+STEP_BYTES = 4
+"""Of the step's number that Adam keeps for each parameter, in fp32."""
+
+
+class Tape:
+    """What has been recorded so far."""
+
+    def __init__(self, kind: Type) -> None:
+        self.kind = kind
+        """Of weights."""
+        self.kernels: list[Kernel] = []
+        self.storages: list[Storage] = []
+        self.weights: list[Weight] = []
+        self.made_gradients: list[int] = []
+        """The storage of each weight's gradient, as backward makes it."""
+        self.buffers: list[int] = []
+        self.inputs: list[int] = []
+        self._nodes: list[Node] = []
+        self._phase = Phase.FORWARD
+        self._current = -1
+        self._partner = -1
+        self._views = 0
+        self._gradients: dict[int, Value] = {}
+        self.stem = ""
+        """Path of the layers' modules, to which the number of a layer is added."""
+        self.forward_marks: list[int] = []
+        """The first kernel of each layer, and the one behind the last layer's; so for ..."""
+        self.backward_marks: list[int] = []
+        """... backward, where the last layer comes first, ..."""
+        self.update_marks: list[int] = []
+        """... and the updates."""
+        self._node_marks: list[int] = []
+
+    def weight(self, module: str, elements: int) -> Value:
+        """A parameter; weights are updated in the order in which they are made."""
+        size = elements * self.kind.size
+        made = Value(self._hold(size), elements, self.kind, needs_gradient=True)
+        self.weights.append(Weight(made, module))
+        return made
+
+    def copy(self, module: str, original: Value) -> Value:
+        """A copy of a weight, which another device may hold.
+
+        Both are updated with the sum of their gradients, so that they stay equal.
+        """
+        made = self.weight(module, original.elements)
+        self.weights[-1] = Weight(made, module, original)
+        return made
+
+    def pair(self, module: str, elements: int, biases: int) -> tuple[Value, Value]:
+        """A weight and a bias."""
+        return self.weight(module, elements), self.weight(module, biases)
+
+    def buffer(self, elements: int, kind: Type) -> Value:
+        """What a module holds and never updates."""
+        made = Value(self._hold(elements * kind.size), elements, kind)
+        self.buffers.append(made.storage)
+        return made
+
+    def input(self, elements: int, kind: Type) -> Value:
+        """What is fed into the step."""
+        made = Value(self._hold(elements * kind.size), elements, kind)
+        self.inputs.append(made.storage)
+        return made
+
+    def _hold(self, size: int) -> int:
+        self.storages.append(Storage(size, -1))
+        return len(self.storages) - 1
+
+    def run(
+        self,
+        module: str,
+        name: str,
+        reads: Sequence[Value],
+        makes: Sequence[tuple[int, Type]],
+        *,
+        kind: str = "",
+        precision: str = "",
+        flops: int = 0,
+        moved: int | None = None,
+        written: int | None = None,
+        product: Product = NO_PRODUCT,
+        workspace: int = 0,
+        earliest: bool = False,
+    ) -> list[Value]:
+        """Run a kernel that makes so many numbers of a type each.
+
+        `moved` and `written` are bytes where they are not those of `reads` and `makes`. In
+        backward the module is that of the forward op that it belongs to, which with `earliest` is
+        the earliest of those it reads.
+        """
+        number = len(self.kernels)
+        partner = -1
+        if self._phase is Phase.BACKWARD:
+            partner = self._partner
+            if earliest or partner < 0:
+                partner = self._earliest(reads)
+            module = self.kernels[partner].module if partner >= 0 else ""
+        first = len(self.storages)
+        self.storages += [Storage(count * each.size, number) for count, each in makes]
+        storages = tuple(dict.fromkeys(value.storage for value in reads))
+        for storage in storages:
+            self.storages[storage].readers.append(number)
+        made = list(range(first, len(self.storages)))
+        self.kernels.append(
+            Kernel(
+                name,
+                kind or name,
+                module,
+                self._phase,
+                precision or _precision(reads, makes),
+                flops,
+                sum(value.bytes for value in reads) if moved is None else moved,
+                sum(count * each.size for count, each in makes) if written is None else written,
+                product,
+                workspace,
+                self._views + 1,
+                storages,
+                made,
+                partner,
+                self._current,
+            )
+        )
+        self._views = 0
+        return [
+            Value(storage, count, each) for storage, (count, each) in zip(made, makes, strict=True)
+        ]
+
+    def run_plain(
+        self,
+        module: str,
+        name: str,
+        reads: Sequence[Value],
+        makes: Sequence[tuple[int, Type]],
+        **more: object,
+    ) -> list[Value]:
+        """Run a forward kernel that has no gradient.
+
+        `capture` tells forward ops by autograd's counter, which such kernels do not advance: the
+        node before counts them as its own.
+        """
+        made = self.run(module, name, reads, makes, **more)  # type: ignore[arg-type]
+        self._own(len(self.kernels) - 1)
+        return made
+
+    def repeat(
+        self, stem: str, layers: int, layer: Callable[[str, Value], Value], x: Value
+    ) -> Value:
+        """Run layers one after the other, each with the path of its module."""
+        self.stem = stem
+        for number in range(layers):
+            self._mark()
+            x = layer(f"{stem}.{number}", x)
+        self._mark()
+        return x
+
+    def _mark(self) -> None:
+        self.forward_marks.append(len(self.kernels))
+        self._node_marks.append(len(self._nodes))
+        self.update_marks.append(len(self.weights))
+
+    def view(
+        self,
+        value: Value,
+        elements: int | None = None,
+        *,
+        calls: int = 1,
+        calls_back: int = 1,
+        layout: str = "",
+    ) -> Value:
+        """The same memory in another shape; a part of it where `elements` are fewer."""
+        self._views += calls
+        made = Value(
+            value.storage, value.elements if elements is None else elements, value.type,
+            layout=layout,
+        )  # fmt: skip
+        if not value.needs_gradient:
+            self._own(self.storages[value.storage].source)
+            return made
+
+        def backward(gradient: Value) -> list[Value]:
+            self._views += calls_back
+            return [Value(gradient.storage, value.elements, value.type, layout=value.layout)]
+
+        return self.record(made, (value,), backward)
+
+    def count_views(self, calls: int) -> None:
+        """Views of something that is not followed here."""
+        self._views += calls
+
+    def _own(self, kernel: int) -> None:
+        if self._nodes and kernel >= 0:
+            self._nodes[-1].partner = kernel
+
+    def record(
+        self, output: Value, inputs: Sequence[Value], backward: Backward, *, known: bool = True
+    ) -> Value:
+        """Let the gradient of an output be found from now on."""
+        self.record_all((output,), inputs, backward, known=known)
+        return output
+
+    def record_all(
+        self,
+        outputs: Sequence[Value],
+        inputs: Sequence[Value],
+        backward: Backward,
+        *,
+        known: bool = True,
+    ) -> None:
+        """As `record`, of several outputs; `known`: whether its forward kernel can be told."""
+        for output in outputs:
+            output.needs_gradient = True
+        partner = self.storages[outputs[0].storage].source if known else -1
+        self._nodes.append(Node(tuple(outputs), tuple(inputs), backward, partner))
+
+    def finish(self, loss: Value, optimizer: str) -> "Tape":
+        """Backward from the loss on, then the updates."""
+        self._phase = Phase.BACKWARD
+        self._partner = self.storages[loss.storage].source
+        (ones,) = self.run("", "ones_like", (), [(1, loss.type)], precision=loss.type.precision)
+        self._gradients[id(loss)] = ones
+        for number in range(len(self._nodes) - 1, -1, -1):
+            if number + 1 in self._node_marks:
+                self.backward_marks.append(len(self.kernels))
+            self._differentiate(number)
+        self._phase, self._current = Phase.UPDATE, -1
+        self.made_gradients = [self._gradients[id(each.value)].storage for each in self.weights]
+        self._add_copies()
+        self.update_marks = [len(self.kernels) + each for each in self.update_marks]
+        self._update(optimizer)
+        self.kernels[-1].calls += self._views
+        self._nodes.clear()
+        return self
+
+    def _differentiate(self, number: int) -> None:
+        node = self._nodes[number]
+        given = [self._gradients.pop(id(output), None) for output in node.outputs]
+        if all(each is None for each in given):
+            return
+        self._current, self._partner = number, node.partner
+        found = node.backward(*given)
+        for value, gradient in zip(node.inputs, found, strict=True):
+            if gradient is not None and value.needs_gradient:
+                self._accumulate(value, gradient)
+        self._current = -1
+
+    def _accumulate(self, value: Value, gradient: Value) -> None:
+        before = self._gradients.get(id(value))
+        if before is not None:
+            # Autograd adds between its ops, so the sum is no part of either.
+            current, self._current = self._current, -1
+            gradient = self.add_up(before, gradient)
+            self._current = current
+        self._gradients[id(value)] = gradient
+
+    def add_up(self, one: Value, other: Value) -> Value:
+        """The sum of two gradients, of the layout of the first."""
+        kind = "add" if one.layout == other.layout else "strided_add"
+        (made,) = self.run(
+            "", "add", (one, other), [(one.elements, one.type)], kind=kind, earliest=True
+        )
+        made.layout = one.layout
+        return made
+
+    def _add_copies(self) -> None:
+        for weight in self.weights:
+            if weight.original is not None:
+                gradients = [self._gradients[id(each)] for each in (weight.value, weight.original)]
+                (total,) = self.run("", "add", gradients, [(weight.value.elements, self.kind)])
+                self._gradients[id(weight.value)] = total
+                self._gradients[id(weight.original)] = total
+
+    def _update(self, optimizer: str) -> None:
+        moments = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer]
+        name = "_fused_sgd_" if moments < 2 else f"_fused_{optimizer}_"
+        step = STEP_BYTES if moments == 2 else 0
+        for weight in self.weights:
+            value = weight.value
+            gradient = self._gradients.pop(id(value))
+            self._views += 1 if step else 0  # the step's number is advanced by a call of its own
+            self.run(
+                weight.module,
+                name,
+                (value, gradient),
+                (),
+                moved=(2 + moments) * value.bytes + step,
+                written=(1 + moments) * value.bytes,
+            )
+            self.kernels[-1].state = moments * value.bytes + step
+
+    def _earliest(self, reads: Sequence[Value]) -> int:
+        found = []
+        for value in reads:
+            source = self.storages[value.storage].source
+            if source >= 0:
+                is_forward = self.kernels[source].phase is Phase.FORWARD
+                found.append(source if is_forward else self.kernels[source].partner)
+        return min((each for each in found if each >= 0), default=-1)
+
+
+def _precision(reads: Sequence[Value], makes: Sequence[tuple[int, Type]]) -> str:
+    """Of what is computed: the first floating-point input, else output."""
+    for each in (*(value.type for value in reads), *(kind for _, kind in makes)):
+        if each.precision:
+            return each.precision
+    return "fp32"

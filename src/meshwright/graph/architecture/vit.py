@@ -1,0 +1,203 @@
+"""Vision Transformer (Dosovitskiy et al. 2021) as a training step, by formulas.
+
+Op for op what `capture` records of the zoo's own: patches by a convolution, a class token,
+learned positions, norms before the blocks, dropout, and a classifier on the class token.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from meshwright.graph.architecture.op import (
+    NARROW_BYTES,
+    WIDEST,
+    Linear,
+    activation,
+    add,
+    add_broadcast,
+    attention,
+    cross_entropy,
+    dropout,
+    layer_norm,
+    select_first,
+    sum_rows,
+)
+from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.step import build_step
+from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.value import INT64, TYPES, Product, Value
+from meshwright.graph.graph import Graph
+
+CHANNELS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Vit:
+    tape: Tape
+    samples: int
+    hidden: int
+    heads: int
+    intermediate: int
+    patch: int
+    side: int
+    classes: int
+
+    @property
+    def patches(self) -> int:
+        return (self.side // self.patch) ** 2
+
+    @property
+    def tokens(self) -> int:
+        return self.patches + 1
+
+
+def vit(
+    *,
+    hidden: int,
+    heads: int,
+    layers: int,
+    patch: int = 16,
+    side: int = 224,
+    classes: int = 1000,
+    intermediate: int | None = None,
+    batch: float = 256,
+    precision: str = "fp32",
+    optimizer: str = "adamw",
+    name: str = "vit",
+) -> Graph:
+    """A training step on pictures of `side` pixels, cut into squares of `patch` pixels."""
+
+    sizes = {
+        "hidden": hidden,
+        "heads": heads,
+        "layers": layers,
+        "patch": patch,
+        "side": side,
+        "classes": classes,
+        "intermediate": intermediate or 4 * hidden,
+    }
+    check_sizes("vit", sizes, precision, optimizer)
+
+    def record(samples: int, layers: int) -> Tape:
+        tape = Tape(TYPES[precision])
+        model = _Vit(
+            tape=tape,
+            samples=samples,
+            hidden=hidden,
+            heads=heads,
+            intermediate=intermediate or 4 * hidden,
+            patch=patch,
+            side=side,
+            classes=classes,
+        )
+        return tape.finish(_forward(model, layers), optimizer)
+
+    return build_step(name, batch, layers, record)
+
+
+def _forward(model: _Vit, layers: int) -> Value:
+    tape, hidden = model.tape, model.hidden
+    first = tape.weight("", hidden)
+    places = tape.weight("", model.tokens * hidden)
+    x = _prepend(model, first, _cut(model))
+    x = dropout(tape, "dropout", add_broadcast(tape, "", x, places))
+    x = tape.repeat("layers", layers, partial(_layer, model), x)
+    x = layer_norm(tape, "norm", x, *tape.pair("norm", hidden, hidden))
+    x = select_first(tape, x, model.samples * hidden)
+    weights = tape.pair("classifier", model.classes * hidden, model.classes)
+    x = Linear(tape, "classifier", hidden, model.classes).biased(x, *weights, shaped=False)
+    return cross_entropy(tape, x, tape.input(model.samples, INT64), model.classes)
+
+
+def _cut(model: _Vit) -> Value:
+    """Patches by a convolution with windows that do not overlap; pictures need no gradient."""
+    tape, hidden = model.tape, model.hidden
+    depth = CHANNELS * model.patch**2
+    weight, bias = tape.pair("patches", hidden * depth, hidden)
+    pictures = tape.input(model.samples * CHANNELS * model.side**2, tape.kind)
+    rows = model.samples * model.patches
+    size = tape.kind.size
+    aligned = math.gcd(WIDEST, math.gcd(CHANNELS, hidden) * size)
+    work: dict[str, Any] = {
+        "flops": 2 * rows * hidden * depth,
+        "product": Product(rows, hidden, depth, 1, aligned),
+        # Tensor cores want channels side by side: pictures, weights and result are laid out anew.
+        "workspace": pictures.bytes + weight.bytes + rows * hidden * size,
+        "precision": "tf32" if size > 2 else tape.kind.precision,
+    }
+    made_bytes = rows * hidden * size
+    (made,) = tape.run(
+        "patches", "convolution", (pictures, weight, bias), [(rows * hidden, tape.kind)],
+        kind="biased_convolution",
+        moved=pictures.bytes + weight.bytes + bias.bytes + made_bytes,
+        written=2 * made_bytes,  # the bias is added by a kernel of its own
+        **work,
+    )  # fmt: skip
+
+    def backward(gradient: Value) -> list[Value]:
+        return tape.run(
+            "", "convolution_backward", (gradient, pictures),
+            [(weight.elements, tape.kind), (hidden, tape.kind)],
+            kind="biased_convolution_backward",
+            moved=2 * gradient.bytes + pictures.bytes,
+            **work,
+        )  # fmt: skip
+
+    tape.record(made, (weight, bias), backward)
+    return tape.view(tape.view(made))
+
+
+def _prepend(model: _Vit, first: Value, x: Value) -> Value:
+    """The class token before the patches of every sample."""
+    tape, hidden, samples = model.tape, model.hidden, model.samples
+    tape.count_views(1)
+    repeated = Value(first.storage, hidden, first.type)
+    tape.record(
+        repeated, (first,), lambda gradient: [sum_rows(tape, gradient, hidden)], known=False
+    )
+    kind = "strided_cat" if hidden * x.type.size < NARROW_BYTES else "cat"
+    elements = samples * model.tokens * hidden
+    (made,) = tape.run("", "cat", (repeated, x), [(elements, x.type)], kind=kind)
+
+    def backward(gradient: Value) -> list[Value]:
+        tape.count_views(2)
+        sizes = (samples * hidden, x.elements)
+        return [Value(gradient.storage, size, x.type) for size in sizes]
+
+    return tape.record(made, (repeated, x), backward)
+
+
+def _layer(model: _Vit, name: str, x: Value) -> Value:
+    tape, hidden, wide = model.tape, model.hidden, model.intermediate
+    norm = tape.pair(f"{name}.norm1", hidden, hidden)
+    y = _attention(model, f"{name}.attention", layer_norm(tape, f"{name}.norm1", x, *norm))
+    x = add(tape, name, x, dropout(tape, f"{name}.dropout", y))
+    norm = tape.pair(f"{name}.norm2", hidden, hidden)
+    y = layer_norm(tape, f"{name}.norm2", x, *norm)
+    name_inner = f"{name}.perceptron"
+    y = Linear(tape, f"{name_inner}.0", hidden, wide).biased(
+        y, *tape.pair(f"{name_inner}.0", hidden * wide, wide)
+    )
+    y = activation(tape, f"{name_inner}.1", "gelu", y)
+    y = dropout(tape, f"{name_inner}.2", y)
+    y = Linear(tape, f"{name_inner}.3", wide, hidden).biased(
+        y, *tape.pair(f"{name_inner}.3", wide * hidden, hidden)
+    )
+    return add(tape, name, x, dropout(tape, f"{name_inner}.4", y))
+
+
+def _attention(model: _Vit, name: str, x: Value) -> Value:
+    tape, hidden = model.tape, model.hidden
+    parts = []
+    for part in ("query", "key", "value"):
+        weights = tape.pair(f"{name}.{part}", hidden * hidden, hidden)
+        y = Linear(tape, f"{name}.{part}", hidden, hidden).biased(x, *weights)
+        parts.append(tape.view(tape.view(y)))
+    y = attention(
+        tape, name, "", *parts,
+        heads=model.heads, width=hidden // model.heads, sequence=model.tokens, steps=(hidden,),
+    )  # fmt: skip
+    y = tape.view(tape.view(y))
+    weights = tape.pair(f"{name}.output", hidden * hidden, hidden)
+    return Linear(tape, f"{name}.output", hidden, hidden).biased(y, *weights)
