@@ -1,0 +1,1 @@
+"""What one layer costs one device of a team that runs it together."""

@@ -1,0 +1,129 @@
+"""What members of a team say to each other for one layer and microbatch.
+
+Tensor: the results of row products are added up in forward, the gradients of what column products
+read in backward (Shoeybi et al. 2019, "Megatron-LM", figure 3); where rows are divided as well, an
+all-gather before and a reduce-scatter after take their place, and what was gathered is gathered
+again in backward, beside a product (Korthikanti et al. 2022, section 4.2.2). Context: keys and
+values are gathered, their gradients scattered. Expert: tokens go to experts and back.
+"""
+
+from dataclasses import dataclass
+
+from meshwright.cost.collective import Collective
+from meshwright.cost.layer.result import Axis, Call
+from meshwright.cost.layer.team import Team
+from meshwright.graph.graph import Ints
+from meshwright.graph.stack.stack import LayerKind
+from meshwright.plan.part import Recompute
+
+_LOSS_REDUCTIONS = 3
+"""Of a loss over divided columns: the maximum, the sum of exponentials, the target's logit."""
+_LOSS_BYTES = 4.0
+"""Each a row, in fp32."""
+
+_Line = tuple[float, float]
+"""Bytes that do not grow with the rows, and that do, at the batch of the layer's graph."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """What a layer's members exchange, before a team divides it."""
+
+    reduced: tuple[_Line, ...]
+    spread: tuple[_Line, ...]
+    dispatched: tuple[_Line, ...]
+    key_bytes: float
+    loss_bytes: float
+    """Zero: there is no loss whose columns are divided."""
+
+
+def find_messages(kind: LayerKind) -> Messages:
+    """The tensors of a layer that teams exchange."""
+    loss = _LOSS_BYTES * kind.tokens * kind.graph.batch
+    return Messages(
+        reduced=_lines(kind, kind.reduced),
+        spread=_lines(kind, kind.spread),
+        dispatched=_lines(kind, kind.dispatched),
+        key_bytes=kind.key_bytes,
+        loss_bytes=loss if kind.is_loss else 0.0,
+    )
+
+
+def _lines(kind: LayerKind, tensors: Ints) -> tuple[_Line, ...]:
+    whole, fixed = kind.graph.tensor_bytes[tensors], kind.graph.fixed_tensor_bytes[tensors]
+    return tuple(zip(fixed.tolist(), (whole - fixed).tolist(), strict=True))
+
+
+class _Tally(dict[tuple[Collective, Axis, float], list[int]]):
+    """How many calls of a size there are in forward, in backward, and beside products."""
+
+    def add(
+        self,
+        collective: Collective,
+        axis: Axis,
+        size: float,
+        forward: int,
+        backward: int,
+        overlapped: int = 0,
+    ) -> None:
+        counts = self.setdefault((collective, axis, size), [0, 0, 0])
+        counts[0] += forward
+        counts[1] += backward
+        counts[2] += overlapped
+
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(
+            Call(
+                collective=collective,
+                axis=axis,
+                message_bytes=size,
+                forward=forward,
+                backward=backward,
+                overlapped=overlapped,
+            )
+            for (collective, axis, size), (forward, backward, overlapped) in self.items()
+            if size > 0 and forward + backward + overlapped > 0
+        )
+
+
+def find_calls(
+    messages: Messages, team: Team, growth: float, recompute: Recompute, attends_again: bool
+) -> tuple[Call, ...]:
+    """All calls of a layer; `growth` is samples over those of the layer's graph."""
+    tally = _Tally()
+    again = int(recompute is Recompute.FULL)
+    if team.tensor > 1:
+        _add_tensor_calls(tally, messages, team.sequence, growth / team.context, again)
+    if team.context > 1 and messages.key_bytes:
+        size = messages.key_bytes * growth / team.tensor
+        repeats = again or int(recompute is Recompute.SELECTIVE and attends_again)
+        tally.add(Collective.ALL_GATHER, "context", size, 1, 1 + repeats)
+        tally.add(Collective.REDUCE_SCATTER, "context", size, 0, 1)
+    if team.expert > 1:
+        rows = growth / team.context / (team.tensor if team.sequence else 1)
+        for fixed, growing in messages.dispatched:
+            tally.add(Collective.ALL_TO_ALL, "expert", fixed + growing * rows, 1, 1 + again)
+    return tally.calls()
+
+
+def _add_tensor_calls(
+    tally: _Tally, messages: Messages, sequence: bool, rows: float, again: int
+) -> None:
+    reduced = [fixed + growing * rows for fixed, growing in messages.reduced]
+    spread = [fixed + growing * rows for fixed, growing in messages.spread]
+    if not sequence:
+        for size in reduced:
+            tally.add(Collective.ALL_REDUCE, "tensor", size, 1, again)
+        for size in spread:
+            tally.add(Collective.ALL_REDUCE, "tensor", size, 0, 1)
+    else:
+        for size in reduced:
+            tally.add(Collective.REDUCE_SCATTER, "tensor", size, 1, again)
+            tally.add(Collective.ALL_GATHER, "tensor", size, 0, 1)
+        for size in spread:
+            tally.add(Collective.ALL_GATHER, "tensor", size, 1, again, 1)
+            tally.add(Collective.REDUCE_SCATTER, "tensor", size, 0, 1)
+    if messages.loss_bytes:
+        count = _LOSS_REDUCTIONS
+        loss = messages.loss_bytes * rows
+        tally.add(Collective.ALL_REDUCE, "tensor", loss, count, count * again)

@@ -1,0 +1,55 @@
+"""What pricing a layer gives. Data only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from meshwright.cost.collective import Collective
+
+Axis = Literal["tensor", "context", "expert"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Collectives of one size that a device takes part in for one microbatch."""
+
+    collective: Collective
+    axis: Axis
+    message_bytes: float
+    """As `meshwright.cost.collective` counts sizes."""
+    forward: int
+    """How many in forward, ..."""
+    backward: int
+    """... in backward, those of recomputation included, ..."""
+    overlapped: int = 0
+    """... and in backward beside a product that does not need their result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCost:
+    """One device's part of one layer for one microbatch; sizes of the whole team say so."""
+
+    forward_seconds: float
+    backward_seconds: float
+    """Recomputation included."""
+    weight_seconds: float
+    """Of backward: what only weight gradients take."""
+    update_seconds: float
+    """Of all its parameters, once a step."""
+    host_seconds: float
+    """Launches of forward, backward and recomputation; zero for graphs that were not captured."""
+    calls: tuple[Call, ...]
+    parameter_bytes: float
+    """Without experts' (likewise gradients and optimiser state)."""
+    gradient_bytes: float
+    optimiser_bytes: float
+    expert_parameter_bytes: float
+    expert_gradient_bytes: float
+    expert_optimiser_bytes: float
+    saved_bytes: float
+    """Held from forward to backward by each microbatch in flight."""
+    workspace_bytes: float
+    """The most beyond `saved_bytes` while its forward or its backward runs."""
+    output_bytes: float
+    """What the whole team passes on to the next layer; the gradient is as large."""
+    flops: float
+    """Of the whole team, forward and backward without recomputation."""

@@ -1,0 +1,66 @@
+"""Weights, gradients and optimiser states of a layer, by how a team divides them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost.layer.team import Team
+from meshwright.graph.graph import Floats, Phase
+from meshwright.graph.stack.stack import LayerKind, Role
+
+Amounts = tuple[float, ...]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """Bytes that every member has, that a tensor team divides, and likewise of experts."""
+
+    parameters: Amounts
+    gradients: Amounts
+    optimiser: Amounts
+
+
+def find_weights(kind: LayerKind) -> Weights:
+    """A weight is divided as its gradient is: the bias of a row product is not."""
+    graph = kind.graph
+    updated = np.zeros(graph.num_tensors, dtype=np.bool_)
+    updated[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
+    gradients = np.flatnonzero(kind.is_weight & updated)
+    place = 2 * kind.is_expert[gradients] + kind.is_cut[gradients]
+    size = graph.tensor_bytes[gradients]
+    shares = _op_shares(kind, gradients, place, size)
+    optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
+    return Weights(
+        parameters=tuple((graph.parameter_bytes @ shares).tolist()),
+        gradients=tuple(_by_place(place, size).tolist()),
+        optimiser=tuple((optimiser @ shares).tolist()),
+    )
+
+
+def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) -> Floats:
+    """By op and way to divide: what of its weights' bytes is divided so."""
+    graph = kind.graph
+    role = 2 * (kind.role == Role.EXPERT) + (kind.role != Role.WHOLE)
+    shares: Floats = np.eye(4)[role]
+    group = graph.group[graph.tensor_source[gradients]]
+    for each in np.unique(group[group >= 0]):
+        sums = _by_place(place[group == each], size[group == each])
+        members = (graph.group == each) & (graph.phase != Phase.UPDATE)
+        if sums.sum() > 0:
+            shares[members] = sums / sums.sum()
+    return shares
+
+
+def _by_place(place: Places, size: Floats) -> Floats:
+    sums = np.zeros(4)
+    np.add.at(sums, place, size)
+    return sums
+
+
+def divided(amounts: Amounts, team: Team) -> tuple[float, float]:
+    """Bytes of one device: dense ones, and experts'."""
+    whole, cut, expert_whole, expert_cut = amounts
+    dense = whole + cut / team.tensor
+    return dense, (expert_whole + expert_cut / team.tensor) / team.expert

@@ -1,0 +1,212 @@
+"""Gives every op a layer, and checks that layers form a chain.
+
+Starts from forward ops that are numbered by layer. What is not numbered goes with what it reads:
+before the first layer it is the embedding, after the last the head. Backward ops stand with their
+forward ops, updates with their gradients.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Bools, Graph, Ints, Phase
+
+_HEAD = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Layers along the chain."""
+
+    layer: Ints
+    """Of every op."""
+    num_layers: int
+    is_side: Bools
+    """Tensors that layers read from afar, without a gradient: masks, rotary tables."""
+    is_boundary: Bools
+    """Tensors of forward that the next layer reads."""
+
+
+def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> Chain:
+    """Every op's layer; InputError where a layer reads another than its neighbour."""
+    layer = _place_forward(graph, numbered, num_layers)
+    layer = _complete_last(graph, layer, numbered, num_layers)
+    layer = _place_backward(graph, layer)
+    layer = _place_sums(graph, layer)
+    layer = _place_updates(graph, layer)
+    assert layer.min() >= 0, "every op has a layer"
+    layer = layer if (layer == 0).any() else layer - 1  # no embedding
+    return _checked(graph, layer)
+
+
+def _place_forward(graph: Graph, numbered: Ints, num_layers: int) -> Ints:
+    """Numbered layers become 1, 2, ...; the embedding is 0, the head `num_layers` + 1."""
+    forward = np.flatnonzero(graph.phase == Phase.FORWARD)
+    layer = np.where(numbered >= 0, numbered + 1, -1).astype(np.int64)
+    wanted = layer.copy()  # the first layer that needs an op
+    wanted[wanted < 0] = _HEAD
+    for op in forward[::-1].tolist():
+        if layer[op] < 0:
+            readers = graph.successors[op]
+            readers = readers[graph.phase[readers] == Phase.FORWARD]
+            if len(readers):
+                wanted[op] = wanted[readers].min()
+    for op in forward.tolist():
+        if layer[op] < 0:
+            last = max((int(layer[source]) for source in graph.predecessors[op]), default=0)
+            is_head = last == num_layers or (wanted[op] == _HEAD and last in (0, num_layers + 1))
+            layer[op] = num_layers + 1 if is_head else last
+            if not len(graph.predecessors[op]) and not len(graph.successors[op]) and op:
+                layer[op] = layer[op - 1]  # of no consequence
+    return layer.astype(np.int32)
+
+
+def _complete_last(graph: Graph, layer: Ints, numbered: Ints, num_layers: int) -> Ints:
+    """Ops between layers went with the layer before; the last layer's stand in the head so far.
+
+    They do where a model's own forward adds the residual: the sum has no layer's path.
+    """
+    head = num_layers + 1
+    between = np.flatnonzero((layer == num_layers - 1) & (numbered < 0))
+    between = between[graph.phase[between] == Phase.FORWARD]
+    after = np.flatnonzero((layer == head) & (graph.phase == Phase.FORWARD))
+    first = after[: len(between)]
+    if len(between) and [_signature(graph, op) for op in between] == [
+        _signature(graph, op) for op in first
+    ]:
+        layer = layer.copy()
+        layer[first] = num_layers
+    return layer
+
+
+def _signature(graph: Graph, op: int) -> tuple[str, float, float, float]:
+    return (
+        graph.kind[op],
+        float(graph.bytes_read[op]),
+        float(graph.bytes_written[op]),
+        float(graph.parameter_bytes[op]),
+    )
+
+
+def _place_backward(graph: Graph, layer: Ints) -> Ints:
+    layer = layer.copy()
+    head = layer.max()
+    backward = np.flatnonzero(graph.phase == Phase.BACKWARD)
+    partner = graph.partner[backward]
+    layer[backward] = np.where(partner >= 0, layer[partner], -1)
+    for op in backward[partner < 0].tolist():
+        sources = graph.predecessors[op]
+        known = layer[sources][layer[sources] >= 0]
+        layer[op] = known.min() if len(known) else head
+    return layer
+
+
+def _place_sums(graph: Graph, layer: Ints) -> Ints:
+    """A sum of gradients from the next layer stands there, not with what it is the gradient of.
+
+    So that layers whose output one op reads are like those whose output several do, and one
+    gradient passes between layers. A residual hands the gradient of the layer after on as it is.
+    """
+    layer = layer.copy()
+    backward = np.flatnonzero((graph.phase == Phase.BACKWARD) & (graph.group < 0))
+    arrives: dict[int, list[int]] = {}  # ops that read nothing of their own layer: what they read
+    for op in backward[graph.product_count[backward] == 0].tolist():
+        sources = [int(source) for source in graph.predecessors[op]]
+        own = [source for source in sources if source in arrives]
+        if sources and all(
+            source in arrives
+            or (graph.phase[source] == Phase.BACKWARD and 0 < layer[source] - layer[op] <= 2)
+            for source in sources
+        ):
+            arrives[op] = own
+            if len(sources) > 1:
+                _move(arrives, op, layer)
+    return layer
+
+
+def _move(arrives: dict[int, list[int]], op: int, layer: Ints) -> None:
+    """The op and those it reads, one layer on."""
+    waiting = [op]
+    while waiting:
+        op = waiting.pop()
+        if op in arrives:
+            waiting.extend(arrives.pop(op))
+            layer[op] += 1
+
+
+def _place_updates(graph: Graph, layer: Ints) -> Ints:
+    layer = layer.copy()
+    # by group the layer of its weights: the first op's that holds some, else the first's at all
+    users = np.flatnonzero((graph.group >= 0) & (graph.phase == Phase.FORWARD))[::-1]
+    holders = users[graph.parameter_bytes[users] > 0]
+    owner = {int(graph.group[op]): int(layer[op]) for op in (*users, *holders)}
+    for op in np.flatnonzero(graph.phase == Phase.UPDATE).tolist():
+        layer[op] = _update_layer(graph, layer, op, owner)
+    return layer
+
+
+def _update_layer(graph: Graph, layer: Ints, op: int, owner: dict[int, int]) -> int:
+    """With the gradient; with the weights where gradients of several layers are added up.
+
+    What reads the new weights of another update refreshes a copy of them.
+    """
+    sources = graph.predecessors[op]
+    places = np.unique(layer[sources])
+    refreshes = bool(np.any(graph.phase[sources] == Phase.UPDATE))
+    if len(places) == 1 and not refreshes:
+        return int(places[0])
+    return owner.get(int(graph.group[op]), int(layer.max()))
+
+
+def _checked(graph: Graph, layer: Ints) -> Chain:
+    tensor, reader = graph.use_tensor, graph.use_op
+    source = graph.tensor_source[tensor]
+    start, end = layer[source], layer[reader]
+    # weights travel between copies, and gradients to their update, outside the chain
+    is_weight = graph.tensor_partial[tensor] | (graph.phase[source] == Phase.UPDATE)
+    is_weight |= graph.phase[reader] == Phase.UPDATE
+    forward = graph.phase[source] == Phase.FORWARD
+    step = np.where(forward, end - start, start - end)
+    is_far = ~is_weight & ((step < 0) | (step > 1))
+    is_side = np.zeros(graph.num_tensors, dtype=np.bool_)
+    is_side[tensor[is_far & forward & (start == 0) & (step > 1)]] = True
+    has_gradient = is_far & ~forward
+    bad = is_far & (has_gradient | ~is_side[tensor])
+    if bad.any():
+        raise _error(graph, layer, int(np.flatnonzero(bad)[0]))
+    is_boundary = np.zeros(graph.num_tensors, dtype=np.bool_)
+    passes = ~is_weight & forward & (step == 1) & (graph.phase[reader] == Phase.FORWARD)
+    is_boundary[tensor[passes]] = True
+    is_boundary &= ~is_side
+    returned = np.unique(tensor[~is_weight & ~forward & (step == 1)])
+    _refuse_side_gradients(graph, layer, is_side, is_boundary, returned)
+    return Chain(
+        layer=layer, num_layers=int(layer.max()) + 1, is_side=is_side, is_boundary=is_boundary
+    )
+
+
+def _refuse_side_gradients(
+    graph: Graph, layer: Ints, is_side: Bools, is_boundary: Bools, returned: Ints
+) -> None:
+    """The gradient of a side input is handed down the chain, beside that of a layer's input."""
+    if not is_side.any():
+        return
+    num_layers = int(layer.max()) + 1
+    passed = np.bincount(layer[graph.tensor_source[is_boundary]], minlength=num_layers)
+    gradients = np.bincount(layer[graph.tensor_source[returned]], minlength=num_layers)
+    inner = slice(1, num_layers - 2)  # what layers 1, 2, ... pass on, and what comes back for it
+    if len(passed[inner]) and np.all(gradients[2 : num_layers - 1] > passed[inner]):
+        first = graph.tensor_source[np.flatnonzero(is_side)[0]]
+        raise InputError(
+            f"graph {graph.name}: layers must form a chain, but all layers read op "
+            f"{quoted(graph.op_names[first])} and give it gradients (a decoder and its encoder)"
+        )
+
+
+def _error(graph: Graph, layer: Ints, use: int) -> InputError:
+    source, reader = graph.tensor_source[graph.use_tensor[use]], graph.use_op[use]
+    return InputError(
+        f"graph {graph.name}: layers must form a chain, but op {quoted(graph.op_names[reader])} of "
+        f"layer {layer[reader]} reads op {quoted(graph.op_names[source])} of layer {layer[source]}"
+    )

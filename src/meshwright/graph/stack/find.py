@@ -1,0 +1,115 @@
+"""Finds the layers that a model repeats.
+
+Numbered module paths propose layers, or names of ops, or where neither helps ops that repeat; then
+structure decides: layers of one kind are alike op by op, and layers form a chain. A model with an
+encoder and a decoder is refused.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from math import fsum
+
+import numpy as np
+
+from meshwright.errors import InputError
+from meshwright.graph.graph import Floats, Graph
+from meshwright.graph.stack.chain import Chain, make_chain
+from meshwright.graph.stack.kind import make_kind
+from meshwright.graph.stack.name import Numbering, find_numberings, find_rival
+from meshwright.graph.stack.repeat import find_repetition
+from meshwright.graph.stack.stack import LayerKind, Stack
+from meshwright.graph.stack.template import Excerpt, excerpt, key_of, make_template, tied_bytes
+
+
+@lru_cache(maxsize=16)
+def find_layers(graph: Graph) -> Stack:
+    """The graph as a chain of layers; InputError where a model repeats none.
+
+    The same graph gives the same stack, object by object, so that what is known of its kinds of
+    layers, such as their prices, is found again.
+    """
+    refusal: InputError | None = None
+    for numbering in _proposals(graph):
+        try:
+            chain = make_chain(graph, numbering.layer, numbering.num_layers)
+        except InputError as error:
+            refusal = refusal or error
+            continue
+        parts = [excerpt(graph, chain, layer) for layer in range(chain.num_layers)]
+        if _repeats(graph, parts[_inner_layers(chain, numbering)]):
+            return _make_stack(graph, chain, parts, _number_kinds(graph, chain, parts))
+    raise refusal or InputError(
+        f"graph {graph.name}: must have repeated layers, found no two alike among its "
+        f"{graph.num_ops} ops"
+    )
+
+
+def _proposals(graph: Graph) -> Iterator[Numbering]:
+    named = find_numberings(graph)
+    if named:
+        rival = find_rival(graph, named[0])
+        if rival is not None:
+            raise InputError(
+                f"graph {graph.name}: must have one chain of repeated layers, "
+                f"found {named[0].pattern} and {rival}"
+            )
+    yield from named
+    repeated = find_repetition(graph)
+    if repeated is not None:
+        yield repeated
+
+
+def _inner_layers(chain: Chain, numbering: Numbering) -> slice:
+    """The layers that are neither the embedding nor the head."""
+    first = int(chain.layer[np.flatnonzero(numbering.layer == 0)[0]])
+    return slice(first, first + numbering.num_layers)
+
+
+def _number_kinds(graph: Graph, chain: Chain, parts: list[Excerpt]) -> list[int]:
+    place: dict[object, int] = {}
+    keys = [key_of(graph, chain, part) for part in parts]
+    return [place.setdefault(key, len(place)) for key in keys]
+
+
+def _repeats(graph: Graph, layers: list[Excerpt]) -> bool:
+    """Whether most layers have another with the same ops, whatever their sizes."""
+    ops = [tuple(graph.kind[op] for op in layer.ops) for layer in layers]
+    alike = sum(ops.count(each) > 1 for each in ops)
+    return 2 * alike > len(ops) and alike > 1
+
+
+def _make_stack(graph: Graph, chain: Chain, parts: list[Excerpt], numbers: list[int]) -> Stack:
+    made: list[LayerKind] = []
+    for kind in range(max(numbers) + 1):
+        layers = [layer for layer, each in enumerate(numbers) if each == kind]
+        seconds = _mean_seconds(graph, [parts[layer] for layer in layers])
+        template = make_template(graph, chain, parts[layers[0]], seconds)
+        made.append(make_kind(_name(layers, len(parts), len(made)), template))
+    boundary, side = graph.tensor_bytes * chain.is_boundary, graph.tensor_bytes * chain.is_side
+    passed = np.bincount(
+        chain.layer[graph.tensor_source], weights=boundary, minlength=chain.num_layers
+    )
+    return Stack(
+        graph=graph,
+        kinds=tuple(made),
+        layers=tuple(numbers),
+        layer_of_op=chain.layer,
+        boundary_bytes=tuple(passed[:-1].tolist()),
+        side_bytes=float(side.sum()),
+        fixed_side_bytes=float((graph.fixed_tensor_bytes * chain.is_side).sum()),
+        tied_bytes=fsum(tied_bytes(graph, update) for update in parts[-1].tied),
+    )
+
+
+def _name(layers: list[int], num_layers: int, number: int) -> str:
+    if layers == [0]:
+        return "embedding"
+    return "head" if layers == [num_layers - 1] else f"layer {layers[0]}" if number else "layer"
+
+
+def _mean_seconds(graph: Graph, parts: list[Excerpt]) -> dict[str, Floats]:
+    """Measured times of alike ops, averaged over layers; NaN where one has none."""
+    return {
+        kind: np.mean([seconds[part.ops] for part in parts], axis=0)
+        for kind, seconds in graph.seconds.items()
+    }

@@ -1,0 +1,248 @@
+"""Follows features through the forward ops of a layer: which of them can a tensor team divide?
+
+A product with weights that reads the residual stream can have its columns cut; what follows works
+on a member's own features, until a product with weights sums over them (Shoeybi et al. 2019,
+"Megatron-LM", section 3). Where features are needed whole before such a product comes - by a norm,
+by a sum with the stream, by the next layer - the first product is not cut. Looks at structure, not
+at names.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from meshwright.graph.graph import Bools, Ints, Phase
+from meshwright.graph.stack.product import (
+    attends,
+    has_weight,
+    is_cast,
+    is_expert,
+    is_product,
+    is_thin,
+)
+from meshwright.graph.stack.stack import Codes, Role
+from meshwright.graph.stack.template import ENTERING, Template
+
+_FACTOR_SHARE = 1 / 16
+"""A tensor with so few bytes beside another has a number a row: a factor, not features."""
+_REDUCED_SHARE = 2.5
+"""A result with fewer than this over the features is one sum a row (it may be in more bits)."""
+_FEWEST_FEATURES = 64.0
+"""Where a graph does not say how many there are: less than any model has."""
+
+
+class State(IntEnum):
+    """What a member of a tensor team has of a tensor."""
+
+    SIDE = 0
+    """All of it, and it does not depend on the layer's input."""
+    STREAM = 1
+    """All features."""
+    CUT = 2
+    """Its own features."""
+    REDUCED = 3
+    """A sum over features that members must add up: a loss."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Flow:
+    """What each forward op does and each tensor of forward is."""
+
+    state: Codes
+    """A `State` a tensor; SIDE for tensors of backward."""
+    role: Codes
+    """A `Role` an op; WHOLE for ops of backward."""
+    columns: frozenset[int]
+    """Ops whose columns are cut."""
+    rows: frozenset[int]
+    """Ops whose depth is cut."""
+    table: int
+    """The op whose rows are divided by vocabulary; -1: none."""
+    losses: frozenset[int]
+    """Ops that sum over cut features."""
+
+
+def find_flow(layer: Template) -> Flow:
+    """Cut as many products as can be: leave out those whose features are needed whole, again."""
+    graph = layer.graph
+    heavy = has_weight(graph) & ~is_thin(graph) & (graph.phase == Phase.FORWARD)
+    candidates = frozenset(np.flatnonzero(heavy).tolist())
+    while True:
+        walk = _Walk(layer, candidates)
+        walk.run()
+        if not walk.refused:
+            return walk.flow()
+        candidates -= walk.refused
+
+
+class _Walk:
+    """One pass over the forward ops with some products allowed to be cut."""
+
+    def __init__(self, layer: Template, candidates: frozenset[int]) -> None:
+        self.layer = layer
+        self.graph = layer.graph
+        self.candidates = candidates
+        self.refused: set[int] = set()
+        self.state = np.zeros(self.graph.num_tensors, dtype=np.int8)
+        self.role = np.zeros(self.graph.num_ops, dtype=np.int8)
+        self.origins: dict[int, frozenset[int]] = {}  # of a cut tensor: the products it comes from
+        self.columns: set[int] = set()
+        self.rows: set[int] = set()
+        self.losses: set[int] = set()
+        self.closed: set[int] = set()  # products whose features some other product sums over
+        self.weighted: Bools = has_weight(self.graph)
+        self.is_expert: Bools = is_expert(self.graph)
+        self.attends: Bools = attends(self.graph)
+        self.is_cast: Bools = is_cast(self.graph)
+        self.table = _table(layer)
+
+    def run(self) -> None:
+        """Walk, then refuse products whose features nothing sums over, or that leave."""
+        for op in np.flatnonzero(self.graph.phase == Phase.FORWARD).tolist():
+            self._visit(op)
+        for tensor in np.flatnonzero(self.layer.is_leaving).tolist():
+            self.refused |= self.origins.get(tensor, frozenset())
+        self.refused |= self.columns - self.closed
+
+    def flow(self) -> Flow:
+        self._join_attention()
+        self._join_casts()
+        return Flow(
+            state=self.state,
+            role=self.role,
+            columns=frozenset(self.columns),
+            rows=frozenset(self.rows),
+            table=self.table,
+            losses=frozenset(self.losses),
+        )
+
+    def _visit(self, op: int) -> None:
+        if self.graph.kind[op] == ENTERING:
+            if not self.layer.is_side[op]:  # the stand-ins come first, as their tensors do
+                self._give(op, State.STREAM)
+            return
+        if self.is_cast[op]:
+            return  # with the product that reads it
+        inputs = self.graph.inputs[op]
+        states = self.state[inputs]
+        cut = inputs[(states == State.CUT) | (states == State.REDUCED)]
+        if len(cut):
+            self._visit_inner(op, cut, inputs[states == State.STREAM])
+        elif self.weighted[op] and op in self.candidates and (states == State.STREAM).any():
+            self.columns.add(op)
+            self._give(op, State.CUT, frozenset((op,)))
+            self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
+        elif op == self.table:
+            self._give(op, State.STREAM)
+            self.role[op] = Role.INNER
+        elif (states == State.STREAM).any() or self.graph.parameter_bytes[op] > 0:
+            self._give(op, State.STREAM)
+
+    def _visit_inner(self, op: int, cut: Ints, stream: Ints) -> None:
+        """An op that reads cut features: a row product, a loss, or something between products."""
+        states = {int(self.state[tensor]) for tensor in cut}
+        origins = frozenset().union(*(self.origins[int(tensor)] for tensor in cut))
+        size = self.graph.tensor_bytes
+        has_stream = bool(np.any(size[stream] > _FACTOR_SHARE * size[cut].max()))
+        if self.weighted[op]:
+            if has_stream or states != {State.CUT}:
+                self.refused |= origins
+            self.rows.add(op)
+            self.closed |= origins
+            self._give(op, State.STREAM)
+            self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
+            return
+        is_after_loss = states == {State.REDUCED}
+        mixes = len(states) > 1 and not self._ends(op)
+        if (has_stream and not is_after_loss) or mixes or self._norms(op, cut, origins):
+            self.refused |= origins
+        self.role[op] = self._inner_role(op, origins)
+        if is_after_loss or self._sums(op, cut, origins):
+            self.losses.add(op)
+            self.closed |= origins if not self.layer.is_leaving.any() else set()
+            self._give(op, State.REDUCED, origins)
+        else:
+            self._give(op, State.CUT, origins)
+
+    def _inner_role(self, op: int, origins: frozenset[int]) -> Role:
+        if self.attends[op]:
+            return Role.ATTENTION
+        is_all_expert = all(self.is_expert[each] for each in origins)
+        return Role.EXPERT if is_all_expert else Role.INNER
+
+    def _ends(self, op: int) -> bool:
+        """Whether nothing in forward reads it."""
+        readers = self.graph.successors[op]
+        return not np.any(self.graph.phase[readers] == Phase.FORWARD)
+
+    def _sums(self, op: int, cut: Ints, origins: frozenset[int]) -> bool:
+        """Whether it gives no more than a number a row; sums over each head give more."""
+        made = self.graph.tensor_bytes[self.graph.outputs[op]]
+        few = self._row_bytes(cut, origins)
+        return bool(len(made) and not self.attends[op] and made.max() <= few)
+
+    def _norms(self, op: int, cut: Ints, origins: frozenset[int]) -> bool:
+        """Whether it norms all features: by its statistics, or by as many weights as features."""
+        graph, kind = self.graph, self.graph.kind[op]
+        if "norm" not in kind:
+            return False
+        made = graph.tensor_bytes[graph.outputs[op]]
+        weights = graph.parameter_bytes[op] / 2  # scale and shift, in two bytes or more
+        has_statistics = bool(np.any(made <= self._row_bytes(cut, origins)))
+        return has_statistics or bool(weights >= self._features(origins))
+
+    def _features(self, origins: frozenset[int]) -> float:
+        known = max(float(self.graph.product_columns[each]) for each in origins)
+        return known or _FEWEST_FEATURES
+
+    def _row_bytes(self, cut: Ints, origins: frozenset[int]) -> float:
+        """What a tensor with one number a row has at most."""
+        size = float(self.graph.tensor_bytes[cut].max())
+        return size * _REDUCED_SHARE / self._features(origins)
+
+    def _give(self, op: int, state: State, origins: frozenset[int] = frozenset()) -> None:
+        for tensor in self.graph.outputs[op].tolist():
+            self.state[tensor] = state
+            if origins:
+                self.origins[tensor] = origins
+
+    def _join_casts(self) -> None:
+        """A cast weight is cut as its product is: a matrix always, a bias with the columns."""
+        for op in sorted(self.columns | self.rows):
+            inputs = self.graph.inputs[op]
+            cast = inputs[self.is_cast[self.graph.tensor_source[inputs]]]
+            sizes = self.graph.tensor_bytes[cast]
+            matrix = sizes == sizes.max(initial=0.0)
+            for tensor in cast[matrix | (op in self.columns)].tolist():
+                self.state[tensor] = State.CUT
+                self.role[self.graph.tensor_source[tensor]] = self.role[op]
+
+    def _join_attention(self) -> None:
+        """What lies between scores and context (softmax, dropout) is attention's, too."""
+        graph = self.graph
+        after = np.zeros(graph.num_ops, dtype=np.bool_)
+        before = np.zeros(graph.num_ops, dtype=np.bool_)
+        inner = self.role == Role.INNER
+        inner[list(self.columns | self.rows)] = False
+        for op in np.flatnonzero(inner).tolist():
+            sources = graph.predecessors[op]
+            after[op] = np.any(self.attends[sources] | after[sources])
+        for op in np.flatnonzero(inner)[::-1].tolist():
+            readers = graph.successors[op]
+            before[op] = np.any(self.attends[readers] & (graph.phase[readers] == 0))
+            before[op] |= np.any(before[readers])
+        self.role[after & before] = Role.ATTENTION
+
+
+def _table(layer: Template) -> int:
+    """The largest table that rows are looked up in; -1: none.
+
+    Only where the layer has no product, as the embedding: rows of the vocabulary are divided there.
+    """
+    graph = layer.graph
+    forward = (graph.phase == Phase.FORWARD) & (graph.parameter_bytes > 0)
+    looked_up = forward & ~is_product(graph) & (graph.parameter_bytes > graph.fixed_bytes_read)
+    if not looked_up.any() or layer.is_input.any():
+        return -1
+    return int(np.argmax(np.where(looked_up, graph.parameter_bytes, 0.0)))

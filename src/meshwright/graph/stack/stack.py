@@ -1,0 +1,135 @@
+"""A model as a chain of layers, and what one layer of each kind is made of.
+
+Says which op belongs to which layer and how a team of devices can divide it. Knows no devices and
+no times.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.graph.graph import Bools, Floats, Graph, Ints
+
+Codes = npt.NDArray[np.int8]
+
+
+class Role(IntEnum):
+    """What each member of a tensor team does of an op."""
+
+    WHOLE = 0
+    """All of it (norms, residual sums), or all of its share of the rows."""
+    INNER = 1
+    """Its share of the features: products whose columns or depth are cut, and what is between."""
+    ATTENTION = 2
+    """Its share of the heads; of a context team its queries, with all keys."""
+    EXPERT = 3
+    """Its share of the experts, and of each expert's features."""
+
+
+class Cut(IntEnum):
+    """Which size of a matrix product a team divides."""
+
+    NONE = 0
+    ROWS = 1
+    COLUMNS = 2
+    DEPTH = 3
+    COUNT = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerKind:
+    """Layers that are alike op by op: one of them as a small graph, at the model's batch.
+
+    The first `num_entering` ops of `graph` are no work: each stands for a tensor that enters the
+    layer (its input, a side input, the gradient of its output). Kinds are compared by identity.
+    """
+
+    name: str
+    """For people: "embedding", "head", or what its layers are called."""
+    graph: Graph
+    num_entering: int
+    role: Codes
+    """A `Role` an op."""
+    tensor_cut: Codes
+    """Which size of an op's product is divided by a tensor team: a `Cut` an op."""
+    row_cut: Codes
+    """Which size grows with the tokens, so that it is divided where rows are: a `Cut` an op."""
+    is_cut: Bools
+    """Tensors of which a member of the tensor team has its features only."""
+    has_rows: Bools
+    """Tensors with a row a token, so that members of a context team have their own rows."""
+    is_expert: Bools
+    """Tensors of experts: their tokens, and gradients of their weights."""
+    is_weight: Bools
+    """Gradients of weights, kept until the update."""
+    is_side: Bools
+    """Entering tensors that are alike for all layers (masks, rotary tables)."""
+    is_leaving: Bools
+    """Tensors of forward that the next layer reads."""
+    is_input: Bools
+    """Entering tensors that the layer before makes in forward."""
+    reduced: Ints
+    """Tensors that a tensor team adds up in forward: results of row products, ..."""
+    spread: Ints
+    """... and in backward: tensors (of forward) whose gradient column products give in parts."""
+    key_bytes: float
+    """Keys and values that attention reads, which a context team gathers; zero: no attention."""
+    read_keys: Floats
+    """By op: the share of the bytes it reads that is keys and values, ..."""
+    written_keys: Floats
+    """... and of those it writes that is their gradients."""
+    dispatched: Ints
+    """Tensors that expert teams exchange in forward: tokens on their way to experts and back."""
+    is_loss: bool
+    """Whether a team that divides it must add up the sums of a loss over its columns."""
+    heads: int
+    """Attention heads; zero: none, or not known."""
+    key_heads: int
+    """Heads of keys and values, fewer where queries share them."""
+    features: tuple[int, ...]
+    """Sizes that a tensor team divides and that must be divisible."""
+    experts: int
+    """Zero: none."""
+    tokens: float
+    """Rows a sample; zero: not known."""
+    mixes_rows: bool
+    """Whether tokens meet elsewhere than in attention over all of them (windows, a Fourier
+    transform), so that members cannot have rows of their own."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """A model as a chain of layers. Side inputs aside, a layer speaks to its neighbours only."""
+
+    graph: Graph
+    kinds: tuple[LayerKind, ...]
+    layers: tuple[int, ...]
+    """The kind of each layer, along the chain; the embedding first and the head last, where the
+    model has them."""
+    layer_of_op: Ints
+    """Of every op: forward, backward and update."""
+    boundary_bytes: tuple[float, ...]
+    """What each layer passes on to the next, at the graph's batch; one fewer than layers."""
+    side_bytes: float
+    """Side inputs that every layer may read (masks, rotary tables), at the graph's batch."""
+    fixed_side_bytes: float
+    """The part of it that does not grow with the batch."""
+    tied_bytes: float
+    """Weights that the first and the last layer share. Both layers count them as their own, since
+    each needs a copy unless one device holds both; zero: none."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many, embedding and head included."""
+        return len(self.layers)
+
+    def kind_of(self, layer: int) -> LayerKind:
+        """The kind of a layer."""
+        return self.kinds[self.layers[layer]]
+
+    def side_bytes_at(self, samples: float) -> float:
+        """Side inputs at another number of samples."""
+        growing = self.side_bytes - self.fixed_side_bytes
+        return self.fixed_side_bytes + growing * (samples / self.graph.batch)
