@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-import numba
-from numba.core import event
+from numba.core import event, types
+from numba.core.registry import CPUDispatcher
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -21,14 +21,50 @@ Int = Any
 Float = Any
 Bool = Any
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+_OPTIONS: dict[str, Any] = {
+    "nopython": True,
+    "nogil": True,
+    "error_model": "numpy",
+    "_nrt": False,
+    "no_cfunc_wrapper": True,
+}
 """Without Numba's run time for references: kernels work on arrays that their caller made and make
-none. Counting references to their arguments took nine tenths of the engine's time."""
+none. Counting references to their arguments took nine tenths of the engine's time. Without the
+wrapper that C would call: none does."""
+
+
+class _Kernel(CPUDispatcher):
+    """Takes a constant for any value of its type, and int32 for int64, where a kernel calls it.
+
+    Numba compiles what a kernel calls again for each type of integer and each constant that is
+    passed, and again for what a variable is set to at first: of `push`, three in place of one.
+    """
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """What Numba asks for the types of a call, in its words."""
+        by_name = {name: _widest(each) for name, each in kws.items()}
+        return super().get_call_template(tuple(map(_widest, args)), by_name)
+
+
+def _widest(kind: Any) -> Any:
+    """The type that a kernel is compiled for when another passes it a value of this one."""
+    unliteral: Callable[[Any], Any] = types.unliteral
+    plain = unliteral(kind)
+    return types.int64 if plain in (types.int8, types.int16, types.int32) else plain
+
+
+class _Helper(_Kernel):
+    """Has no way in from Python: unpacking the arguments took a fifth of all compilation."""
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(f"{self.py_func.__qualname__} is a helper, which only kernels can call")
 
 
 def compiled(function: F) -> F:
     """Compile a kernel on its first call and keep the machine code in Numba's on-disk cache."""
-    return cast(F, numba.njit(cache=True, **_OPTIONS)(function))
+    kernel = _Kernel(function, targetoptions=_OPTIONS)
+    kernel.enable_caching()
+    return cast(F, kernel)
 
 
 def inlined(function: F) -> F:
@@ -36,12 +72,13 @@ def inlined(function: F) -> F:
 
     Passing an array costs seven words a call.
     """
-    return cast(F, numba.njit(forceinline=True, **_OPTIONS)(function))
+    options = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True}
+    return cast(F, _Helper(function, targetoptions=options))
 
 
 def outlined(function: F) -> F:
     """Compile a helper of kernels once, as a function: for what is long and rarely called."""
-    return cast(F, numba.njit(**_OPTIONS)(function))
+    return cast(F, _Helper(function, targetoptions={**_OPTIONS, "no_cpython_wrapper": True}))
 
 
 class _Announcer(event.Listener):

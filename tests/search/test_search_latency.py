@@ -370,3 +370,32 @@ def test_the_benchmark_names_a_file_that_is_not_there(tmp_path: Path) -> None:
     done = run_benchmark(str(path), "--latency")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"error: {path}: cannot be read (No such file or directory)\n"
+
+
+def test_more_accelerators_than_ops_are_as_good_as_one_an_op() -> None:
+    few, many = (
+        problem_of(
+            [5, 7, 9, 1], [1, 2, 4, 8], [0.5, 0.25, 2, 16], [1] * 4,
+            [(0, 1), (0, 2), (1, 3), (2, 3)], devices, memory=1.0,
+        )
+        for devices in (4, 10**9)
+    )  # fmt: skip
+    assert (few.num_devices, many.num_devices) == (4, 4)
+    found = [minimise_latency(each, budget_seconds=0.5) for each in (few, many)]
+    # 0 on an accelerator, 1 + 0.5 out of it; 2 on another, 0.5 + 4 + 2; 3 on a CPU: 9.
+    assert [(each.latency_ms, each.stop) for each in found] == [(9.0, Stop.PROVED)] * 2
+
+
+@pytest.mark.parametrize(
+    ("column", "name"), [(0, "cpuLatency"), (1, "fpgaLatency"), (2, "cost"), (3, "size")]
+)
+def test_what_overflows_when_added_up_is_refused(column: int, name: str) -> None:
+    columns = [[1.0, 1.0] for _ in range(4)]
+    columns[column] = [1e308, 1e308]
+    with pytest.raises(InputError, match=rf"^problem: {name} must add up to at most 1e\+300, got"):
+        problem_of(columns[0], columns[1], columns[2], columns[3], [(0, 1)])
+
+
+def test_an_op_that_no_accelerator_runs_has_no_time_to_add_up() -> None:
+    problem = problem_of([1.0, 1.0], [math.inf, 1.0], [0.0, 0.0], [1.0, 1.0], [(0, 1)])
+    assert problem.accelerator_ms.tolist() == [math.inf, 1.0]

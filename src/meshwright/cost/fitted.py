@@ -2,7 +2,8 @@
 
 Products, convolutions and attention by `product.py`; all else by the bytes it moves, each kind of
 op at its own share of the memory bandwidth. Measured on an H200; on other types of device the
-shares of peak FLOP/s and bandwidth are taken to be the same, and launches to take as long.
+shares of peak FLOP/s (unless they have curves of their own) and bandwidth are taken to be the same,
+and launches to take as long.
 """
 
 from typing import Any
@@ -12,7 +13,9 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
-from meshwright.cost.curve import Kind, Stream
+from meshwright.cost.a100 import A100
+from meshwright.cost.curve import Calibration, Kind, Stream
+from meshwright.cost.h200 import H200
 from meshwright.cost.product import ITEM_BYTES, Products, product_seconds
 from meshwright.cost.stream import STREAMS, USUAL
 from meshwright.graph.graph import Graph, Phase
@@ -38,6 +41,8 @@ KINDS = {
     "causal_attention_backward": Kind.CAUSAL_ATTENTION_BACKWARD,
     "masked_attention_backward": Kind.MASKED_ATTENTION_BACKWARD,
 }
+CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
+"""Device types whose products have curves of their own; all others follow the H200's."""
 _UPDATE = "_fused_adamw_"
 """Stands for all optimisers: they move bytes."""
 _STRIDED = "strided_mul"
@@ -115,6 +120,7 @@ def _product_seconds(
         ),
         peaks[codes[chosen]],
         device_type.memory_bytes_per_second,
+        CALIBRATIONS.get(device_type.name, H200),
     )
     launch = np.where(bias > 0, USUAL.launch_seconds, 0.0)
     added: Floats = seconds + launch + bias / (USUAL.share * device_type.memory_bytes_per_second)

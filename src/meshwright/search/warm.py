@@ -14,6 +14,7 @@ from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import make_instance
 from meshwright.search.mapping.warm import compile_mapping
 from meshwright.search.pipeline.pipeline import warm_clusters, warm_splits
@@ -59,6 +60,8 @@ def main(methods: Sequence[str]) -> None:
     need; the rest is compiled where it is needed."""
     instance = make_instance(small_step(), small_cluster())
     window_bound(instance)  # which every answer has
+    if "placement" in methods:
+        schedule_heft(instance)  # which begins at it; early, since methods need it elsewhere too
     if "pipeline" in methods:
         warm_splits(instance)
     if "placement" in methods:

@@ -44,6 +44,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
+_MOST = 1e300
+"""Of any sum: sums of sums stay finite."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -65,7 +68,7 @@ class Problem:
     out_start: Ints
     out_op: Ints
     num_devices: int
-    """Accelerators."""
+    """Accelerators, at most one an op: more than that have nothing to run."""
     memory_bytes: float
 
     @property
@@ -137,6 +140,12 @@ def make_problem(
     where: str = "problem",
 ) -> Problem:
     """A problem from columns in any order: ops are sorted, edges made unique."""
+    runs = [each for each in accelerator_ms if each < math.inf]
+    moves = [cost_ms[u] for u in (*range(len(ids)), *(u for u, _ in edges))]
+    for name, values in (
+        ("cpuLatency", cpu_ms), ("fpgaLatency", runs), ("cost", moves), ("size", num_bytes),
+    ):  # fmt: skip
+        _check_total(name, values, where)
     order = _topological(len(ids), edges, where)
     place = {old: new for new, old in enumerate(order)}
     pairs = sorted({(place[u], place[v]) for u, v in edges})
@@ -156,9 +165,16 @@ def make_problem(
         in_op=in_op,
         out_start=out_start,
         out_op=out_op,
-        num_devices=num_devices,
+        num_devices=min(num_devices, len(ids)),
         memory_bytes=memory_bytes,
     )
+
+
+def _check_total(name: str, values: list[float], where: str) -> None:
+    """Refuse what may overflow when latencies are added up."""
+    total = sum(values)
+    if not total <= _MOST:
+        raise InputError(f"{where}: {name} must add up to at most {_MOST:g}, got {total:g}")
 
 
 def _adjacency(num_ops: int, pairs: list[tuple[int, int]]) -> tuple[Ints, Ints]:

@@ -1,0 +1,59 @@
+"""The A100's own curve, by hand, and where it is used."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cost.a100 import A100
+from meshwright.cost.curve import Kind
+from meshwright.cost.fitted import fitted_seconds
+from meshwright.cost.h200 import H200
+from meshwright.cost.product import Products, product_seconds
+from meshwright.graph.architecture.gpt import gpt
+
+PEAK, BANDWIDTH = 312e12, 2039e9
+
+
+def seconds(rows: float, columns: float, depth: float, alignment: float = 16.0) -> float:
+    sizes = {"rows": rows, "columns": columns, "depth": depth, "count": 1.0}
+    products = Products(
+        kind=np.array([Kind.MATMUL], dtype=np.int8),
+        **{name: np.array([value]) for name, value in sizes.items()},
+        flops=np.array([2 * rows * columns * depth]),
+        bytes_moved=np.array([2 * (rows * depth + depth * columns + rows * columns)]),
+        alignment=np.array([alignment]),
+        precision=np.zeros(1, dtype=np.int64),
+        precisions=("fp16",),
+        drops=np.zeros(1, dtype=np.bool_),
+    )
+    return float(product_seconds(products, np.array([PEAK]), BANDWIDTH, A100)[0])
+
+
+def test_a_large_product_fills_whole_waves_at_the_fitted_share() -> None:
+    # 32 x 64 tiles of 256 x 128 are 18.96 waves of 108, paid as 19; a tile sums 8192 + 32 terms:
+    # 19 * 2 * 256 * 128 * 8224 / (312e12 / 108 * 0.747) = 4.745 ms, and 5 us to start.
+    assert seconds(8192, 8192, 8192) == pytest.approx(4.750e-3, rel=1e-3)
+
+
+def test_an_odd_vocabulary_makes_logits_nearly_three_times_as_long() -> None:
+    aligned, odd = seconds(8192, 50256, 1024), seconds(8192, 50257, 1024, alignment=2)
+    assert 2.6 < odd / aligned < 2.9
+
+
+def test_only_products_in_16_bits_have_a_curve_of_their_own() -> None:
+    differing = {key for key, curve in A100.matmul.items() if curve != H200.matmul[key]}
+    assert differing == {("bf16", False), ("bf16", True)}
+    assert A100.attention == H200.attention
+
+
+def test_graphs_on_an_a100_are_timed_by_its_curve_and_the_h200s_streams() -> None:
+    graph = gpt(hidden=1024, heads=16, layers=2, sequence=512, batch=4, precision="bf16")
+    own = DEVICE_TYPES["a100-80"]
+    unknown = replace(own, name="chip")  # the same peaks, without a curve
+    one, other = (fitted_seconds(graph, kind, graph.batch) for kind in (own, unknown))
+    is_product = np.array([kind.endswith("mm") for kind in graph.kind])
+    assert (one[is_product] != other[is_product]).all()
+    is_stream = (graph.flops == 0) & ~np.isnan(one)
+    assert (one[is_stream] == other[is_stream]).all()
