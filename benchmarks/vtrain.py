@@ -49,9 +49,9 @@ from meshwright.program.team.stage import TeamStage, team_stages
 from meshwright.simulate.simulate import run_program
 from vtrain_step import Shape, megatron_step
 
-FORWARD_LAUNCH_SECONDS = 114.9e-6
+FORWARD_LAUNCH_SECONDS = 114.1e-6
 """Of one kernel; fitted. Python of Megatron-DeepSpeed runs before each."""
-BACKWARD_LAUNCH_SECONDS = 42.7e-6
+BACKWARD_LAUNCH_SECONDS = 41.8e-6
 """Likewise by autograd, where little Python runs."""
 LAUNCHES_PER_REDUCTION = 2
 """Forward, a tensor team enters and leaves a divided region by Python functions of autograd."""
@@ -189,14 +189,14 @@ class Predictor:
         placement = resolve(graph, cluster, plan)
         stages = team_stages(stack, group_prices(cluster), plan, placement)
         slowed = [
-            _under_megatron(stage, stack, cluster, layers, row)
-            for layers, stage in zip(_parts(row), stages, strict=True)
+            under_megatron(stage, stack, cluster, layers, row)
+            for layers, stage in zip(make_parts(row), stages, strict=True)
         ]
         program = lower_stages(graph, cluster, plan, slowed)
         return run_program(program, cluster).step_seconds * 1e3
 
 
-def _parts(row: Row) -> list[range]:
+def make_parts(row: Row) -> list[range]:
     """The layers of each stage: the embedding goes with the first, the head with the last."""
     each = row.layers // row.pipeline
     bounds = [0, *(1 + each * stage for stage in range(1, row.pipeline)), row.layers + 2]
@@ -216,13 +216,13 @@ def make_plan(row: Row, stack: Stack, cluster: Cluster) -> Plan:
                 tensor=row.tensor,
                 recompute=Recompute.FULL if row.is_recomputed else Recompute.NONE,
             )
-            for stage, layers in enumerate(_parts(row))
+            for stage, layers in enumerate(make_parts(row))
         ),
         schedule=Schedule(kind=ScheduleKind.ONE_F_ONE_B, microbatches=row.microbatches),
     )
 
 
-def _under_megatron(
+def under_megatron(
     stage: TeamStage, stack: Stack, cluster: Cluster, layers: range, row: Row
 ) -> TeamStage:
     """The stage as Megatron-DeepSpeed runs it.
@@ -262,7 +262,7 @@ def _layer_seconds(
         samples=float(row.micro_batch),
     )
     cost = stage_cost(stack, group_prices(cluster), alone)
-    kernels, kernels_back = _launches(stack.kind_of(layer), row.tensor)
+    kernels, kernels_back = count_launches(stack.kind_of(layer), row.tensor)
     calls, calls_back = cost.forward_call_seconds, cost.backward_call_seconds
     forward = calls + max(cost.forward_seconds - calls, kernels * FORWARD_LAUNCH_SECONDS)
     backward = calls_back + max(
@@ -272,7 +272,7 @@ def _layer_seconds(
     return forward, backward + (forward if row.is_recomputed and is_inner else 0.0)
 
 
-def _launches(kind: LayerKind, tensor: int) -> tuple[int, int]:
+def count_launches(kind: LayerKind, tensor: int) -> tuple[int, int]:
     """Of a layer's forward and backward."""
     is_own = np.arange(kind.graph.num_ops) >= kind.num_entering
     forward, backward = (
