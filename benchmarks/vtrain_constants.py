@@ -40,10 +40,10 @@ from vtrain import (
     FORWARD_LAUNCH_SECONDS,
     Row,
     count_launches,
-    make_parts,
-    under_megatron,
     make_cluster,
+    make_parts,
     make_plan,
+    under_megatron,
 )
 from vtrain_step import Shape, megatron_step
 
