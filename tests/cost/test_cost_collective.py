@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, CollectiveTable, Device, DeviceType, Link
 from meshwright.cost.collective import (
     Algorithm,
@@ -142,6 +143,24 @@ def test_local_ranks_share_the_nic() -> None:
     assert carried["h0>s"] == pytest.approx(400)  # 2 ranks x 2 rounds x 100 bytes
     assert carried["d0>h0"] == pytest.approx(2 * 200 + 2 * 100)
     assert cost.amount_bytes == pytest.approx(600)
+
+
+def test_channels_use_every_card_of_a_host() -> None:
+    cluster = find_cluster("h100-x8x4")
+    cost = collective_model(cluster, Collective.ALL_REDUCE, range(32), Algorithm.CHANNELS)
+    # Each of 8 rings carries an eighth; a card of 50 GB/s sends it 2 x 31 times in 32 parts.
+    assert cost.lines[0].seconds_per_byte == pytest.approx(2 * 31 / 32 / 8 / 50e9)
+    flat = collective_model(cluster, Collective.ALL_REDUCE, range(32), Algorithm.RING)
+    assert cost.lines[0].latency_seconds <= flat.lines[0].latency_seconds
+
+
+def test_channels_through_one_card_are_as_fast_as_a_ring() -> None:
+    cluster = host_cluster([2, 2])
+    ring, channels = (
+        collective_model(cluster, Collective.ALL_REDUCE, range(4), each).lines[0]
+        for each in (Algorithm.RING, Algorithm.CHANNELS)
+    )
+    assert channels.seconds_per_byte == pytest.approx(ring.seconds_per_byte)
 
 
 def test_tree_enters_each_host_once() -> None:

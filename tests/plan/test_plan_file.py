@@ -17,6 +17,7 @@ from meshwright.plan.plan import (
     Discipline,
     Part,
     Plan,
+    Recompute,
     Schedule,
     ScheduleKind,
     Sync,
@@ -30,8 +31,10 @@ NAMES = st.text(min_size=1, max_size=12)
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
     ops = draw(st.lists(NAMES, min_size=1, max_size=5))
-    devices = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
-    weights = [draw(st.integers(1, 9)) for _ in devices]
+    tensor, context, replicas = (draw(st.integers(1, 3)) for _ in range(3))
+    count = tensor * context * replicas
+    devices = draw(st.lists(NAMES, min_size=count, max_size=count, unique=True))
+    weights = [draw(st.integers(1, 9)) for _ in range(replicas)]
     finite = st.floats(allow_nan=False, allow_infinity=False)
     return Part(
         ops=tuple(ops),
@@ -39,7 +42,11 @@ def parts(draw: st.DrawFn) -> Part:
         shares=draw(st.sampled_from([(), tuple(each / sum(weights) for each in weights)])),
         sync=draw(st.sampled_from(Sync)),
         zero=draw(st.integers(0, 3)),
-        recompute=draw(st.booleans()),
+        recompute=draw(st.sampled_from(Recompute)),
+        tensor=tensor,
+        context=context,
+        expert=draw(st.sampled_from([1, replicas])),
+        sequence=draw(st.booleans()) and tensor > 1,
         priorities=draw(st.sampled_from([(), tuple(draw(finite) for _ in ops)])),
     )
 
@@ -92,6 +99,35 @@ def test_the_format_is_by_suffix(tmp_path: Path) -> None:
         assert decode(text) == document  # nothing that equals its default
 
 
+@pytest.mark.parametrize(
+    ("written", "read"), [(False, "none"), (True, "full"), ("selective", "selective")]
+)
+def test_recomputation_was_a_truth_value_in_earlier_files(
+    tmp_path: Path, written: bool | str, read: str
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(_with_part(recompute=written)))
+    assert Plan.load(path).parts[0].recompute == Recompute(read)
+
+
+@pytest.mark.parametrize(
+    ("change", "version"),
+    [
+        ({"recompute": Recompute.FULL, "zero": 3}, 1),
+        ({"recompute": Recompute.SELECTIVE}, 2),
+        ({"tensor": 2}, 2),
+        ({"context": 2}, 2),
+        ({"expert": 2}, 2),
+    ],
+)
+def test_what_earlier_releases_can_say_is_written_for_them(
+    tmp_path: Path, change: dict[str, Any], version: int
+) -> None:
+    path = tmp_path / "plan.json"
+    Plan(parts=(Part(ops=("a",), devices=("d0", "d1"), **change),)).save(path)
+    assert msgspec.json.decode(path.read_bytes())["version"] == version
+
+
 def _document(**change: Any) -> dict[str, Any]:
     document = {
         "format": "meshwright.plan",
@@ -109,7 +145,7 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_document(format="meshwright.graph"), "not a plan file, format must be 'meshwright.plan', "
      "got 'meshwright.graph'"),
     (_document(format=...), "not a plan file, format must be 'meshwright.plan', got ''"),
-    (_document(version=2), "plan files of version 1 can be read, got version 2"),
+    (_document(version=3), "plan files of version 1 and 2 can be read, got version 3"),
     (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
     (_document(parts=...), "Object missing required field `parts`"),
     (_document(parts=[]), "plan: must have at least one part"),

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Answer, Stop
-from meshwright.plan.plan import Allocation, Part, Plan, Schedule, ScheduleKind, place_ops
+from meshwright.plan.plan import (
+    Allocation,
+    Part,
+    Plan,
+    Recompute,
+    Schedule,
+    ScheduleKind,
+    place_ops,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +40,24 @@ from meshwright.plan.plan import Allocation, Part, Plan, Schedule, ScheduleKind,
         ),
         ({"shares": (0.5, 0.25)}, "part of 2 ops on 'd0, d1': shares must add up to 1, got 0.75"),
         ({"zero": 4}, "part of 2 ops on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),
+        ({"tensor": 0}, "part of 2 ops on 'd0, d1': tensor must be at least 1, got 0"),
+        (
+            {"tensor": 2, "context": 2},
+            "part of 2 ops on 'd0, d1': devices must be a multiple of tensor x context (2 x 2), "
+            "got 2",
+        ),
+        (
+            {"expert": 3},
+            "part of 2 ops on 'd0, d1': expert must divide the number of replicas (2), got 3",
+        ),
+        (
+            {"tensor": 2, "shares": (0.5, 0.5)},
+            "part of 2 ops on 'd0, d1': shares must be one a replica (1), got 2",
+        ),
+        (
+            {"sequence": True},
+            "part of 2 ops on 'd0, d1': sequence needs a tensor width above 1, got 1",
+        ),
         (
             {"priorities": (1.0,)},
             "part of 2 ops on 'd0, d1': priorities must be one an op (2), got 1",
@@ -48,6 +74,31 @@ def test_a_bad_part_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         Part(**good | change)
     assert str(caught.value) == message
+
+
+def test_devices_stand_team_after_team() -> None:
+    part = Part(ops=("a",), devices=tuple("abcdefgh"), tensor=2, context=2, shares=(0.25, 0.75))
+    assert (part.width, part.num_replicas) == (4, 2)
+    assert part.teams() == (tuple("abcd"), tuple("efgh"))
+    assert part.rows() == ((0.0, 0.25), (0.25, 1.0))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tensor": 2}, {"context": 2}, {"expert": 2}, {"zero": 1}, {"recompute": Recompute.FULL}],
+)
+def test_a_plan_is_plain_while_devices_run_whole_ops_alone(change: dict[str, Any]) -> None:
+    part = Part(ops=("a",), devices=("d0", "d1"))
+    assert Plan(parts=(part,)).is_plain
+    assert not Plan(parts=(part, Part(ops=("b",), devices=("d0", "d1"), **change))).is_plain
+
+
+def test_recomputation_given_as_a_truth_value_is_all_or_nothing() -> None:
+    chosen = [
+        Part(ops=("a",), devices=("d0",), recompute=each).recompute  # type: ignore[arg-type]
+        for each in (False, True)
+    ]
+    assert chosen == [Recompute.NONE, Recompute.FULL]
 
 
 def test_a_part_of_thousands_of_devices_gives_a_short_message() -> None:

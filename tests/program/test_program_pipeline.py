@@ -221,21 +221,10 @@ def test_part_granularity_needs_a_schedule() -> None:
 def test_unknown_granularity_and_sharing_are_refused() -> None:
     graph = layers(1)
     plan = stages(graph, [["d0"]])
-    with pytest.raises(InputError, match="granularity: must be one of op, part, got layer"):
-        simulate(graph, connected(1), plan, granularity="layer")
+    with pytest.raises(InputError, match="granularity: must be one of op, part, layer, got unit"):
+        simulate(graph, connected(1), plan, granularity="unit")
     with pytest.raises(InputError, match="sharing: must be one of none, fair, got some"):
         simulate(graph, connected(1), plan, sharing="some")
-
-
-def test_what_cannot_be_lowered_is_refused() -> None:
-    graph = layers(1)
-    plans = (
-        ("zero", 2, stages(graph, [["d0", "d1"]], zero=2)),
-        ("recompute", True, stages(graph, [["d0", "d1"]], recompute=True)),
-    )
-    for name, value, plan in plans:
-        with pytest.raises(InputError, match=f"part 0: {name} {value} cannot be lowered yet"):
-            simulate(graph, connected(2), plan)
 
 
 def test_two_stages_on_one_device_need_an_interleaved_schedule() -> None:

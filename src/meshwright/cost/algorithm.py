@@ -91,6 +91,27 @@ def hierarchical_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
     ]
 
 
+def channel_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
+    """As many rings as a host has devices, all at once, each with its share of the message.
+
+    NCCL's channels: each ring passes all devices and leaves a host by another device's card, and
+    enters the next host by the same rail, since every other host is passed backwards. With g
+    devices a host a card carries a g-th of what it does in a single ring.
+    """
+    within = np.sort(np.array(blocks), axis=1)
+    size = within.shape[1]
+    sources, targets = [], []
+    for channel in range(size):
+        path = np.roll(within, -channel, axis=1)
+        path[1::2] = path[1::2, ::-1]
+        order = path.ravel()
+        sources.append(order)
+        targets.append(np.roll(order, -1))
+    repeats = num_passes * (within.size - 1)
+    fraction = 1 / (within.size * size)
+    return [round_of(np.concatenate(sources), np.concatenate(targets), fraction, repeats=repeats)]
+
+
 def direct_rounds(blocks: Blocks) -> list[Exchange]:
     """All-to-all: every device sends 1/p of what it holds to every other, all at once."""
     order = np.concatenate(blocks).astype(np.int32)

@@ -19,6 +19,7 @@ from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cost.algorithm import (
     Blocks,
     chain_rounds,
+    channel_rounds,
     direct_rounds,
     halving_doubling_rounds,
     hierarchical_rounds,
@@ -56,6 +57,8 @@ class Algorithm(StrEnum):
     """Exchanges at doubling distances."""
     HIERARCHICAL = "hierarchical"
     """Rings within hosts, and one for each local rank between them."""
+    CHANNELS = "channels"
+    """Several rings at once, each by another device's card."""
     DIRECT = "direct"
     """Everyone to everyone at once."""
     TABLE = "table"
@@ -235,7 +238,7 @@ def offered_algorithms(collective: Collective, blocks: Blocks) -> tuple[Algorith
     if collective is Collective.ALL_REDUCE or count & (count - 1) == 0:
         offered.append(Algorithm.HALVING_DOUBLING)
     if len(blocks) > 1 and len(blocks[0]) > 1 and len({len(block) for block in blocks}) == 1:
-        offered.append(Algorithm.HIERARCHICAL)
+        offered += [Algorithm.HIERARCHICAL, Algorithm.CHANNELS]
     return tuple(offered)
 
 
@@ -307,5 +310,7 @@ def collective_rounds(
         return halving_doubling_rounds(blocks, _PASSES[collective])
     if algorithm is Algorithm.HIERARCHICAL:
         return hierarchical_rounds(blocks, _PASSES[collective])
+    if algorithm is Algorithm.CHANNELS:
+        return channel_rounds(blocks, _PASSES[collective])
     assert algorithm is Algorithm.RING
     return ring_rounds(blocks, _PASSES[collective])

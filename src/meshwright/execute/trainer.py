@@ -64,6 +64,12 @@ class Lowered:
 
 def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
     """Lower a plan and fix the order in which every device runs."""
+    for number, part in enumerate(plan.parts):
+        if not part.is_plain:
+            raise InputError(
+                f"part {number}: running plans with tensor, context or expert widths, ZeRO or "
+                f"recomputation is not possible yet"
+            )
     program = lower(graph, cluster, plan)
     timeline = run_program(program, cluster, sharing=sharing)
     split, _ = effective_splits(graph, resolve(graph, cluster, plan), plan)

@@ -120,7 +120,12 @@ def _name_devices(program: Program) -> list[Event]:
     events = _name_process(DEVICES, "devices")
     rows = program.instructions
     has_collectives = set(rows["device"][rows["group"] >= 0].tolist())
+    sizes = {team[0]: len(team) for team in program.teams}
     for device, name in enumerate(program.device_names):
+        if program.leader[device] != device:
+            continue  # as the first of its team, which has the track
+        if sizes.get(device, 1) > 1:
+            name = f"{name} (team of {sizes[device]})"
         events += _name_thread(DEVICES, _compute_track(device), name)
         if device in has_collectives:
             events += _name_thread(DEVICES, _compute_track(device) + 1, f"{name} collectives")
@@ -211,6 +216,8 @@ def _sent_writer(program: Program, tracks: Ints) -> dict[int, int]:
 
 def _memory_counters(timeline: Timeline) -> Iterator[Event]:
     for device, name in enumerate(timeline.program.device_names):
+        if timeline.program.leader[device] != device:
+            continue
         when, size = timeline.memory(device)
         yield from _counter(DEVICES, f"{name} memory", "bytes", when, size)
 
@@ -291,7 +298,8 @@ def _routes(timeline: Timeline, cluster: Cluster, moves: Ints) -> Iterator[tuple
     alone = moves[(classes < 0) & (rows["peer"][moves] >= 0)]
     pair = rows["device"][alone] * np.int64(cluster.num_devices) + rows["peer"][alone]
     for each in np.unique(pair).tolist():
-        route = cluster.routing.links(*divmod(each, cluster.num_devices))
+        source, target = divmod(each, cluster.num_devices)
+        route = cluster.routes_between([source], [target]).links
         yield route.tolist(), alone[pair == each]
 
 

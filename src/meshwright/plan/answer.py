@@ -20,6 +20,16 @@ class Stop(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """Another plan that a search has simulated, and that fits."""
+
+    plan: Plan
+    step_seconds: float
+    description: str
+    """For people, as `meshwright.plan.describe` words it: "tensor 8, pipeline 16, data 8, ..."."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A search's result."""
 
@@ -28,7 +38,8 @@ class Answer:
     step_seconds: float
     """Simulated time of one step under the plan; infinity without one."""
     bound_seconds: float
-    """No plan of the kind that was searched can be faster; of `auto`: no plan at all."""
+    """No plan of the kind that was searched can be faster; of `auto`: no plan at all, unless
+    `notes` say that it searched one kind only."""
     stop: Stop
     binding: str = ""
     """The constraint that binds and, when nothing fits, the nearest change that would."""
@@ -37,6 +48,10 @@ class Answer:
     """Predicted peak of each device."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     """Counts of the search: evaluations, accepted moves, ..."""
+    runner_ups: tuple[RunnerUp, ...] = ()
+    """The next best plans of other degrees, the fastest first, where the search keeps them."""
+    notes: tuple[str, ...] = ()
+    """What else is worth knowing, a line each: which methods were left out, and why."""
 
     @property
     def gap(self) -> float:

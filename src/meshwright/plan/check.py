@@ -42,6 +42,10 @@ class Placement:
     """Where each replica's rows of the batch begin, as a fraction of it ..."""
     replica_to: Floats
     """... and where they end."""
+    part_width: Ints
+    """For each part how many devices are a replica's team; `replica_device` is its first."""
+    team_device: Ints
+    """Every replica's team, one after the other."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -60,13 +64,18 @@ class Placement:
 def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
     """The numbers of a plan that is legal for this graph and cluster; InputError if it is not."""
     part_of_op, priority = _number_ops(graph, plan.parts)
-    replica_start, replica_device = _number_devices(cluster, plan.parts)
-    _check_groups(graph, plan.parts, part_of_op)
-    _check_runnable(graph, cluster, part_of_op, replica_start, replica_device)
+    device_start, team_device = _number_devices(cluster, plan.parts)
+    if plan.is_plain:
+        # Else parts hold whole layers, and weights that the first and the last layer share are
+        # copies, whose gradients are added up before their updates.
+        _check_groups(graph, plan.parts, part_of_op)
+    _check_runnable(graph, cluster, part_of_op, device_start, team_device)
     _check_hosts(cluster, plan)
     if plan.schedule is not None:
         _check_microbatches(graph, plan.schedule)
         _check_stages(graph, plan.schedule, part_of_op)
+    width = np.fromiter((part.width for part in plan.parts), np.int32, len(plan.parts))
+    replica_start, replica_device = _first_of_teams(device_start, team_device, width)
     replica_from, replica_to = _divide_batch(plan.parts, replica_start)
     return Placement(
         part_of_op=part_of_op,
@@ -75,6 +84,8 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
         replica_device=replica_device,
         replica_from=replica_from,
         replica_to=replica_to,
+        part_width=width,
+        team_device=team_device,
     )
 
 
@@ -123,19 +134,31 @@ def _refuse_cover(graph: Graph, ops: Ints, owner: Ints, counts: npt.NDArray[np.i
 
 
 def _number_devices(cluster: Cluster, parts: Sequence[Part]) -> tuple[Ints, Ints]:
-    """Where each part's replicas start, and the device of each."""
-    replica_start = np.zeros(len(parts) + 1, dtype=np.int32)
+    """Where each part's devices start, and their numbers."""
+    device_start = np.zeros(len(parts) + 1, dtype=np.int32)
     lengths = np.fromiter((len(part.devices) for part in parts), np.int32, len(parts))
-    np.cumsum(lengths, out=replica_start[1:])
+    np.cumsum(lengths, out=device_start[1:])
     names = chain.from_iterable(part.devices for part in parts)
-    replica_device = _look_up(cluster.index, names, int(replica_start[-1]))
-    if replica_device is None:
+    numbers = _look_up(cluster.index, names, int(device_start[-1]))
+    if numbers is None:
         part, name = _first_missing(cluster.index, (part.devices for part in parts))
         raise InputError(
             f"part {part}: device {quoted(name)} is not in cluster {cluster.name}"
             f"{_near(name, tuple(cluster.index))}"
         )
-    return replica_start, replica_device
+    return device_start, numbers
+
+
+def _first_of_teams(device_start: Ints, team_device: Ints, width: Ints) -> tuple[Ints, Ints]:
+    """Where each part's replicas start, and the first device of each one's team."""
+    if (width == 1).all():
+        return device_start, team_device
+    lengths = np.diff(device_start)
+    place = np.arange(len(team_device)) - np.repeat(device_start[:-1], lengths)
+    is_first = place % np.repeat(width, lengths) == 0
+    replica_start = np.zeros_like(device_start)
+    np.cumsum(lengths // width, out=replica_start[1:])
+    return replica_start, team_device[is_first]
 
 
 def _divide_batch(parts: Sequence[Part], replica_start: Ints) -> tuple[Floats, Floats]:
@@ -179,20 +202,20 @@ def _check_groups(graph: Graph, parts: Sequence[Part], part_of_op: Ints) -> None
 
 
 def _check_runnable(
-    graph: Graph, cluster: Cluster, part_of_op: Ints, replica_start: Ints, replica_device: Ints
+    graph: Graph, cluster: Cluster, part_of_op: Ints, device_start: Ints, team_device: Ints
 ) -> None:
     """No op stands on a device of a type on which its measured time is infinite."""
     for number, type_name in enumerate(cluster.type_names):
         seconds = graph.seconds.get(type_name, graph.seconds.get(ANY_TYPE))
         if seconds is None or not len(cannot := np.flatnonzero(np.isinf(seconds))):
             continue
-        has_type = cluster.type_of[replica_device] == number
-        part_has_type = np.add.reduceat(has_type.astype(np.int64), replica_start[:-1]) > 0
+        has_type = cluster.type_of[team_device] == number
+        part_has_type = np.add.reduceat(has_type.astype(np.int64), device_start[:-1]) > 0
         bad = cannot[part_has_type[part_of_op[cannot]]]
         if len(bad):
             part = part_of_op[bad[0]]
-            here = slice(replica_start[part], replica_start[part + 1])
-            device = cluster.devices[replica_device[here][has_type[here]][0]].name
+            here = slice(device_start[part], device_start[part + 1])
+            device = cluster.devices[team_device[here][has_type[here]][0]].name
             raise InputError(
                 f"op {quoted(graph.op_names[bad[0]])}: cannot run on device type "
                 f"{quoted(type_name)} (its seconds there are infinite), but part {part} runs it "

@@ -13,10 +13,20 @@ import msgspec
 
 from meshwright.errors import InputError, quoted
 from meshwright.files import convert, decode_document, decode_json, read_bytes, write_document
-from meshwright.plan.part import Allocation, Discipline, Part, Schedule, ScheduleKind, Sync
+from meshwright.plan.part import (
+    Allocation,
+    Discipline,
+    Part,
+    Recompute,
+    Schedule,
+    ScheduleKind,
+    Sync,
+)
 
 FORMAT = "meshwright.plan"
-VERSION = 1
+VERSIONS = (1, 2)
+"""The second has teams and selective recomputation. What the first can say is written as the first,
+which earlier releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -43,8 +53,12 @@ class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     shares: tuple[float, ...] = ()
     sync: str = Sync.ALL_REDUCE.value
     zero: _Int = 0
-    recompute: bool = False
+    recompute: bool | str = False
     priorities: tuple[float, ...] = ()
+    tensor: _Int = 1
+    context: _Int = 1
+    expert: _Int = 1
+    sequence: bool = False
 
 
 class _ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,10 +109,11 @@ def write_fields(
     allocations: Sequence[Allocation],
 ) -> None:
     """Write the fields of a plan; what equals its default is left out."""
+    entries = tuple(_part_entry(part) for part in parts)
     document = _Document(
         format=FORMAT,
-        version=VERSION,
-        parts=tuple(_part_entry(part) for part in parts),
+        version=max(map(_version, entries), default=VERSIONS[0]),
+        parts=entries,
         schedule=_schedule_entry(schedule),
         discipline=discipline.value,
         allocations=tuple(
@@ -129,9 +144,10 @@ def _check_header(header: _Header, where: str) -> None:
         raise InputError(
             f"{where}: not a plan file, format must be {FORMAT!r}, got {quoted(header.format)}"
         )
-    if header.version != VERSION:
+    if header.version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
         raise InputError(
-            f"{where}: plan files of version {VERSION} can be read, got version {header.version}"
+            f"{where}: plan files of version {known} can be read, got version {header.version}"
         )
 
 
@@ -143,8 +159,12 @@ def _part(entry: _PartEntry, where: str) -> Part:
             shares=entry.shares,
             sync=_choose(Sync, entry.sync, "sync"),
             zero=entry.zero,
-            recompute=entry.recompute,
+            recompute=_recompute(entry.recompute),
             priorities=entry.priorities,
+            tensor=entry.tensor,
+            context=entry.context,
+            expert=entry.expert,
+            sequence=entry.sequence,
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
@@ -160,9 +180,29 @@ def _part_entry(part: Part) -> _PartEntry:
         shares=tuple(map(float, part.shares)),
         sync=part.sync.value,
         zero=int(part.zero),
-        recompute=bool(part.recompute),
+        recompute=_WRITTEN_RECOMPUTE.get(part.recompute, part.recompute.value),
         priorities=tuple(map(float, part.priorities)),
+        tensor=int(part.tensor),
+        context=int(part.context),
+        expert=int(part.expert),
+        sequence=bool(part.sequence),
     )
+
+
+_WRITTEN_RECOMPUTE = {Recompute.NONE: False, Recompute.FULL: True}
+"""As version 1 has them."""
+
+
+def _recompute(value: bool | str) -> Recompute:
+    if isinstance(value, str):
+        return _choose(Recompute, value, "recompute")
+    return Recompute.FULL if value else Recompute.NONE
+
+
+def _version(entry: _PartEntry) -> int:
+    """The first version that can say this."""
+    has_team = (entry.tensor, entry.context, entry.expert, entry.sequence) != (1, 1, 1, False)
+    return VERSIONS[has_team or isinstance(entry.recompute, str)]
 
 
 def _schedule(entry: _ScheduleEntry | None) -> Schedule | None:

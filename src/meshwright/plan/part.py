@@ -29,6 +29,17 @@ class Sync(StrEnum):
     """Every replica gathers the inputs and computes the whole gradient itself."""
 
 
+class Recompute(StrEnum):
+    """What backward computes again instead of keeping it from forward."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    """What attention and elementwise ops saved, which is much memory for little time (Korthikanti
+    et al., 2022, section 5)."""
+    FULL = "full"
+    """Whole layers, of which only the inputs are kept."""
+
+
 class Discipline(StrEnum):
     """Which op a device runs next, in a plan without a schedule."""
 
@@ -70,17 +81,25 @@ class Part:
 
     ops: tuple[str, ...]
     devices: tuple[str, ...]
-    """One a replica, in order."""
+    """One a replica, in order; with teams, `width` a replica, team after team, the devices that
+    share tensors next to each other."""
     shares: tuple[float, ...] = ()
     """Each replica's share of the batch, adding up to one; empty: equal."""
     sync: Sync = Sync.ALL_REDUCE
     zero: int = 0
     """ZeRO stage: 1 shards the optimiser state over the replicas, 2 the gradients too, 3 the
     parameters too."""
-    recompute: bool = False
-    """Whether backward computes the forward ops again instead of keeping what they saved."""
+    recompute: Recompute = Recompute.NONE
     priorities: tuple[float, ...] = ()
     """One an op, larger first; empty: the graph's order."""
+    tensor: int = 1
+    """How many devices of a team share each layer's heads and features."""
+    context: int = 1
+    """How many share the tokens of each sample."""
+    expert: int = 1
+    """How many replicas in a row hold different experts."""
+    sequence: bool = False
+    """Whether those that share tensors also share the rows of what lies between products."""
 
     def __post_init__(self) -> None:
         if not self.ops:
@@ -94,15 +113,58 @@ class Part:
             )
         if self.zero not in (0, 1, 2, 3):
             raise self._error(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if not isinstance(self.recompute, Recompute):  # a truth value before there were choices
+            chosen = Recompute.FULL if self.recompute else Recompute.NONE
+            object.__setattr__(self, "recompute", chosen)
+        self._check_widths()
         if self.shares:
             self._check_shares()
         if self.priorities:
             self._check_priorities()
 
-    def _check_shares(self) -> None:
-        if len(self.shares) != len(self.devices):
+    @property
+    def width(self) -> int:
+        """How many devices run one replica: its team."""
+        return self.tensor * self.context
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas."""
+        return len(self.devices) // self.width
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether every device runs its ops whole, as they are, with all that they need."""
+        has_team = self.width > 1 or self.expert > 1
+        return not (has_team or self.zero or self.recompute is not Recompute.NONE)
+
+    def teams(self) -> tuple[tuple[str, ...], ...]:
+        """The devices of each replica."""
+        starts = range(0, len(self.devices), self.width)
+        return tuple(self.devices[start : start + self.width] for start in starts)
+
+    def _check_widths(self) -> None:
+        for name in ("tensor", "context", "expert"):
+            if getattr(self, name) < 1:
+                raise self._error(f"{name} must be at least 1, got {getattr(self, name)}")
+        if len(self.devices) % self.width:
             raise self._error(
-                f"shares must be one a device ({len(self.devices)}), got {len(self.shares)}"
+                f"devices must be a multiple of tensor x context ({self.tensor} x {self.context}), "
+                f"got {len(self.devices)}"
+            )
+        if self.num_replicas % self.expert:
+            raise self._error(
+                f"expert must divide the number of replicas ({self.num_replicas}), "
+                f"got {self.expert}"
+            )
+        if self.sequence and self.tensor == 1:
+            raise self._error("sequence needs a tensor width above 1, got 1")
+
+    def _check_shares(self) -> None:
+        if len(self.shares) != self.num_replicas:
+            each = "device" if self.width == 1 else "replica"
+            raise self._error(
+                f"shares must be one a {each} ({self.num_replicas}), got {len(self.shares)}"
             )
         for share in self.shares:
             if not 0 < share <= 1:
@@ -133,7 +195,7 @@ class Part:
         Equal shares, written out or not, meet at exactly i / n, so that two parts of as many
         replicas agree to the last bit about which rows are whose.
         """
-        count = len(self.devices)
+        count = self.num_replicas
         if all(share == self.shares[0] for share in self.shares):
             bounds = [number / count for number in range(count + 1)]
         else:

@@ -2,7 +2,8 @@
 `meshwright.plan.check`; what it does in time is decided by lowering and simulation.
 
 One type covers every chapter: a placement is a part a device; data parallelism is one part on many
-devices; a pipeline is its stages as parts, in order, with a schedule; combinations combine these.
+devices; a pipeline is its stages as parts, in order, with a schedule; tensor, context and expert
+widths make a team of devices of each replica; combinations combine these.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from meshwright.plan.part import (
     Allocation,
     Discipline,
     Part,
+    Recompute,
     Schedule,
     ScheduleKind,
     Sync,
@@ -26,6 +28,7 @@ __all__ = [
     "Discipline",
     "Part",
     "Plan",
+    "Recompute",
     "Schedule",
     "ScheduleKind",
     "Sync",
@@ -54,6 +57,11 @@ class Plan:
                     f"plan: allocations must name a pair of hosts once, {source} -> {target} "
                     f"stands {count} times"
                 )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all parts are: no teams, no ZeRO, nothing computed again."""
+        return all(part.is_plain for part in self.parts)
 
     def save(self, path: str | Path) -> None:
         """Write a plan file (JSON, or YAML by suffix; gzip when the name ends in .gz)."""

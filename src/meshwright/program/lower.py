@@ -13,7 +13,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.plan.plan import Discipline, Plan, Sync
+from meshwright.plan.plan import Discipline, Plan, Recompute, Sync
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
@@ -32,12 +32,13 @@ from meshwright.program.record import (
 )  # fmt: skip
 from meshwright.program.rows import bucket_rows, order_ops, saved_extras, server_extras
 from meshwright.program.schedule import Action
+from meshwright.program.team.lower import lower_teams
 from meshwright.program.unit import merge_units
 from meshwright.program.work import Work, prepare_work, sum_by_device
 
 Records = npt.NDArray[np.void]
 
-GRANULARITIES = ("op", "part")
+GRANULARITIES = ("op", "part", "layer")
 
 
 MAX_OP_INSTANCES = 2_000_000
@@ -45,7 +46,10 @@ MAX_OP_INSTANCES = 2_000_000
 
 
 def choose_granularity(plan: Plan) -> str:
-    """By op, unless the plan has a schedule and too many instances of ops for that."""
+    """By op, unless the plan has a schedule and too many instances of ops for that, or teams, ZeRO
+    or recomputation, which is lowered by part only."""
+    if not plan.is_plain:
+        return "part"
     if plan.schedule is None:
         return "op"
     replicas = sum(len(part.ops) * len(part.devices) for part in plan.parts)
@@ -56,16 +60,31 @@ def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -
     """The program of a plan that is legal for a graph and cluster.
 
     Granularity `op` has an instruction an op, `part` one an action of a stage; `part` needs a
-    schedule.
+    schedule. `layer` is `part` by what whole layers cost: much quicker for thousands of devices,
+    and the only one with teams, ZeRO or recomputation, where `part` means it, too; a plan without a
+    schedule has one microbatch then.
     """
     if granularity not in GRANULARITIES:
         raise InputError(
             f"granularity: must be one of {', '.join(GRANULARITIES)}, got {granularity}"
         )
+    if not plan.is_plain and granularity == "op":
+        raise InputError(f"granularity op: {_not_plain(plan)}; use granularity layer")
+    if not plan.is_plain or granularity == "layer":
+        return lower_teams(graph, cluster, plan)
     if granularity == "part" and plan.schedule is None:
         raise InputError("granularity part: the plan must have a schedule; use granularity op")
     work = prepare_work(graph, cluster, plan)
     return emit_program(merge_units(work) if granularity == "part" else work, cluster)
+
+
+def _not_plain(plan: Plan) -> str:
+    """What of a plan can be lowered by part only."""
+    number, part = next(each for each in enumerate(plan.parts) if not each[1].is_plain)
+    names = ("tensor", "context", "expert", "zero", "recompute")
+    plain = {"zero": 0, "recompute": Recompute.NONE}
+    name = next(each for each in names if getattr(part, each) != plain.get(each, 1))
+    return f"part {number} has {name} {getattr(part, name)}"
 
 
 def emit_program(work: Work, cluster: Cluster) -> Program:

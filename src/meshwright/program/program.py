@@ -5,11 +5,13 @@ a transfer is a SEND on one device and a RECEIVE on the other, a collective one 
 member, and the instructions of one such operation share a `task`. A buffer is allocated when its
 writer starts and freed when the last instruction that reads it has finished: there is no FREE
 instruction, because in a stream that picks by priority the last reader is known only afterwards.
+Devices of a team do the same at the same time, so that only the first of them has instructions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from meshwright.plan.plan import Allocation
 
 Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
 
 
 class Kind(IntEnum):
@@ -35,6 +38,7 @@ class Kind(IntEnum):
     ALL_REDUCE = 5
     ALL_GATHER = 6
     BROADCAST = 7
+    REDUCE_SCATTER = 8
 
 
 class StreamRule(IntEnum):
@@ -109,11 +113,28 @@ class Program:
     """What the host of each device takes to launch all of the step's kernels, ahead of them."""
     allocations: tuple[Allocation, ...] = ()
     microbatches: int = 1
+    beside: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """Of each group those that do the same at the same moment and share links; empty: none does."""
+    teams: tuple[tuple[int, ...], ...] = ()
+    """Devices that run as one: the instructions and memory of the first stand for those of every
+    member, and a transfer to or from it is the whole team's. Who is in none runs alone."""
+    call_seconds: Floats | None = None
+    """By instruction: what a team's collectives take of its `seconds`; None: nothing."""
 
     def __post_init__(self) -> None:
         held = (self.state_bytes, self.host_seconds)
         for array in (self.instructions, self.buffers, self.reads, self.orders, *held):
             array.setflags(write=False)
+        if self.call_seconds is not None:
+            self.call_seconds.setflags(write=False)
+
+    @cached_property
+    def leader(self) -> Ints:
+        """By device: the one whose instructions it runs, itself outside of teams."""
+        leader = np.arange(self.num_devices, dtype=np.int32)
+        for team in self.teams:
+            leader[list(team)] = team[0]
+        return leader
 
     @property
     def num_devices(self) -> int:
@@ -158,18 +179,8 @@ def freeze_order(
     turn = np.where(is_ordered, -instructions["priority"], turn)
     order = np.lexsort((turn, np.asarray(finish), np.asarray(start)))
     instructions["priority"][order] = -np.arange(len(order), dtype=np.float64)
-    return Program(
-        graph=program.graph,
-        device_names=program.device_names,
+    return replace(
+        program,
         instructions=instructions,
-        buffers=program.buffers,
-        reads=program.reads,
-        orders=program.orders,
         stream_rule=np.full_like(program.stream_rule, StreamRule.ORDER),
-        groups=program.groups,
-        group_algorithm=program.group_algorithm,
-        state_bytes=program.state_bytes,
-        host_seconds=program.host_seconds,
-        allocations=program.allocations,
-        microbatches=program.microbatches,
     )

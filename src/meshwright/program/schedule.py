@@ -7,6 +7,7 @@ that zero-bubble asks how long the three take to fill the gaps with W.
 
 from collections.abc import Sequence
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 from meshwright.errors import InputError
@@ -143,45 +144,48 @@ def _zero_bubble(seconds: Sequence[StageSeconds], microbatches: int) -> list[lis
     gradient; the times of the actions decide what is possible when.
     """
     num_stages = len(seconds)
-    done: dict[Step, float] = {}
-    counts = [[0, 0, 0] for _ in range(num_stages)]
+    # Finishes by action and stage: microbatches take their turn, so that a count tells the next.
+    forwards: list[list[float]] = [[] for _ in range(num_stages)]
+    backwards: list[list[float]] = [[] for _ in range(num_stages)]
+    weights: list[list[float]] = [[] for _ in range(num_stages)]
+    finishes = (forwards, backwards, weights)
     free_at = [0.0] * num_stages
     orders: list[list[Step]] = [[] for _ in range(num_stages)]
 
-    def ready_at(stage: int, action: Action) -> float | None:
-        m = counts[stage][action]
-        forward, backward, weight = counts[stage]
-        if m == microbatches:
-            return None
-        if action is Action.FORWARD:
-            if forward - backward >= num_stages - stage or forward - weight >= num_stages:
-                return None
-            return done.get(Step(Action.FORWARD, stage - 1, m)) if stage else 0.0
-        if action is Action.BACKWARD:
-            if m >= forward:
-                return None
-            last = stage == num_stages - 1
-            before = Step(Action.FORWARD, stage, m) if last else Step(Action.BACKWARD, stage + 1, m)
-            return done.get(before)
-        return done.get(Step(Action.BACKWARD, stage, m)) if m < backward else None
+    def ready_at(stage: int) -> tuple[float, float, float]:
+        """When the next backward, forward and weight gradient can start; infinity: not yet."""
+        forward, backward = len(forwards[stage]), len(backwards[stage])
+        weight = len(weights[stage])
+        ready = [inf, inf, inf]
+        # Backward waits for the next stage's, on the last one for its own forward.
+        before = forwards[stage] if stage == num_stages - 1 else backwards[stage + 1]
+        if backward < forward and backward < len(before):
+            ready[0] = before[backward]
+        is_full = forward - backward >= num_stages - stage or forward - weight >= num_stages
+        if forward < microbatches and not is_full:
+            if stage == 0:
+                ready[1] = 0.0
+            elif forward < len(forwards[stage - 1]):
+                ready[1] = forwards[stage - 1][forward]
+        if weight < backward:
+            ready[2] = backwards[stage][weight]
+        return ready[0], ready[1], ready[2]
 
     def candidate(stage: int) -> tuple[float, int, int]:
-        best = (float("inf"), 0, stage)
-        for rank, action in enumerate(_PREFERENCE):
-            ready = ready_at(stage, action)
-            if ready is not None:
-                best = min(best, (max(ready, free_at[stage]), rank, stage))
-        return best
+        free = free_at[stage]
+        return min(
+            (ready if ready > free else free, rank, stage)
+            for rank, ready in enumerate(ready_at(stage))
+        )
 
     candidates = [candidate(stage) for stage in range(num_stages)]
     for _ in range(3 * num_stages * microbatches):
         start, rank, stage = min(candidates)
         action = _PREFERENCE[rank]
-        step = Step(action, stage, counts[stage][action])
-        counts[stage][action] += 1
+        done = finishes[action][stage]
+        orders[stage].append(Step(action, stage, len(done)))
         free_at[stage] = start + seconds[stage][action]
-        done[step] = free_at[stage]
-        orders[stage].append(step)
+        done.append(free_at[stage])
         for each in range(max(0, stage - 1), min(num_stages, stage + 2)):
             candidates[each] = candidate(each)
     return orders

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import host_seconds, op_seconds
-from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement, resolve
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -62,8 +61,8 @@ class Work:
 
 def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
+    assert plan.is_plain, "teams, ZeRO and recomputation are lowered from what stages cost"
     placement = resolve(graph, cluster, plan)
-    _refuse_unlowered(plan)
     split, partial = effective_splits(graph, placement, plan)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
@@ -110,14 +109,6 @@ def _host_seconds(
     total = sum_by_device(host_seconds(graph) * times, placement, cluster.num_devices)
     launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
     return np.where(np.array(launched)[cluster.type_of], total, 0.0)
-
-
-def _refuse_unlowered(plan: Plan) -> None:
-    """A plan may say more than can be lowered so far; a wrong time would be worse than none."""
-    for number, part in enumerate(plan.parts):
-        for name, value in (("zero", part.zero), ("recompute", part.recompute)):
-            if value:
-                raise InputError(f"part {number}: {name} {value} cannot be lowered yet, only 0")
 
 
 def _replica_seconds(

@@ -26,7 +26,8 @@ def set_tasks(
     """Give every task its time, stream and priority, and every instruction its task.
 
     Transfers take latency and bytes over bandwidth; if `pairs` (by source and target device) is not
-    empty they are flows, numbered there by first use. `ordered` receives the instructions of
+    empty they are flows, numbered there by first use. Where `latency` is empty the caller times
+    transfers. `ordered` receives the instructions of
     streams that run in order, `queued` how many each of the others has. Returns how many are
     ordered and how many are parts of collectives.
     """
@@ -52,6 +53,8 @@ def set_tasks(
             num_collective += 1
         if row.kind != _SEND:
             task.seconds = row.seconds
+            continue
+        if latency.size == 0:
             continue
         task.seconds = latency[row.device, row.peer]
         if pairs.size > 0:

@@ -21,18 +21,20 @@ def simulate(
     plan: Plan,
     *,
     sharing: str = "fair",
-    granularity: str = "op",
+    granularity: str | None = None,
     with_links: bool = False,
 ) -> Timeline:
     """Predict one step of a plan.
 
     `sharing`: "none" runs each transfer as if alone; "fair" shares every link max-min fairly
     between pairs of devices, while transfers of one pair go one after the other.
-    `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage.
+    `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage; None is
+    "op" for every plan that can be run so.
     `with_links`: also record the use of every link over time (under "fair").
     """
     with announced_compilation():
-        program = lower(graph, cluster, plan, granularity)
+        chosen = granularity or ("op" if plan.is_plain else "part")
+        program = lower(graph, cluster, plan, chosen)
         return run_program(program, cluster, sharing=sharing, with_links=with_links)
 
 

@@ -1,17 +1,26 @@
 """Turns a Program and the Cluster it runs on into the tasks, streams and flows of the engine."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.collective import Algorithm, Collective, CollectiveCost, collective_model
+from meshwright.cost.collective import (
+    Algorithm,
+    Collective,
+    CollectiveCost,
+    CollectiveModel,
+    collective_model,
+)
+from meshwright.cost.group_price import group_prices
 from meshwright.errors import InputError
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
+from meshwright.simulate.transfer import Pairs, find_pairs
 
 Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
@@ -23,6 +32,7 @@ COLLECTIVES = {
     Kind.ALL_REDUCE: Collective.ALL_REDUCE,
     Kind.ALL_GATHER: Collective.ALL_GATHER,
     Kind.BROADCAST: Collective.BROADCAST,
+    Kind.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
 }
 
 
@@ -44,6 +54,9 @@ class Network:
     classes: tuple[FlowClass, ...]
     link_bytes_per_second: Floats
     """The cluster's links, then one for each allocation of the plan."""
+    leaves_out_wide: bool = False
+    """Whether links that all their classes together cannot fill are left out of sharing, which
+    changes no rate and keeps apart what never meets."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,19 +84,22 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     capacity = np.append(
         cluster.link_bytes_per_second, [each.bytes_per_second for each in program.allocations]
     )
-    allocation = _allocated_pairs(program, cluster)
-    bandwidth = _pair_bandwidth(cluster, allocation, capacity)
-    num_devices = cluster.num_devices if sharing == "fair" else 0
-    pairs = np.full((num_devices, num_devices), -1, np.int32)
+    # Teams have no table, and tables of all pairs of a large cluster would be gigabytes.
+    is_listed = bool(program.teams) or not cluster.has_tables
+    routes = _no_tables() if is_listed else _pair_tables(program, cluster, capacity, sharing)
     queued = np.zeros(len(program.stream_rule), np.int64)
     flow_bytes = np.zeros(num_tasks if sharing == "fair" else 0)
-    routes = (cluster.latency, bandwidth, pairs)
     num_ordered, num_collective = set_tasks(
         rows, program.stream_rule, tasks, *routes, task_of, ordered, queued, flow_bytes
     )
-    classes = _pair_classes(cluster, pairs, bandwidth, allocation)
+    if is_listed:
+        listed = find_pairs(program, cluster, capacity)
+        classes = _time_listed(program, listed, tasks, flow_bytes, sharing)
+    else:
+        classes = _pair_classes(program, cluster, routes[2], routes[1])
     if num_collective:
-        classes += _time_collectives(program, cluster, tasks, flow_bytes, sharing, len(classes))
+        models = _Models(program, cluster)
+        classes += _time_collectives(program, models, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
     chains = _chain_rows(program, ordered[:num_ordered])
     edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
@@ -95,12 +111,56 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
         following=following,
         streams=_make_streams(program, queued),
         flow_bytes=flow_bytes,
-        network=Network(classes=tuple(classes), link_bytes_per_second=capacity),
+        network=Network(
+            classes=tuple(classes), link_bytes_per_second=capacity, leaves_out_wide=is_listed
+        ),
     )
+
+
+def _pair_tables(
+    program: Program, cluster: Cluster, capacity: Floats, sharing: str
+) -> tuple[Floats, Floats, Ints]:
+    """Latency and bandwidth of all pairs, and room for the numbers of those in use."""
+    bandwidth = _pair_bandwidth(cluster, _allocated_pairs(program, cluster), capacity)
+    num_devices = cluster.num_devices if sharing == "fair" else 0
+    return cluster.latency, bandwidth, np.full((num_devices, num_devices), -1, np.int32)
+
+
+def _no_tables() -> tuple[Floats, Floats, Ints]:
+    """Read-only where tables are: kernels are compiled for what can be written."""
+    nothing = np.zeros((0, 0))
+    nothing.setflags(write=False)
+    return nothing, nothing, np.zeros((0, 0), np.int32)
+
+
+def _time_listed(
+    program: Program, pairs: Pairs, tasks: Records, flow_bytes: Floats, sharing: str
+) -> list[FlowClass]:
+    """Times of transfers, or their classes: one a pair."""
+    rows = program.instructions
+    task = rows["task"][pairs.rows]
+    tasks["seconds"][task] = pairs.latency_seconds[pairs.pair]
+    if sharing != "fair":
+        alone = rows["bytes"][pairs.rows] - rows["beside_bytes"][pairs.rows]
+        tasks["seconds"][task] += alone / pairs.bytes_per_second[pairs.pair]
+        return []
+    # Fair is by what each puts on its busiest link: of flows side by side each has its own share.
+    bounds, num_pairs = pairs.use_start, len(pairs.bytes_per_second)
+    busiest = np.maximum.reduceat(pairs.use_weight, bounds[:-1]) if num_pairs else np.zeros(0)
+    tasks["flow_class"][task] = pairs.pair
+    flow_bytes[task] = rows["bytes"][pairs.rows] * busiest[pairs.pair]
+    weights = pairs.use_weight / np.repeat(busiest, np.diff(bounds))
+    caps = (pairs.bytes_per_second * busiest).tolist()
+    return [
+        FlowClass(links=pairs.use_link[low:high], weights=weights[low:high], cap=cap)
+        for (low, high), cap in zip(pairwise(bounds.tolist()), caps, strict=True)
+    ]
 
 
 def _allocated_pairs(program: Program, cluster: Cluster) -> dict[tuple[int, int], int]:
     """The link that stands for an allocation, for the pairs of devices that are under one."""
+    if not program.allocations:
+        return {}
     on_host: dict[str, list[int]] = {}
     for number, device in enumerate(cluster.devices):
         on_host.setdefault(device.host, []).append(number)
@@ -127,9 +187,10 @@ def _pair_bandwidth(
 
 
 def _pair_classes(
-    cluster: Cluster, pairs: Ints, bandwidth: Floats, allocation: dict[tuple[int, int], int]
+    program: Program, cluster: Cluster, pairs: Ints, bandwidth: Floats
 ) -> list[FlowClass]:
     """A class of flows for each pair of devices in use, in the order of their numbers."""
+    allocation = _allocated_pairs(program, cluster)
     used = np.argwhere(pairs >= 0)
     classes = []
     for source, target in used[np.argsort(pairs[pairs >= 0])].tolist():
@@ -163,7 +224,7 @@ def _make_streams(program: Program, queued: npt.NDArray[np.int64]) -> Records:
 
 def _time_collectives(
     program: Program,
-    cluster: Cluster,
+    models: "_Models",
     tasks: Records,
     flow_bytes: Floats,
     sharing: str,
@@ -173,20 +234,11 @@ def _time_collectives(
     rows = program.instructions[np.flatnonzero(program.instructions["group"] >= 0)]
     classes: list[FlowClass] = []
     firsts = rows[np.unique(rows["task"], return_index=True)[1]]
-    models = {}
     seen: dict[tuple[int, int, float], tuple[CollectiveCost, int]] = {}
     for row in firsts:
         kind, group, size = int(row["kind"]), int(row["group"]), float(row["bytes"])
         if (kind, group, size) not in seen:
-            if (kind, group) not in models:
-                name = program.group_algorithm[group] if kind == Kind.ALL_REDUCE else ""
-                models[kind, group] = collective_model(
-                    cluster,
-                    COLLECTIVES[Kind(kind)],
-                    program.groups[group],
-                    Algorithm(name) if name else None,
-                )
-            cost = models[kind, group].cost(size)
+            cost = models.find(Kind(kind), group).cost(size)
             number = -1
             if sharing == "fair" and cost.amount_bytes > 0 and cost.seconds > cost.latency_seconds:
                 number = num_classes + len(classes)
@@ -201,10 +253,34 @@ def _time_collectives(
     return classes
 
 
+class _Models:
+    """The collectives of a program, each kind and group priced once."""
+
+    def __init__(self, program: Program, cluster: Cluster) -> None:
+        self._program, self._cluster = program, cluster
+        self._known: dict[tuple[Kind, int], CollectiveModel] = {}
+
+    def find(self, kind: Kind, group: int) -> CollectiveModel:
+        """Of one group, or of several that do the same at the same moment."""
+        if (kind, group) not in self._known:
+            self._known[kind, group] = self._make(kind, group)
+        return self._known[kind, group]
+
+    def _make(self, kind: Kind, group: int) -> CollectiveModel:
+        program = self._program
+        if program.beside:
+            together = (program.groups[group], *program.beside[group])
+            return group_prices(self._cluster).model(COLLECTIVES[kind], together)
+        name = program.group_algorithm[group] if kind == Kind.ALL_REDUCE else ""
+        algorithm = Algorithm(name) if name else None
+        return collective_model(self._cluster, COLLECTIVES[kind], program.groups[group], algorithm)
+
+
 def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, Records, Ints]:
     """The engine's arrays of a network: classes, their uses of links, links, and links' classes."""
     num_classes, num_links = len(network.classes), len(network.link_bytes_per_second)
-    lengths = np.array([len(each.links) for each in network.classes], dtype=np.int64)
+    owner, uses = _list_uses(network)
+    lengths = np.bincount(owner, minlength=num_classes)
     classes = np.zeros(num_classes + 1, FLOW_CLASS)
     classes["cap"][:-1] = [each.cap for each in network.classes]
     classes["done_at"] = np.inf
@@ -213,14 +289,26 @@ def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, 
     flows = tasks["flow_class"][:-1]
     sizes = np.bincount(flows[flows >= 0], minlength=num_classes)
     classes["queue"][:-1] = np.cumsum(sizes) - sizes
-    uses = np.zeros(int(lengths.sum()), USE)
     links = np.zeros(num_links + 1, LINK)
     links["cap"][:-1] = network.link_bytes_per_second
-    if not num_classes:
-        return classes, uses, links, np.zeros(0, np.int32)
-    uses["link"] = np.concatenate([each.links for each in network.classes])
-    uses["weight"] = np.concatenate([each.weights for each in network.classes])
-    owner = np.repeat(np.arange(num_classes, dtype=np.int32), lengths)
     order = np.argsort(uses["link"], kind="stable")
     np.cumsum(np.bincount(uses["link"], minlength=num_links), out=links["first_class"][1:])
     return classes, uses, links, owner[order]
+
+
+def _list_uses(network: Network) -> tuple[Ints, Records]:
+    """Every class's use of every link that can be full, class after class, and whose it is."""
+    if not network.classes:
+        return np.zeros(0, np.int32), np.zeros(0, USE)
+    lengths = [len(each.links) for each in network.classes]
+    uses = np.zeros(sum(lengths), USE)
+    uses["link"] = np.concatenate([each.links for each in network.classes])
+    uses["weight"] = np.concatenate([each.weights for each in network.classes])
+    owner = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    if network.leaves_out_wide:
+        most = uses["weight"] * np.array([each.cap for each in network.classes])[owner]
+        total = np.bincount(uses["link"], weights=most, minlength=1)
+        wide = total <= network.link_bytes_per_second[: len(total)] * (1 + 1e-12)
+        picked = ~wide[uses["link"]]
+        return owner[picked], uses[picked]
+    return owner, uses

@@ -76,9 +76,9 @@ class Timeline:
     @cached_property
     def peak_bytes(self) -> tuple[float, ...]:
         """The most memory that each device holds at once."""
-        return tuple(
-            float(size.max()) for _, size in map(self.memory, range(self.program.num_devices))
-        )
+        leader = self.program.leader
+        peaks = {device: float(self.memory(device)[1].max()) for device in set(leader.tolist())}
+        return tuple(peaks[device] for device in leader.tolist())
 
     def memory(self, device: int) -> tuple[Floats, Floats]:
         """A device's memory over time: from each moment on so many bytes are held.
@@ -86,6 +86,7 @@ class Timeline:
         Starts with what is held for the whole step. A buffer that is freed at the moment at which
         another is allocated makes room for it.
         """
+        device = int(self.program.leader[device])
         when, size = self._memory_events[device]
         held = self.program.state_bytes[device] + np.cumsum(size)
         return np.concatenate(([0.0], when)), np.concatenate(
@@ -125,11 +126,24 @@ class Timeline:
         """For how long each device computes."""
         rows = self.program.instructions
         computes = np.isin(rows["kind"], _COMPUTING)
-        return np.bincount(
-            rows["device"][computes],
-            weights=(self.finish - self.start)[computes],
+        return self._sum_by_device(computes, self.finish - self.start)
+
+    @cached_property
+    def call_seconds(self) -> Floats:
+        """For how long of that each device waits for collectives of its team."""
+        rows, calls = self.program.instructions, self.program.call_seconds
+        if calls is None:
+            return np.zeros(self.program.num_devices)
+        return self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
+
+    def _sum_by_device(self, picked: npt.NDArray[np.bool_], values: Floats) -> Floats:
+        """Sums over some instructions by device; members of a team as their first."""
+        sums = np.bincount(
+            self.program.instructions["device"][picked],
+            weights=values[picked],
             minlength=self.program.num_devices,
-        ).astype(np.float64, copy=False)
+        )
+        return np.asarray(sums[self.program.leader], dtype=np.float64)
 
     @property
     def device_utilisation(self) -> Floats:
@@ -156,7 +170,11 @@ class Timeline:
 
     @cached_property
     def attribution(self) -> Mapping[str, float]:
-        """What the critical path's time went to: compute, transfer, collective, wait."""
+        """What the critical path's time went to: compute, transfer, collective, wait.
+
+        What teams say to each other within a unit is `collective`.
+        """
+        calls = self.program.call_seconds
         totals = {"compute": 0.0, "transfer": 0.0, "collective": 0.0, "wait": 0.0}
         now = 0.0
         for number in self.critical_path:
@@ -165,7 +183,10 @@ class Timeline:
             name = "transfer" if kind in (Kind.SEND, Kind.RECEIVE) else name
             begin = max(now, float(self.start[number]))
             totals["wait"] += begin - now
-            totals[name] += float(self.finish[number]) - begin
+            took = float(self.finish[number]) - begin
+            within = 0.0 if calls is None else min(float(calls[number]), took)
+            totals[name] += took - within
+            totals["collective"] += within
             now = float(self.finish[number])
         return MappingProxyType(totals)
 

@@ -1,8 +1,8 @@
 """What a layer holds on one device of a team: activations between and during its passes.
 
 Walks the layer's ops in order with the tensors that are alive, once for each way in which bytes
-are divided; a team's bytes are then a weighted sum. Weights, their gradients and optimiser states
-are counted as well. Under-prediction would be a bug: what may be held is held.
+are divided; a team's bytes are then a weighted sum. Under-prediction would be a bug: what may be
+held is held. Weights, their gradients and optimiser states are counted in `state`.
 """
 
 from dataclasses import dataclass

@@ -105,10 +105,11 @@ def prepare_prices(
 
 
 def _summed(times: Floats, counts: Floats) -> Floats:
-    """Sums of some ops' times; an op that cannot run counts only where it is meant."""
-    if np.isfinite(times).all():
-        sums: Floats = times @ counts.T
-        return sums
+    """Sums of some ops' times; an op that cannot run counts only where it is meant.
+
+    Row by row: a matrix product rounds by how many rows there are, and prices must be the same to
+    the last bit whether they are found one by one or all at once.
+    """
     with np.errstate(invalid="ignore"):
         each = [np.where(count > 0, times * count, 0.0).sum(axis=1) for count in counts]
     return np.stack(each, axis=1)

@@ -9,13 +9,15 @@ from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Floats, Phase
 from meshwright.graph.stack.stack import LayerKind, Role
 
-Amounts = tuple[float, ...]
+Amounts = tuple[float, float, float, float]
+"""Bytes that every member has, that a tensor team divides, and likewise of experts: by place."""
 Places = npt.NDArray[np.int64]
+_NUM_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Bytes that every member has, that a tensor team divides, and likewise of experts."""
+    """All that a layer holds for the whole step."""
 
     parameters: Amounts
     gradients: Amounts
@@ -33,9 +35,9 @@ def find_weights(kind: LayerKind) -> Weights:
     shares = _op_shares(kind, gradients, place, size)
     optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
     return Weights(
-        parameters=tuple((graph.parameter_bytes @ shares).tolist()),
-        gradients=tuple(_by_place(place, size).tolist()),
-        optimiser=tuple((optimiser @ shares).tolist()),
+        parameters=_amounts(graph.parameter_bytes @ shares),
+        gradients=_amounts(_by_place(place, size)),
+        optimiser=_amounts(optimiser @ shares),
     )
 
 
@@ -43,7 +45,7 @@ def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) 
     """By op and way to divide: what of its weights' bytes is divided so."""
     graph = kind.graph
     role = 2 * (kind.role == Role.EXPERT) + (kind.role != Role.WHOLE)
-    shares: Floats = np.eye(4)[role]
+    shares: Floats = np.eye(_NUM_PLACES)[role]
     group = graph.group[graph.tensor_source[gradients]]
     for each in np.unique(group[group >= 0]):
         sums = _by_place(place[group == each], size[group == each])
@@ -54,9 +56,14 @@ def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) 
 
 
 def _by_place(place: Places, size: Floats) -> Floats:
-    sums = np.zeros(4)
+    sums = np.zeros(_NUM_PLACES)
     np.add.at(sums, place, size)
     return sums
+
+
+def _amounts(sums: Floats) -> Amounts:
+    whole, cut, expert_whole, expert_cut = sums.tolist()
+    return whole, cut, expert_whole, expert_cut
 
 
 def divided(amounts: Amounts, team: Team) -> tuple[float, float]:

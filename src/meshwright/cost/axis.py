@@ -1,0 +1,149 @@
+"""Times a collective that several groups of devices run at the same moment.
+
+The groups of one axis of a device mesh (every tensor team of a stage, every ring of replicas) do
+the same thing at once and share links: eight rings that leave a host by one card have an eighth of
+it each. Knows nothing of plans; one group alone costs what `meshwright.cost.collective` says.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.algorithm import Blocks
+from meshwright.cost.collective import (
+    Algorithm,
+    Collective,
+    CollectiveLine,
+    CollectiveModel,
+    collective_model,
+    collective_rounds,
+    find_table,
+    offered_algorithms,
+    price_line,
+)
+from meshwright.cost.ring import order_hosts
+from meshwright.cost.rounds import Exchange, Round
+from meshwright.errors import InputError
+
+Groups = Sequence[Sequence[int]]
+Ints = npt.NDArray[np.int64]
+
+
+def axis_model(cluster: Cluster, collective: Collective, groups: Groups) -> CollectiveModel:
+    """The cost of a collective of any size that all these groups (of one size) run at once.
+
+    The message size is that of one group. All use the same algorithm, whichever is fastest for
+    them together. A measured table, which is of one host's devices, counts as for one group.
+    """
+    sizes = {len(group) for group in groups}
+    if len(sizes) != 1:
+        raise InputError(f"axis: groups must be of one size, got {sorted(sizes)}")
+    if len(groups) == 1 or sizes == {1}:
+        return collective_model(cluster, collective, groups[0])
+    alike = _group_alike(cluster, groups)
+    blocks = [_order(cluster, collective, each[0]) for each in alike]
+    shared = set.intersection(*({*offered_algorithms(collective, each)} for each in blocks))
+    lines = tuple(
+        _line(cluster, collective, alike, blocks, each)
+        for each in offered_algorithms(collective, blocks[0])
+        if each in shared
+    )
+    return CollectiveModel(
+        lines=lines,
+        table=find_table(cluster, collective, groups[0]),
+        link_bytes_per_second=cluster.link_bytes_per_second,
+    )
+
+
+def _group_alike(cluster: Cluster, groups: Groups) -> list[Ints]:
+    """The groups in rows, those together whose members stand alike on hosts.
+
+    Thousands of teams, each on one host, differ in nothing else: one of them is ordered for all.
+    """
+    numbers = np.array(groups)
+    host, rank = _standing(cluster)
+    # Hosts by their first member in the group, and each member's place on its host.
+    order = np.argsort(host[numbers], axis=1, kind="stable")
+    behind = np.take_along_axis(host[numbers], order, axis=1)
+    is_first = np.concatenate(
+        (np.ones((len(numbers), 1), dtype=np.bool_), behind[:, 1:] != behind[:, :-1]), axis=1
+    )
+    label = np.empty_like(order)
+    np.put_along_axis(label, order, np.cumsum(is_first, axis=1), axis=1)
+    keys = np.concatenate((label, rank[numbers]), axis=1)
+    _, kind = np.unique(keys, axis=0, return_inverse=True)
+    kind = kind.ravel()
+    return [numbers[kind == each] for each in range(int(kind.max()) + 1)]
+
+
+def _standing(cluster: Cluster) -> tuple[Ints, Ints]:
+    """Of every device: its host's number, and its place among that host's devices."""
+    place = {name: number for number, name in enumerate(cluster.hosts)}
+    host = np.array([place[device.host] for device in cluster.devices])
+    order = np.argsort(host, kind="stable")
+    start = np.concatenate(([0], np.cumsum(np.bincount(host))))
+    rank = np.empty_like(host)
+    rank[order] = np.arange(len(host)) - start[host[order]]
+    return host, rank
+
+
+def _order(cluster: Cluster, collective: Collective, group: Ints) -> Blocks:
+    members = tuple(group.tolist())
+    return (members,) if collective is Collective.ALL_TO_ALL else order_hosts(cluster, members)
+
+
+def _line(
+    cluster: Cluster,
+    collective: Collective,
+    alike: Sequence[Ints],
+    blocks: Sequence[Blocks],
+    algorithm: Algorithm,
+) -> CollectiveLine:
+    of_groups = [
+        [
+            _repeat(each, groups)
+            for each in collective_rounds(cluster, collective, own, int(groups[0, 0]), algorithm)
+        ]
+        for groups, own in zip(alike, blocks, strict=True)
+    ]
+    merged = [_merge(at_once) for at_once in zip(*of_groups, strict=True)]
+    return price_line(cluster, algorithm, merged)
+
+
+def _repeat(each: Round | Exchange, groups: Ints) -> Round:
+    """A round of the first group, done by all groups."""
+    rounds = each if isinstance(each, Round) else _pairs(each)
+    order = np.argsort(groups[0])
+    source = order[np.searchsorted(groups[0], rounds.sources, sorter=order)]
+    target = order[np.searchsorted(groups[0], rounds.targets, sorter=order)]
+    return Round(
+        sources=groups[:, source].ravel().astype(np.int32),
+        targets=groups[:, target].ravel().astype(np.int32),
+        fractions=np.tile(rounds.fractions, len(groups)),
+        repeats=rounds.repeats,
+        latency_seconds=rounds.latency_seconds,
+    )
+
+
+def _merge(rounds: Sequence[Round]) -> Round:
+    """Rounds of several groups as one; an algorithm has as many of them for groups of one size."""
+    stated = [each.latency_seconds for each in rounds if each.latency_seconds is not None]
+    return Round(
+        sources=np.concatenate([each.sources for each in rounds]),
+        targets=np.concatenate([each.targets for each in rounds]),
+        fractions=np.concatenate([each.fractions for each in rounds]),
+        repeats=max(each.repeats for each in rounds),
+        latency_seconds=max(stated) if stated else None,
+    )
+
+
+def _pairs(exchange: Exchange) -> Round:
+    count = len(exchange.devices)
+    source, target = np.nonzero(~np.eye(count, dtype=np.bool_))
+    return Round(
+        sources=exchange.devices[source],
+        targets=exchange.devices[target],
+        fractions=np.full(len(source), exchange.fraction),
+    )

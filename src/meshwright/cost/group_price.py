@@ -1,0 +1,59 @@
+"""The collectives of a cluster, each set of groups priced once.
+
+Prices follow from frozen data, and plans that are tried one after the other ask for the same ones:
+stage costs first, then the simulator.
+"""
+
+from collections import OrderedDict
+from weakref import WeakKeyDictionary, ref
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.axis import axis_model
+from meshwright.cost.collective import Collective, CollectiveModel
+
+Groups = tuple[tuple[int, ...], ...]
+
+_MAX_MODELS = 512
+"""Of one cluster, that are remembered."""
+
+
+class GroupPrices:
+    """What is known so far of a cluster's collectives."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = ref(cluster)  # which would never be forgotten otherwise
+        self._models: OrderedDict[tuple[Collective, Groups], CollectiveModel] = OrderedDict()
+
+    @property
+    def cluster(self) -> Cluster:
+        """What they are the prices of."""
+        cluster = self._cluster()
+        assert cluster is not None, "whoever asks has the cluster"
+        return cluster
+
+    def model(self, collective: Collective, groups: Groups) -> CollectiveModel:
+        """The cost of a collective of any size that all these groups run at once."""
+        key = (collective, groups)
+        if key in self._models:
+            self._models.move_to_end(key)
+        else:
+            self._models[key] = axis_model(self.cluster, collective, groups)
+            if len(self._models) > _MAX_MODELS:
+                self._models.popitem(last=False)
+        return self._models[key]
+
+    def seconds(self, collective: Collective, groups: Groups, message_bytes: float) -> float:
+        """The time of one of a size, nothing else running."""
+        if message_bytes <= 0 or len(groups[0]) == 1:
+            return 0.0
+        return self.model(collective, groups).cost(message_bytes).seconds
+
+
+_OF_CLUSTER: WeakKeyDictionary[Cluster, GroupPrices] = WeakKeyDictionary()
+
+
+def group_prices(cluster: Cluster) -> GroupPrices:
+    """Those of a cluster, with what is known so far."""
+    if cluster not in _OF_CLUSTER:
+        _OF_CLUSTER[cluster] = GroupPrices(cluster)
+    return _OF_CLUSTER[cluster]

@@ -1,0 +1,360 @@
+"""What a stage costs on the devices that run it: seconds of its actions, bytes on each device.
+
+Adds up the costs of its layers, prices what its teams say to each other on their actual devices,
+all teams at once, and divides what ZeRO divides. The search and lowering both ask here, so that
+what was searched for is what is simulated. Knows nothing of schedules: how many microbatches are
+in flight is the caller's to say.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from meshwright.cluster.cluster import DeviceType
+from meshwright.cost.collective import Collective
+from meshwright.cost.compute import host_seconds
+from meshwright.cost.group_price import GroupPrices, Groups
+from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.result import Call, LayerCost
+from meshwright.cost.layer.team import Team
+from meshwright.graph.graph import Phase
+from meshwright.graph.stack.stack import LayerKind, Stack
+from meshwright.plan.part import Recompute
+
+BUCKET_BYTES = 25.0 * 2**20
+"""Gradients travel in buckets of this size, as in PyTorch DDP ..."""
+MAX_BUCKETS = 8
+"""... or of a part's eighth, if that is more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """What one device of a stage holds, by what it is."""
+
+    parameter_bytes: float
+    gradient_bytes: float
+    optimiser_bytes: float
+    saved_bytes: float
+    """Activations of one microbatch, from its forward to the end of its backward."""
+    workspace_bytes: float
+    """The most that is held only while one action runs: also what is computed again, logits."""
+    buffer_bytes: float
+    """Of collectives: gathered parameters, buckets of gradients."""
+    transfer_bytes: float
+    """What is on its way from and to neighbouring stages: inputs and gradients received ahead,
+    outputs and gradients that are being sent. Programs count these one by one."""
+    library_bytes: float
+    """What libraries keep for themselves."""
+
+    def peak_bytes(self, in_flight: float) -> float:
+        """The most at once with so many microbatches in flight."""
+        return self.fixed_bytes + self.transfer_bytes + in_flight * self.saved_bytes
+
+    @property
+    def fixed_bytes(self) -> float:
+        """All but the activations, those on their way included."""
+        return (
+            self.parameter_bytes
+            + self.gradient_bytes
+            + self.optimiser_bytes
+            + self.workspace_bytes
+            + self.buffer_bytes
+            + self.library_bytes
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synchronisation:
+    """What replicas do together once a step: all groups at once, in `num_buckets` equal pieces."""
+
+    collective: str
+    """As `Collective` spells it: all_reduce, or reduce_scatter under ZeRO."""
+    groups: tuple[tuple[int, ...], ...]
+    """Device numbers; groups that run at the same time and share links."""
+    message_bytes: float
+    """Of each group, in all."""
+    seconds: float
+    """Alone on the network, in all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """A stage on its devices; of one microbatch on one team unless said otherwise."""
+
+    forward_seconds: float
+    """Compute, what the team says to itself, and what ZeRO gathers beyond what hides."""
+    backward_seconds: float
+    """Likewise, recomputation included."""
+    weight_seconds: float
+    """Of backward: what only weight gradients take, which zero-bubble schedules postpone."""
+    forward_call_seconds: float
+    """Of forward: collectives, not hidden."""
+    backward_call_seconds: float
+    host_seconds: float
+    """What a device's host takes to launch one microbatch's forward and backward."""
+    output_bytes: float
+    """To the next stage, of the whole team; the gradient that comes back is as large."""
+    is_scattered: bool
+    """Whether members of a tensor team hold different rows of the output (`sequence`)."""
+    synchronisations: tuple[Synchronisation, ...]
+    """Of gradients, once a step, while the last microbatch's backward runs and after it."""
+    gathers: tuple[Synchronisation, ...]
+    """Of parameters after the update (ZeRO 1 and 2), once a step."""
+    update_seconds: float
+    update_host_seconds: float
+    memory: StageMemory
+    flops: float
+    """Of the model, forward and backward without recomputation, of the whole team."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Some layers on some devices, and how: a part of a plan in numbers."""
+
+    layers: range
+    """Of the stack."""
+    devices: tuple[int, ...]
+    """Replica after replica; within one, context after context, tensor innermost."""
+    team: Team
+    zero: int = 0
+    recompute: Recompute = Recompute.NONE
+    samples: float
+    """Of one microbatch on one replica, the largest where shares differ."""
+
+    @property
+    def num_replicas(self) -> int:
+        """How many teams."""
+        return len(self.devices) // self.width
+
+    @property
+    def width(self) -> int:
+        """Devices of a team."""
+        return self.team.tensor * self.team.context
+
+    @property
+    def num_holders(self) -> int:
+        """Devices that hold the same dense parameters: what ZeRO divides by."""
+        return self.num_replicas * self.team.context
+
+    @property
+    def num_expert_holders(self) -> int:
+        """Devices that hold the same experts."""
+        return self.num_holders // self.team.expert
+
+    @property
+    def axes(self) -> dict[str, Groups]:
+        """The groups of each axis: tensor, context, expert, and those that hold the same
+        parameters (`dense`) and experts (`experts`)."""
+        return _axes(self.devices, self.team)
+
+
+@lru_cache(maxsize=64)
+def _axes(devices: tuple[int, ...], team: Team) -> dict[str, Groups]:
+    """Remembered, because chunks of interleaved stages share their devices."""
+    tensor, context, expert = team.tensor, team.context, team.expert
+    members = np.array(devices).reshape(-1, expert, context, tensor)
+    # By (run of replicas with all experts, replica in it, context, tensor).
+    grouped = {
+        "tensor": members.reshape(-1, tensor),
+        "context": members.transpose(0, 1, 3, 2).reshape(-1, context),
+        "expert": members.transpose(0, 2, 3, 1).reshape(-1, expert),
+        "dense": members.transpose(3, 0, 1, 2).reshape(tensor, -1),
+        "experts": members.transpose(1, 3, 0, 2).reshape(expert * tensor, -1),
+    }
+    return {axis: tuple(map(tuple, each.tolist())) for axis, each in grouped.items()}
+
+
+def stage_cost(stack: Stack, network: GroupPrices, stage: Stage) -> StageCost:
+    """The cost of a stage; of one on devices of several types that of the slowest."""
+    names = {network.cluster.devices[device].type for device in stage.devices}
+    types = [network.cluster.types[name] for name in sorted(names)]
+    costs = [_cost_on(stack, network, stage, kind) for kind in types]
+    return max(costs, key=lambda cost: cost.forward_seconds + cost.backward_seconds)
+
+
+def _cost_on(stack: Stack, network: GroupPrices, stage: Stage, kind: DeviceType) -> StageCost:
+    kinds = [stack.kinds[stack.layers[each]] for each in stage.layers]
+    layers = [price_layer(each, stage.team, stage.recompute, kind, stage.samples) for each in kinds]
+    forward = _call_seconds(network, stage, layers, "forward")
+    backward = _call_seconds(network, stage, layers, "backward")
+    beside = _call_seconds(network, stage, layers, "overlapped")
+    backward += max(0.0, beside - _total(layers, "weight_seconds"))
+    gathered, scattered = _zero_seconds(network, stage, layers)
+    forward_compute = _total(layers, "forward_seconds")
+    backward_compute = _total(layers, "backward_seconds")
+    # ZeRO's gathers and scatters run beside compute, a layer ahead of it (FSDP's prefetching):
+    # what shows is the first layer's, and what takes longer than compute does.
+    forward_zero = _exposed(gathered, forward_compute + forward)
+    backward_zero = _exposed(
+        [a + b for a, b in zip(gathered, scattered, strict=True)], backward_compute + backward
+    )
+    divided = stage.num_holders if stage.zero >= 1 else 1
+    return StageCost(
+        forward_seconds=forward_compute + forward + forward_zero,
+        backward_seconds=backward_compute + backward + backward_zero,
+        weight_seconds=_total(layers, "weight_seconds"),
+        forward_call_seconds=forward + forward_zero,
+        backward_call_seconds=backward + backward_zero,
+        host_seconds=_total(layers, "host_seconds"),
+        output_bytes=layers[-1].output_bytes,
+        is_scattered=stage.team.sequence,
+        synchronisations=_synchronise(network, stage, layers),
+        gathers=_gather(network, stage, layers),
+        update_seconds=_total(layers, "update_seconds") / divided,
+        update_host_seconds=_update_host_seconds(kinds),
+        memory=_memory(stack, stage, layers, kind),
+        flops=_total(layers, "flops"),
+    )
+
+
+def _update_host_seconds(kinds: Sequence[LayerKind]) -> float:
+    """Launches of the updates; ZeRO divides what they do, not how many they are."""
+    seconds = {
+        kind: float(host_seconds(kind.graph)[kind.graph.phase == Phase.UPDATE].sum())
+        for kind in set(kinds)
+    }
+    return sum(seconds[kind] for kind in kinds)
+
+
+def _total(layers: Iterable[LayerCost], name: str) -> float:
+    return float(sum(getattr(layer, name) for layer in layers))
+
+
+def _call_seconds(
+    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost], when: str
+) -> float:
+    """What teams say to each other in forward, in backward, or beside products, of a microbatch."""
+    counts: dict[Call, int] = {}
+    for layer in layers:
+        for call in layer.calls:
+            counts[call] = counts.get(call, 0) + 1
+    total = 0.0
+    for call, count in counts.items():
+        number: int = count * getattr(call, when)
+        groups = stage.axes[call.axis]
+        if number:
+            total += number * network.seconds(call.collective, groups, call.message_bytes)
+    return total
+
+
+def _zero_seconds(
+    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
+) -> tuple[list[float], list[float]]:
+    """By layer and microbatch: gathering its parameters (ZeRO 3), scattering its gradients (2)."""
+    gathered, scattered = [], []
+    for layer in layers:
+        gather = scatter = 0.0
+        for axis, parameters, gradients in _held(stage, layer):
+            if stage.zero >= 3:
+                gather += network.seconds(Collective.ALL_GATHER, axis, parameters)
+            if stage.zero >= 2:
+                scatter += network.seconds(Collective.REDUCE_SCATTER, axis, gradients)
+        gathered.append(gather)
+        scattered.append(scatter)
+    return gathered, scattered
+
+
+def _held(stage: Stage, layer: LayerCost) -> tuple[tuple[Groups, float, float], ...]:
+    """Who holds the same: groups, parameter and gradient bytes; dense ones, then experts."""
+    return (
+        (stage.axes["dense"], layer.parameter_bytes, layer.gradient_bytes),
+        (stage.axes["experts"], layer.expert_parameter_bytes, layer.expert_gradient_bytes),
+    )
+
+
+def _exposed(seconds: Sequence[float], compute: float) -> float:
+    """What shows of gathers that run a layer ahead of `compute`."""
+    total = sum(seconds)
+    return max(seconds, default=0.0) + max(0.0, total - compute) if total > 0 else 0.0
+
+
+def _synchronise(
+    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
+) -> tuple[Synchronisation, ...]:
+    """Of gradients once a step; under ZeRO 2 and 3 they are scattered in every backward."""
+    if stage.zero >= 2:
+        return ()
+    collective = Collective.REDUCE_SCATTER if stage.zero == 1 else Collective.ALL_REDUCE
+    dense, experts = _total(layers, "gradient_bytes"), _total(layers, "expert_gradient_bytes")
+    return _once(network, stage, collective, dense, experts)
+
+
+def _gather(
+    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
+) -> tuple[Synchronisation, ...]:
+    """Of parameters after the update, whose owners are the only ones to have the new ones."""
+    if stage.zero not in (1, 2):
+        return ()
+    dense, experts = _total(layers, "parameter_bytes"), _total(layers, "expert_parameter_bytes")
+    return _once(network, stage, Collective.ALL_GATHER, dense, experts)
+
+
+def _once(
+    network: GroupPrices, stage: Stage, collective: Collective, dense: float, experts: float
+) -> tuple[Synchronisation, ...]:
+    messages = ((stage.axes["dense"], dense), (stage.axes["experts"], experts))
+    return tuple(
+        Synchronisation(
+            collective=str(collective),
+            groups=groups,
+            message_bytes=size,
+            seconds=network.seconds(collective, groups, size),
+        )
+        for groups, size in messages
+        if size > 0 and len(groups[0]) > 1
+    )
+
+
+def _memory(
+    stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType
+) -> StageMemory:
+    dense, experts = stage.num_holders, stage.num_expert_holders
+
+    def held(what: str, least_zero: int) -> float:
+        """Dense and expert bytes, divided from that ZeRO stage on."""
+        parts = (dense, experts) if stage.zero >= least_zero else (1, 1)
+        own, of_experts = _total(layers, f"{what}_bytes"), _total(layers, f"expert_{what}_bytes")
+        return own / parts[0] + of_experts / parts[1]
+
+    return StageMemory(
+        parameter_bytes=held("parameter", 3),
+        gradient_bytes=held("gradient", 2),
+        optimiser_bytes=held("optimiser", 1),
+        saved_bytes=_total(layers, "saved_bytes"),
+        workspace_bytes=max(layer.workspace_bytes for layer in layers),
+        buffer_bytes=_buffer_bytes(stage, layers),
+        transfer_bytes=_transfer_bytes(stack, stage, layers, kind),
+        library_bytes=kind.library_bytes,
+    )
+
+
+def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
+    """A bucket of gradients in flight, gathered layers (ZeRO 3: the running and the next one), and
+    whole gradients of a layer before they are scattered (ZeRO 2)."""
+    gradients = [layer.gradient_bytes + layer.expert_gradient_bytes for layer in layers]
+    parameters = [layer.parameter_bytes + layer.expert_parameter_bytes for layer in layers]
+    buffer = 0.0
+    if stage.zero >= 2:
+        buffer += max(gradients)
+    elif stage.num_holders > 1:
+        buffer += min(sum(gradients), max(BUCKET_BYTES, sum(gradients) / MAX_BUCKETS))
+    if stage.zero >= 3:
+        buffer += sum(sorted(parameters)[-2:])
+    return buffer
+
+
+def _transfer_bytes(
+    stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType
+) -> float:
+    """At either end of a stage something is received ahead while something else is sent."""
+    first, after = stage.layers.start, stage.layers.stop
+    passed = 0.0
+    if first > 0:
+        before = stack.kinds[stack.layers[first - 1]]
+        cost = price_layer(before, stage.team, stage.recompute, kind, stage.samples)
+        passed += 2 * cost.output_bytes + stack.side_bytes_at(stage.samples)
+    if after < stack.num_layers:
+        passed += 2 * layers[-1].output_bytes + stack.side_bytes_at(stage.samples)
+    return passed / (stage.width if stage.team.sequence else stage.team.context)

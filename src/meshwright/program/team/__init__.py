@@ -1,0 +1,1 @@
+"""Lowers plans with teams, ZeRO or recomputation from what their stages cost."""

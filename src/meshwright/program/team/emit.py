@@ -1,0 +1,252 @@
+"""Writes the instructions, buffers, reads and orders of units and of transfers between stages.
+
+Everything is regular, so whole blocks are written at once: a stage's units by replica, a boundary's
+transfers by microbatch and pair of teams. Numbers: first all units, stage after stage; then all
+sends; then their receives in the same order; then the collectives, which `synchronise` writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.program.bucket import MAX_BUCKETS
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.schedule import Action
+from meshwright.program.team.boundary import Boundary
+from meshwright.program.team.stage import TeamStage
+from meshwright.program.team.unit import StageUnits, UnitGraph
+
+Records = npt.NDArray[np.void]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Work:
+    """All that is written out."""
+
+    stages: Sequence[TeamStage]
+    units: Sequence[StageUnits]
+    boundaries: Sequence[Boundary]
+    graph: UnitGraph
+    seconds: Sequence[Floats]
+    """By stage, of each action and replica."""
+    call_seconds: Sequence[Floats]
+    place: Sequence[Floats]
+    """By stage, of each unit and replica."""
+    unit_start: Places
+    """The first instruction of each stage's units; at the end how many there are."""
+    num_sends: int
+    num_devices: int
+    microbatches: int
+
+    def unit_rows(self, stage: int, unit: npt.ArrayLike, replica: npt.ArrayLike) -> Places:
+        """Instructions of units on replicas; the two broadcast."""
+        count = self.stages[stage].num_replicas
+        return np.asarray(self.unit_start[stage] + np.asarray(unit) * count + np.asarray(replica))
+
+    @property
+    def num_units(self) -> int:
+        """Instructions of units."""
+        return int(self.unit_start[-1])
+
+
+@dataclass(slots=True)
+class Made:
+    """What was written so far, block by block."""
+
+    rows: list[Records] = field(default_factory=list)
+    buffers: list[Records] = field(default_factory=list)
+    reads: list[Records] = field(default_factory=list)
+    orders: list[Records] = field(default_factory=list)
+    num_buffers: int = 0
+
+    def order(self, first: npt.ArrayLike, second: npt.ArrayLike) -> None:
+        """Let the first instructions finish before the second start."""
+        self.orders.append(_pairs(first, second))
+
+    def read(self, reader: npt.ArrayLike, buffer: npt.ArrayLike) -> None:
+        """Let instructions read buffers."""
+        self.reads.append(_pairs(reader, buffer))
+
+    def write(
+        self, writer: Places, device: npt.ArrayLike, size: npt.ArrayLike, tensor: int
+    ) -> Places:
+        """Buffers that instructions write, in the shape of `writer`; their numbers."""
+        made = np.empty(writer.shape, BUFFER)
+        made["writer"], made["device"] = writer, device
+        made["bytes"], made["tensor"] = size, tensor
+        self.buffers.append(made.ravel())
+        numbers = self.num_buffers + np.arange(made.size).reshape(writer.shape)
+        self.num_buffers += made.size
+        return numbers
+
+
+def _pairs(first: npt.ArrayLike, second: npt.ArrayLike) -> Records:
+    left, right = np.broadcast_arrays(first, second)
+    pairs = np.empty(left.size, PAIR)
+    pairs["first"], pairs["second"] = left.ravel(), right.ravel()
+    return pairs
+
+
+def blank_rows(shape: tuple[int, ...]) -> Records:
+    """Instructions that say nothing yet."""
+    rows = np.zeros(shape, INSTRUCTION)
+    for name in ("op", "tensor", "peer", "group", "stream"):
+        rows[name] = -1
+    return rows
+
+
+def emit_units(work: Work, made: Made) -> Floats:
+    """A COMPUTE for every unit and replica, with what it saves; what calls take of each."""
+    calls = []
+    for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
+        action, microbatch, piece = units.columns
+        cut = np.array([units.pieces_of(Action(each)) for each in range(4)])
+        is_cut = (microbatch == work.microbatches - 1) | (action == Action.UPDATE)
+        share = np.where(is_cut, 1 / cut[action], 1.0)[:, None]
+        rows = blank_rows((units.num_units, stage.num_replicas))
+        rows["kind"] = Kind.COMPUTE
+        rows["device"] = rows["stream"] = stage.leaders
+        rows["op"] = work.graph.op_of_unit[number][:, None]
+        rows["microbatch"] = microbatch[:, None]
+        rows["replica"] = np.arange(stage.num_replicas)
+        rows["task"] = work.unit_start[number] + np.arange(rows.size).reshape(rows.shape)
+        rows["seconds"] = work.seconds[number][action] * share
+        is_update = (action == Action.UPDATE)[:, None]
+        workspace = np.array([cost.memory.workspace_bytes for cost in stage.costs])
+        rows["workspace_bytes"] = np.where(is_update, 0.0, workspace)
+        rows["priority"] = -(work.place[number] * (MAX_BUCKETS + 1) + piece[:, None])
+        rows["rows_from"], rows["rows_to"] = stage.rows_from, stage.rows_to
+        made.rows.append(rows.ravel())
+        calls.append((work.call_seconds[number][action] * share).ravel())
+    return np.concatenate(calls)
+
+
+def emit_saved(work: Work, made: Made) -> None:
+    """What forwards keep for backwards beside their received input, which is kept too, and what
+    backwards keep for weight gradients."""
+    for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
+        saved = np.array([cost.memory.saved_bytes for cost in stage.costs])
+        received = np.zeros(stage.num_replicas)
+        if number:
+            boundary = work.boundaries[number - 1]
+            here = boundary.sent
+            np.add.at(received, boundary.after[here], boundary.forward_bytes[here])
+        size = np.maximum(saved - stage.held_bytes(received), 0.0)
+        replicas = np.arange(stage.num_replicas)
+        writer = work.unit_rows(number, units.first(Action.FORWARD)[:, None], replicas)
+        backward = work.unit_rows(number, units.last(Action.BACKWARD)[:, None], replicas)
+        if units.has_weights:
+            share = stage.rows_to - stage.rows_from
+            weight = work.unit_rows(number, units.last(Action.WEIGHT)[:, None], replicas)
+            later = np.minimum(stage.deferred.saved * share, size)
+            made.read(weight, made.write(writer, stage.leaders, later, -1))
+            own = stage.deferred.made * share
+            made.read(weight, made.write(backward, stage.leaders, own, -1))
+            size = size - later
+        made.read(backward, made.write(writer, stage.leaders, size, -1))
+
+
+def emit_transfers(work: Work, made: Made) -> tuple[list[Records], list[Records]]:
+    """Sends and receives of every boundary, forward and backward, and what they read and write."""
+    sends: list[Records] = []
+    receives: list[Records] = []
+    number = work.num_units
+    for place, boundary in enumerate(work.boundaries):
+        _keep_local(work, made, place, boundary)
+        if not len(boundary.sent):
+            continue
+        for action in (Action.FORWARD, Action.BACKWARD):
+            send, receive = _transfer_rows(work, place, boundary, action, number)
+            _serve(work, made, place, boundary, action, number)
+            sends.append(send.ravel())
+            receives.append(receive.ravel())
+            number += send.size
+    return sends, receives
+
+
+def _keep_local(work: Work, made: Made, place: int, boundary: Boundary) -> None:
+    """Teams that run both stages wait for themselves only."""
+    here = boundary.kept
+    if not len(here):
+        return
+    before, after = boundary.before[here], boundary.after[here]
+    one, two = work.units[place], work.units[place + 1]
+    made.order(
+        work.unit_rows(place, one.last(Action.FORWARD)[:, None], before),
+        work.unit_rows(place + 1, two.first(Action.FORWARD)[:, None], after),
+    )
+    made.order(
+        work.unit_rows(place + 1, two.last(Action.BACKWARD)[:, None], after),
+        work.unit_rows(place, one.first(Action.BACKWARD)[:, None], before),
+    )
+
+
+def _transfer_rows(
+    work: Work, place: int, boundary: Boundary, action: Action, number: int
+) -> tuple[Records, Records]:
+    """SENDs and RECEIVEs by microbatch and pair; the first SEND has this number, and its task."""
+    here = boundary.sent
+    source = work.stages[place].leaders[boundary.before[here]]
+    target = work.stages[place + 1].leaders[boundary.after[here]]
+    sender, size = boundary.before[here], boundary.forward_bytes[here]
+    tensor = work.graph.output[place]
+    if action is Action.BACKWARD:
+        source, target = target, source
+        sender, size = boundary.after[here], boundary.backward_bytes[here]
+        tensor = work.graph.gradient[place + 1]
+    rows = blank_rows((work.microbatches, len(here)))
+    rows["tensor"] = tensor
+    rows["microbatch"] = np.arange(work.microbatches)[:, None]
+    rows["replica"] = sender
+    rows["task"] = number + np.arange(rows.size).reshape(rows.shape)
+    rows["bytes"] = size
+    rows["rows_from"], rows["rows_to"] = boundary.rows_from[here], boundary.rows_to[here]
+    receives = rows.copy()
+    rows["kind"], rows["device"], rows["peer"] = Kind.SEND, source, target
+    receives["kind"], receives["device"], receives["peer"] = Kind.RECEIVE, target, source
+    return rows, receives
+
+
+def _serve(
+    work: Work, made: Made, place: int, boundary: Boundary, action: Action, number: int
+) -> None:
+    """Let sends read what a unit made, and the units of the other stage what was received."""
+    here = boundary.sent
+    is_forward = action is Action.FORWARD
+    origin, goal = (place, place + 1) if is_forward else (place + 1, place)
+    sender, receiver = boundary.before[here], boundary.after[here]
+    size = boundary.forward_bytes[here] if is_forward else boundary.backward_bytes[here]
+    tensor = int(work.graph.output[place] if is_forward else work.graph.gradient[place + 1])
+    if not is_forward:
+        sender, receiver = receiver, sender
+    stage, target = work.stages[origin], work.stages[goal]
+    send = number + np.arange(work.microbatches * len(here)).reshape(work.microbatches, -1)
+    # What a unit made is one buffer a replica, however many teams it goes to.
+    total = np.zeros(stage.num_replicas)
+    np.add.at(total, sender, size)
+    writer = work.unit_rows(
+        origin, work.units[origin].last(action)[:, None], np.arange(stage.num_replicas)
+    )
+    output = made.write(writer, stage.leaders, stage.held_bytes(total), tensor)
+    made.read(send, output[:, sender])
+    share = target.held_bytes(np.ones(target.num_replicas))[receiver]
+    received = made.write(send + work.num_sends, target.leaders[receiver], size * share, tensor)
+    units = work.units[goal]
+    made.read(work.unit_rows(goal, units.first(action)[:, None], receiver), received)
+    made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
+
+
+def collect_blocks(made: Made) -> tuple[Records, Records, Records, Records]:
+    """Instructions, buffers, reads and orders, each as one array."""
+    blocks = (
+        (made.rows, INSTRUCTION), (made.buffers, BUFFER), (made.reads, PAIR), (made.orders, PAIR),
+    )  # fmt: skip
+    rows, buffers, reads, orders = (
+        np.concatenate(each) if each else np.zeros(0, dtype) for each, dtype in blocks
+    )
+    return rows, buffers, reads, orders

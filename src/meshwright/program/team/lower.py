@@ -1,0 +1,162 @@
+"""Lowers a plan with teams, ZeRO or recomputation: from what its stages cost to a Program.
+
+A stage's forward, backward (and weight gradient) for a microbatch is one unit on the first device
+of each team; the other members run as it does. What teams say to each other meanwhile is within
+the unit's time, transfers between stages and what replicas do together are tasks of their own.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.group_price import group_prices
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.graph.stack.find import find_layers
+from meshwright.plan.check import resolve
+from meshwright.plan.plan import Plan, ScheduleKind
+from meshwright.program.program import Program, StreamRule
+from meshwright.program.team.boundary import find_boundary
+from meshwright.program.team.emit import (
+    Made,
+    Work,
+    collect_blocks,
+    emit_saved,
+    emit_transfers,
+    emit_units,
+)
+from meshwright.program.team.stage import TeamStage, check_teams, schedule_of, team_stages
+from meshwright.program.team.synchronise import Groups, emit_collectives
+from meshwright.program.team.tie import Tie, find_tie, order_tie, tie_rows
+from meshwright.program.team.unit import action_seconds, place_units, stage_units, unit_graph
+
+Floats = npt.NDArray[np.float64]
+
+MAX_INSTRUCTIONS = 2**26
+"""About 8 GB of them."""
+
+
+def lower_teams(graph: Graph, cluster: Cluster, plan: Plan) -> Program:
+    """The program of a plan whose parts have teams, ZeRO or recomputation."""
+    placement = resolve(graph, cluster, plan)
+    stack = find_layers(graph)
+    stages = team_stages(stack, group_prices(cluster), plan, placement)
+    return lower_stages(graph, cluster, plan, stages, stack.tied_bytes)
+
+
+def lower_stages(
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    stages: Sequence[TeamStage],
+    tied_bytes: float = 0.0,
+) -> Program:
+    """The same, from stages whose costs are known; of the plan only its schedule and allocations
+    are read. `tied_bytes`: weights that the first and the last stage share."""
+    check_teams(cluster, stages)
+    tie = find_tie(stages[0], stages[-1], tied_bytes)
+    work = _prepare(graph, cluster, plan, stages, tie.num_sends if tie else 0)
+    made = Made()
+    calls = emit_units(work, made)
+    emit_saved(work, made)
+    groups = _emit_communication(work, made, tie)
+    rows, buffers, reads, orders = collect_blocks(made)
+    call_seconds = np.zeros(len(rows))
+    call_seconds[: len(calls)] = calls
+    return Program(
+        graph=work.graph.graph,
+        device_names=tuple(device.name for device in cluster.devices),
+        instructions=rows,
+        buffers=buffers,
+        reads=reads,
+        orders=orders,
+        stream_rule=np.full(2 * cluster.num_devices, StreamRule.ORDER, dtype=np.int8),
+        groups=tuple(each[0] for each in groups),
+        group_algorithm=("",) * len(groups),
+        beside=tuple(each[1:] for each in groups),
+        state_bytes=_state_bytes(cluster, stages),
+        host_seconds=_host_seconds(cluster, stages, work.microbatches),
+        allocations=plan.allocations,
+        microbatches=work.microbatches,
+        teams=tuple(
+            {each: None for stage in stages for each in map(tuple, stage.devices.tolist())}
+        ),
+        call_seconds=call_seconds,
+    )
+
+
+def _emit_communication(work: Work, made: Made, tie: Tie | None) -> list[Groups]:
+    """Transfers and collectives; the groups that each number of `group` stands for."""
+    sends, receives = emit_transfers(work, made)
+    number = work.num_units + sum(map(len, sends))
+    if tie is not None:
+        send, receive = tie_rows(work, tie, number)
+        sends.append(send)
+        receives.append(receive)
+    made.rows += sends + receives
+    groups, whole = emit_collectives(work, made)
+    if tie is not None:
+        order_tie(work, made, tie, number, whole)
+    return groups
+
+
+def _prepare(
+    graph: Graph, cluster: Cluster, plan: Plan, stages: Sequence[TeamStage], num_more_sends: int
+) -> Work:
+    schedule = schedule_of(plan)
+    units = stage_units(stages, schedule)
+    has_weights = schedule.kind is ScheduleKind.ZERO_BUBBLE
+    times = [action_seconds(stage, has_weights) for stage in stages]
+    seconds, call_seconds = [each for each, _ in times], [each for _, each in times]
+    boundaries = [find_boundary(a, b) for a, b in pairwise(stages)]
+    lengths = [
+        each.num_units * stage.num_replicas for each, stage in zip(units, stages, strict=True)
+    ]
+    num_sends = sum(2 * schedule.microbatches * len(each.sent) for each in boundaries)
+    num_sends += num_more_sends
+    if sum(lengths) + 2 * num_sends > MAX_INSTRUCTIONS:
+        raise InputError(
+            f"plan: has {sum(lengths) + 2 * num_sends} instructions, at most {MAX_INSTRUCTIONS} "
+            f"can be lowered"
+        )
+    return Work(
+        stages=stages,
+        units=units,
+        boundaries=boundaries,
+        graph=unit_graph(graph.name, graph.batch, stages, units),
+        seconds=seconds,
+        call_seconds=call_seconds,
+        place=place_units(stages, units, schedule, seconds),
+        unit_start=np.concatenate(([0], np.cumsum(lengths))),
+        num_sends=num_sends,
+        num_devices=cluster.num_devices,
+        microbatches=schedule.microbatches,
+    )
+
+
+def _state_bytes(cluster: Cluster, stages: Sequence[TeamStage]) -> Floats:
+    """Held for the whole step by every member: all but activations and what one action holds.
+
+    What libraries keep counts once on a device of several stages.
+    """
+    held, library = np.zeros(cluster.num_devices), np.zeros(cluster.num_devices)
+    for stage in stages:
+        memory = [cost.memory for cost in stage.costs]
+        own = [each.fixed_bytes - each.workspace_bytes - each.library_bytes for each in memory]
+        kept = np.array([each.library_bytes for each in memory])[:, None]
+        held[stage.devices] += np.array(own)[:, None]
+        library[stage.devices] = np.maximum(library[stage.devices], kept)
+    return held + library
+
+
+def _host_seconds(cluster: Cluster, stages: Sequence[TeamStage], microbatches: int) -> Floats:
+    """Launches of every microbatch, and of updates once, on devices that run behind their hosts."""
+    total = np.zeros(cluster.num_devices)
+    for stage in stages:
+        launches = stage.of_replicas("host_seconds") * microbatches
+        total[stage.devices] += (launches + stage.of_replicas("update_host_seconds"))[:, None]
+    launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
+    return np.where(np.array(launched)[cluster.type_of], total, 0.0)

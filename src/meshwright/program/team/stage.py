@@ -1,0 +1,223 @@
+"""The stages of a plan with teams, ZeRO or recomputation: who runs them and what they cost.
+
+Decides whether parts can be such stages. Knows nothing of microbatches' order or instructions.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.group_price import GroupPrices
+from meshwright.cost.layer.team import Team, team_fits
+from meshwright.cost.stage import Stage, StageCost, stage_cost
+from meshwright.errors import InputError, quoted
+from meshwright.graph.stack.stack import Stack
+from meshwright.plan.check import Placement
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.program.team.defer import Deferred, deferred_bytes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+
+
+NOTHING = Deferred(0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TeamStage:
+    """A stage of a plan on its teams."""
+
+    devices: Ints
+    """Numbers, one row a replica: its team, of which the first runs for all."""
+    context: int
+    """How many members of a team share the tokens; the others share tensors."""
+    rows_from: Floats
+    """Where each replica's rows of the batch begin, as a fraction of it ..."""
+    rows_to: Floats
+    """... and where they end."""
+    costs: tuple[StageCost, ...]
+    """One a replica, each on its rows."""
+    side_bytes: Floats
+    """By replica: what travels with its output in forward alone (masks, rotary tables)."""
+    deferred: Deferred
+    """What a member holds of a whole microbatch until its weight gradient, where that is apart."""
+
+    @property
+    def num_replicas(self) -> int:
+        """How many teams."""
+        return len(self.devices)
+
+    @property
+    def width(self) -> int:
+        """Devices of a team."""
+        return int(self.devices.shape[1])
+
+    @property
+    def leaders(self) -> Ints:
+        """The first device of each team."""
+        return self.devices[:, 0]
+
+    @property
+    def cost(self) -> StageCost:
+        """That of its slowest replica."""
+        return max(self._distinct[0], key=lambda each: each.forward_seconds + each.backward_seconds)
+
+    def of_replicas(self, name: str) -> Floats:
+        """A field of the costs, by replica."""
+        values = np.array([getattr(cost, name) for cost in self._distinct[0]], dtype=np.float64)
+        return values[self._distinct[1]]
+
+    @cached_property
+    def _distinct(self) -> tuple[list[StageCost], Ints]:
+        """Costs that are objects of their own, and which one each replica has: most often one."""
+        known = {id(cost): cost for cost in self.costs}
+        place = {key: number for number, key in enumerate(known)}
+        of_replica = np.array([place[id(cost)] for cost in self.costs], dtype=np.int32)
+        return list(known.values()), of_replica
+
+    def held_bytes(self, passed_bytes: Floats) -> Floats:
+        """What a member holds of what its team passes on or receives."""
+        is_scattered = self.of_replicas("is_scattered") > 0
+        return np.asarray(passed_bytes / np.where(is_scattered, self.width, self.context))
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """The plan's schedule; without one the whole batch is the one microbatch."""
+    return plan.schedule or Schedule(kind=ScheduleKind.GPIPE, microbatches=1)
+
+
+def team_stages(
+    stack: Stack, network: GroupPrices, plan: Plan, placement: Placement
+) -> tuple[TeamStage, ...]:
+    """The parts of a plan as stages; InputError where they cannot be."""
+    layers = _layers_of_parts(stack, placement)
+    samples = stack.graph.batch / schedule_of(plan).microbatches
+    starts = np.concatenate(
+        ([0], np.cumsum(np.diff(placement.replica_start) * placement.part_width))
+    )
+    stages = []
+    for number, part in enumerate(plan.parts):
+        _check_part(stack, number, part, layers[number])
+        devices = placement.team_device[starts[number] : starts[number + 1]]
+        here = placement.replicas(number)
+        rows_from, rows_to = placement.replica_from[here], placement.replica_to[here]
+        shares = rows_to - rows_from
+        costs = _costs(stack, network, part, devices, layers[number], (shares * samples).tolist())
+        side = [stack.side_bytes_at(share * samples) for share in shares.tolist()]
+        defers = schedule_of(plan).kind is ScheduleKind.ZERO_BUBBLE
+        deferred = _deferred(stack, part, layers[number], samples) if defers else NOTHING
+        stages.append(
+            TeamStage(
+                devices=devices.reshape(-1, part.width),
+                context=part.context,
+                rows_from=rows_from,
+                rows_to=rows_to,
+                costs=costs,
+                side_bytes=np.array(side),
+                deferred=deferred,
+            )
+        )
+    check_teams(network.cluster, stages)
+    return tuple(stages)
+
+
+def _costs(
+    stack: Stack,
+    network: GroupPrices,
+    part: Part,
+    devices: Ints,
+    layers: range,
+    samples: Sequence[float],
+) -> tuple[StageCost, ...]:
+    """One a replica; shares that differ by rounding are one share."""
+    known: dict[float, StageCost] = {}
+    for each in samples:
+        key = float(f"{each:.9g}")
+        if key not in known:
+            stage = Stage(
+                layers=layers,
+                devices=tuple(devices.tolist()),
+                team=_team(part),
+                zero=part.zero,
+                recompute=part.recompute,
+                samples=key,
+            )
+            known[key] = stage_cost(stack, network, stage)
+    return tuple(known[float(f"{each:.9g}")] for each in samples)
+
+
+def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Deferred:
+    """The sum over layers, for all rows of a microbatch."""
+    saved, made = 0.0, 0.0
+    for kind, count in Counter(stack.layers[layer] for layer in layers).items():
+        each = deferred_bytes(stack.kinds[kind], _team(part), part.recompute, samples)
+        saved, made = saved + count * each.saved, made + count * each.made
+    return Deferred(saved, made)
+
+
+def _team(part: Part) -> Team:
+    return Team(
+        tensor=part.tensor, context=part.context, expert=part.expert, sequence=part.sequence
+    )
+
+
+def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:
+    """The layers of each part, which must hold whole ones, in order."""
+    layer, part = stack.layer_of_op, placement.part_of_op
+    part_of_layer = np.zeros(stack.num_layers, dtype=np.int64)
+    part_of_layer[layer[::-1]] = part[::-1]
+    bad = np.flatnonzero(part_of_layer[layer] != part)
+    if len(bad):
+        op = int(bad[0])
+        raise InputError(
+            f"op {quoted(stack.graph.op_names[op])}: with teams, ZeRO or recomputation a part must "
+            f"hold whole layers, but layer {layer[op]} is in part {part_of_layer[layer[op]]} and "
+            f"{part[op]}"
+        )
+    back = np.flatnonzero(np.diff(part_of_layer) < 0)
+    if len(back):
+        first = int(back[0])
+        raise InputError(
+            f"part {part_of_layer[first]}: with teams, ZeRO or recomputation parts must hold the "
+            f"layers in order, but layer {first + 1} is in part {part_of_layer[first + 1]}"
+        )
+    bounds = np.searchsorted(part_of_layer, np.arange(placement.num_parts + 1)).tolist()
+    return [range(low, high) for low, high in pairwise(bounds)]
+
+
+def _check_part(stack: Stack, number: int, part: Part, layers: range) -> None:
+    for kind in {stack.layers[layer] for layer in layers}:
+        if (rule := team_fits(stack.kinds[kind], _team(part))) is not None:
+            raise InputError(f"part {number}: {rule}")
+    if part.sync is not Sync.ALL_REDUCE:
+        raise InputError(
+            f"part {number}: with teams, ZeRO or recomputation sync must be {Sync.ALL_REDUCE}, "
+            f"got {part.sync}"
+        )
+
+
+def check_teams(cluster: Cluster, stages: Sequence[TeamStage]) -> None:
+    """Stages that share a device share its whole team: one stream runs for all its members."""
+    leader = np.full(cluster.num_devices, -1)
+    place = np.zeros((2, cluster.num_devices), dtype=np.int64)  # in its team, and the team's size
+    for number, stage in enumerate(stages):
+        first = np.repeat(stage.leaders, stage.width)
+        own = np.stack(
+            (np.tile(np.arange(stage.width), stage.num_replicas), np.full(first.size, stage.width))
+        )
+        devices = stage.devices.ravel()
+        differs = (leader[devices] != first) | (place[:, devices] != own).any(axis=0)
+        bad = np.flatnonzero(differs & (leader[devices] >= 0))
+        if len(bad):
+            name = cluster.devices[int(devices[bad[0]])].name
+            raise InputError(
+                f"part {number}: device {quoted(name)} must be in the same team in every part, "
+                f"stands in another one before"
+            )
+        leader[devices], place[:, devices] = first, own

@@ -1,0 +1,254 @@
+"""The units of a plan's stages: one an action and microbatch, in which order, as a small graph.
+
+The last microbatch's backward is cut into pieces so that gradients travel while the rest of it
+runs; with zero-bubble its weight gradient is. Knows nothing of devices and instructions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.graph.graph import OP_SIZES, Graph, Phase, Split
+from meshwright.plan.plan import Schedule, ScheduleKind
+from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS
+from meshwright.program.schedule import Action, StageSeconds, order_steps
+from meshwright.program.team.stage import TeamStage
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+
+_PHASES = {
+    Action.FORWARD: Phase.FORWARD,
+    Action.BACKWARD: Phase.BACKWARD,
+    Action.WEIGHT: Phase.BACKWARD,
+    Action.UPDATE: Phase.UPDATE,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageUnits:
+    """What every replica of a stage runs, unit by unit: all forwards, backwards, weight gradients
+    (if they are apart), updates; of each first the microbatches, then the pieces of the last."""
+
+    microbatches: int
+    pieces: int
+    """Into how many the last microbatch's gradients, and the update, are cut."""
+    has_weights: bool
+    """Whether weight gradients are actions of their own."""
+
+    @cached_property
+    def start(self) -> tuple[int, ...]:
+        """Where the units of each action begin, and where all end."""
+        forward, backward, weight, update = (self.pieces_of(Action(each)) for each in range(4))
+        whole = self.microbatches - 1
+        lengths = (
+            whole + forward,
+            whole + backward,
+            whole + weight if self.has_weights else 0,
+            update,
+        )
+        return tuple(np.cumsum((0, *lengths)).tolist())
+
+    @property
+    def num_units(self) -> int:
+        """How many."""
+        return self.start[-1]
+
+    def pieces_of(self, action: Action) -> int:
+        """Into how many the last microbatch's action is cut."""
+        gradients = Action.WEIGHT if self.has_weights else Action.BACKWARD
+        return self.pieces if action in (gradients, Action.UPDATE) else 1
+
+    def span(self, action: Action) -> slice:
+        """The units of an action."""
+        return slice(self.start[action], self.start[action + 1])
+
+    def first(self, action: Action) -> Ints:
+        """By microbatch the first unit of an action."""
+        return np.arange(self.start[action], self.start[action] + self.microbatches, dtype=np.int32)
+
+    def last(self, action: Action) -> Ints:
+        """By microbatch the last unit of an action."""
+        units = self.first(action)
+        units[-1] = self.start[action + 1] - 1
+        return units
+
+    @property
+    def gradients(self) -> Ints:
+        """The units after which a piece of the gradients is whole, piece by piece."""
+        end = self.start[Action.WEIGHT + 1 if self.has_weights else Action.BACKWARD + 1]
+        return np.arange(end - self.pieces, end, dtype=np.int32)
+
+    @cached_property
+    def columns(self) -> tuple[Ints, Ints, Ints]:
+        """Action, microbatch and piece of each unit."""
+        action = np.repeat(np.arange(4, dtype=np.int32), np.diff(self.start))
+        number = np.arange(self.num_units, dtype=np.int32) - np.array(self.start, np.int32)[action]
+        is_update = action == Action.UPDATE
+        microbatch = np.where(is_update, 0, np.minimum(number, self.microbatches - 1))
+        piece = np.where(is_update, number, np.maximum(number - (self.microbatches - 1), 0))
+        return action, microbatch.astype(np.int32), piece.astype(np.int32)
+
+
+def stage_units(stages: Sequence[TeamStage], schedule: Schedule) -> tuple[StageUnits, ...]:
+    """The units of each stage."""
+    has_weights = schedule.kind is ScheduleKind.ZERO_BUBBLE
+    return tuple(
+        StageUnits(
+            microbatches=schedule.microbatches,
+            pieces=_num_pieces(stage),
+            has_weights=has_weights,
+        )
+        for stage in stages
+    )
+
+
+def _num_pieces(stage: TeamStage) -> int:
+    """As many as buckets: of 25 MiB, or an eighth of all gradients where that is more."""
+    total = sum(each.message_bytes for each in stage.cost.synchronisations)
+    return max(1, ceil(total / max(BUCKET_BYTES, total / MAX_BUCKETS) - 1e-9))
+
+
+def action_seconds(stage: TeamStage, has_weights: bool) -> tuple[Floats, Floats]:
+    """By action and replica: seconds, and of these the collectives that nothing hides."""
+    forward, backward, update = (
+        stage.of_replicas(f"{name}_seconds") for name in ("forward", "backward", "update")
+    )
+    apart = stage.of_replicas("weight_seconds") if has_weights else np.zeros_like(forward)
+    none = np.zeros_like(forward)
+    calls = (stage.of_replicas("forward_call_seconds"), stage.of_replicas("backward_call_seconds"))
+    seconds = np.stack((forward, np.maximum(backward - apart, 0.0), apart, update))
+    return seconds, np.minimum(np.stack((*calls, none, none)), seconds)
+
+
+def place_units(
+    stages: Sequence[TeamStage],
+    units: Sequence[StageUnits],
+    schedule: Schedule,
+    seconds: Sequence[Floats],
+) -> list[Floats]:
+    """By stage, the place of each unit (rows) in the order of each replica's device (columns)."""
+    stages_on: dict[int, list[int]] = {}
+    for number, stage in enumerate(stages):
+        for device in stage.leaders.tolist():
+            stages_on.setdefault(device, []).append(number)
+    kinds: dict[tuple[int, ...], int] = {}
+    kind_of = {d: kinds.setdefault(tuple(on), len(kinds)) for d, on in stages_on.items()}
+    slowest: list[StageSeconds] = []
+    for times in seconds:
+        forward, backward, weight, _ = times.max(axis=1).tolist()
+        slowest.append((forward, backward, weight))
+    orders = order_steps(schedule, tuple(kinds), slowest)
+    places = [_place_steps(order, len(stages), schedule.microbatches) for order in orders]
+    result = []
+    for number, (stage, each) in enumerate(zip(stages, units, strict=True)):
+        action, microbatch, _ = each.columns
+        on = np.array([kind_of[device] for device in stage.leaders.tolist()])
+        columns = [place[number][action, microbatch] for place in places]
+        result.append(np.stack(columns, axis=1)[:, on].astype(np.float64))
+    return result
+
+
+def _place_steps(
+    order: Sequence[tuple[Action, int, int]], num_stages: int, microbatches: int
+) -> npt.NDArray[np.int64]:
+    """By stage, action and microbatch its place in an order; updates come last, by stage."""
+    place = np.zeros((num_stages, 4, microbatches), dtype=np.int64)
+    if order:
+        action, stage, microbatch = np.array(order, dtype=np.int64).T
+        place[stage, action, microbatch] = np.arange(len(order))
+    place[:, Action.UPDATE, :] = len(order) + np.arange(num_stages)[:, None]
+    return place
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnitGraph:
+    """The units as ops of a graph: one for all whole microbatches of an action, one a piece."""
+
+    graph: Graph
+    op_of_unit: tuple[Ints, ...]
+    """By stage, for each of its units."""
+    output: Ints
+    """By stage the tensor that it passes on; the last has none (-1)."""
+    gradient: Ints
+    """By stage the tensor that it passes back; the first has none (-1)."""
+
+
+def unit_graph(
+    name: str, batch: float, stages: Sequence[TeamStage], units: Sequence[StageUnits]
+) -> UnitGraph:
+    """Ops in an order in which they can run, for people and for those who look at phases."""
+    names: list[str] = []
+    owner: list[tuple[int, Action]] = []
+    op_of_unit = [np.zeros(each.num_units, dtype=np.int32) for each in units]
+    count = len(stages)
+    order = [(s, Action.FORWARD) for s in range(count)]
+    order += [(s, a) for s in reversed(range(count)) for a in (Action.BACKWARD, Action.WEIGHT)]
+    order += [(s, Action.UPDATE) for s in range(count)]
+    for stage, action in order:
+        span = units[stage].span(action)
+        _, microbatch, piece = (column[span] for column in units[stage].columns)
+        cut = units[stage].pieces_of(action) > 1
+        is_last = microbatch == units[stage].microbatches - 1
+        is_piece = (is_last | (action is Action.UPDATE)) & cut
+        number = np.where(is_piece, piece + 1, 0)
+        for each in np.unique(number).tolist():
+            op_of_unit[stage][span][number == each] = len(names)
+            suffix = f" {each}/{units[stage].pieces_of(action)}" if each else ""
+            names.append(f"stage {stage} {action.name.lower()}{suffix}")
+            owner.append((stage, action))
+    return _assemble(name, batch, stages, tuple(names), owner, op_of_unit)
+
+
+def _assemble(
+    name: str,
+    batch: float,
+    stages: Sequence[TeamStage],
+    names: tuple[str, ...],
+    owner: Sequence[tuple[int, Action]],
+    op_of_unit: Sequence[Ints],
+) -> UnitGraph:
+    first = {each: number for number, each in reversed(tuple(enumerate(owner)))}
+    count, num_ops = len(stages), len(names)
+    passed = [float(stage.of_replicas("output_bytes").sum()) for stage in stages]
+    forward = [(first[s, Action.FORWARD], first[s + 1, Action.FORWARD]) for s in range(count - 1)]
+    backward = [(first[s, Action.BACKWARD], first[s - 1, Action.BACKWARD]) for s in range(1, count)]
+    source, reader = np.array([*forward, *backward], dtype=np.int32).reshape(-1, 2).T
+    sizes = np.array([*passed[:-1], *passed[:-1]])
+    nothing = np.full(num_ops, -1, dtype=np.int32)
+    partner = [
+        first[stage, Action.FORWARD] if action in (Action.BACKWARD, Action.WEIGHT) else -1
+        for stage, action in owner
+    ]
+    sizes_of_ops: dict[str, Any] = {each: np.zeros(num_ops) for each in OP_SIZES}
+    graph = Graph(
+        name=name,
+        batch=batch,
+        op_names=names,
+        kind=("unit",) * num_ops,
+        module=("",) * num_ops,
+        precision=("fp32",) * num_ops,
+        phase=np.array([_PHASES[action] for _, action in owner], dtype=np.int8),
+        split=np.full(num_ops, Split.BATCH, dtype=np.int8),
+        group=nothing,
+        partner=np.array(partner, dtype=np.int32),
+        **sizes_of_ops,
+        tensor_source=source.copy(),
+        tensor_bytes=sizes,
+        fixed_tensor_bytes=np.zeros(len(sizes)),
+        tensor_partial=np.zeros(len(sizes), dtype=np.bool_),
+        use_tensor=np.arange(len(sizes), dtype=np.int32),
+        use_op=reader.copy(),
+    )
+    along = np.arange(count - 1, dtype=np.int32)
+    return UnitGraph(
+        graph=graph,
+        op_of_unit=tuple(op_of_unit),
+        output=np.append(along, np.int32(-1)),
+        gradient=np.concatenate((np.array([-1], np.int32), along + np.int32(count - 1))),
+    )

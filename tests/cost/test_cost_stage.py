@@ -1,0 +1,138 @@
+"""What a stage costs, item by item, against the layers that it is made of."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.cluster.build import hierarchical
+from meshwright.cluster.catalogue import find_cluster
+from meshwright.cost.group_price import group_prices
+from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
+from meshwright.cost.stage import Stage, stage_cost
+from meshwright.graph.stack.find import find_layers
+from meshwright.graph.transformer import TransformerShape, build_transformer
+from meshwright.plan.part import Recompute
+
+
+def small_stack(layers=4, batch=8):
+    shape = TransformerShape(
+        layers=layers, hidden=64, heads=4, vocabulary=128, positions=64, is_decoder=True
+    )
+    return find_layers(build_transformer("small", shape, batch, 32, "bf16"))
+
+
+STACK = small_stack()
+CLUSTER = hierarchical(
+    devices_per_host=4, branching=[4], device_bytes_per_second=1e11, host_bytes_per_second=1e10
+)
+NETWORK = group_prices(CLUSTER)
+
+
+def cost_of(layers=range(1, 4), devices=tuple(range(8)), samples=1.0, **more):
+    team = more.pop("team", Team())
+    stage = Stage(layers=layers, devices=devices, team=team, samples=samples, **more)
+    return stage_cost(STACK, NETWORK, stage)
+
+
+def layer_costs(layers, team=None, recompute=Recompute.NONE, samples=1.0):
+    team = team or Team()
+    kind = CLUSTER.types[CLUSTER.devices[0].type]
+    return [
+        price_layer(STACK.kinds[STACK.layers[each]], team, recompute, kind, samples)
+        for each in layers
+    ]
+
+
+def test_a_device_alone_only_computes():
+    cost = cost_of(devices=(0,))
+    layers = layer_costs(range(1, 4))
+    assert cost.forward_seconds == pytest.approx(sum(each.forward_seconds for each in layers))
+    assert cost.backward_seconds == pytest.approx(sum(each.backward_seconds for each in layers))
+    assert cost.forward_call_seconds == cost.backward_call_seconds == 0.0
+    assert cost.synchronisations == cost.gathers == ()
+
+
+@given(
+    st.sampled_from([Team(), Team(tensor=2, sequence=True), Team(tensor=2, context=2)]),
+    st.sampled_from([0, 1, 2, 3]),
+    st.sampled_from(list(Recompute)),
+    st.sampled_from([range(6), range(1, 4), range(3, 6)]),
+)
+@settings(max_examples=40, deadline=None)
+def test_zero_divides_what_it_says_by_the_devices_that_hold_the_same(team, zero, recompute, layers):
+    cost = cost_of(layers=layers, team=team, zero=zero, recompute=recompute)
+    plain = layer_costs(layers, team, recompute)
+    holders = 8 // team.tensor
+    for name, least in (("parameter", 3), ("gradient", 2), ("optimiser", 1)):
+        whole = sum(getattr(each, f"{name}_bytes") for each in plain)
+        held = getattr(cost.memory, f"{name}_bytes")
+        assert held == pytest.approx(whole / (holders if zero >= least else 1), rel=1e-12)
+    assert cost.memory.saved_bytes == pytest.approx(sum(each.saved_bytes for each in plain))
+    assert cost.memory.workspace_bytes == max(each.workspace_bytes for each in plain)
+
+
+def test_gradients_are_reduced_whole_or_scattered_and_gathered():
+    gradients = sum(each.gradient_bytes for each in layer_costs(range(1, 4)))
+    parameters = sum(each.parameter_bytes for each in layer_costs(range(1, 4)))
+    plain, first, second, third = (cost_of(zero=zero) for zero in range(4))
+    assert [each.collective for each in plain.synchronisations] == ["all_reduce"]
+    assert plain.gathers == ()
+    assert [each.collective for each in first.synchronisations] == ["reduce_scatter"]
+    for stage in (first, second):
+        assert [each.message_bytes for each in stage.gathers] == [pytest.approx(parameters)]
+    for stage in (plain, first):
+        assert [each.message_bytes for each in stage.synchronisations] == [pytest.approx(gradients)]
+    assert second.synchronisations == third.synchronisations == third.gathers == ()
+    # Under ZeRO 2 backward scatters, under ZeRO 3 forward gathers, too.
+    assert second.backward_seconds > plain.backward_seconds == first.backward_seconds
+    assert second.forward_seconds == plain.forward_seconds < third.forward_seconds
+
+
+def test_updates_are_divided_under_zero():
+    assert cost_of(zero=1).update_seconds == pytest.approx(cost_of().update_seconds / 8)
+
+
+def test_groups_of_every_axis_are_those_of_the_layout():
+    # Two runs of two replicas that share the experts; replicas of 2 contexts x 2 tensors.
+    team = Team(tensor=2, context=2, expert=2)
+    axes = Stage(layers=range(1), devices=tuple(range(16)), team=team, samples=1).axes
+    assert axes["tensor"][:2] == ((0, 1), (2, 3))
+    assert axes["context"][:2] == ((0, 2), (1, 3))
+    assert axes["expert"][:2] == ((0, 4), (1, 5))
+    assert axes["dense"] == ((0, 2, 4, 6, 8, 10, 12, 14), (1, 3, 5, 7, 9, 11, 13, 15))
+    assert axes["experts"][0] == (0, 2, 8, 10)
+
+
+def test_what_is_on_its_way_counts_once_an_end_and_not_as_held_all_the_time():
+    # First stage: two outputs; one in the middle as much again at its front; last: its front only.
+    output = layer_costs([1])[0].output_bytes
+    side = STACK.side_bytes_at(1.0)
+    first, middle, last = (
+        cost_of(layers=each).memory for each in (range(2), range(2, 4), range(4, 6))
+    )
+    assert first.transfer_bytes == pytest.approx(2 * output + side)
+    assert middle.transfer_bytes == pytest.approx(4 * output + 2 * side)
+    assert last.transfer_bytes == pytest.approx(2 * output + side)
+    assert cost_of(layers=range(6)).memory.transfer_bytes == 0.0
+    assert middle.peak_bytes(0) == pytest.approx(middle.fixed_bytes + middle.transfer_bytes)
+
+
+def test_members_hold_their_part_of_what_is_on_its_way_only_where_rows_are_divided():
+    whole = cost_of(layers=range(2, 4), team=Team(tensor=2)).memory.transfer_bytes
+    divided = cost_of(layers=range(2, 4), team=Team(tensor=2, sequence=True)).memory.transfer_bytes
+    assert divided == pytest.approx(whole / 2)
+
+
+def test_a_stage_on_two_types_takes_as_long_as_on_the_slower():
+    mixed = find_cluster("tag-testbed")
+    network = group_prices(mixed)
+    kinds = [mixed.devices[each].type for each in range(mixed.num_devices)]
+    first = kinds.index(kinds[0])
+    other = next(place for place, kind in enumerate(kinds) if kind != kinds[0])
+
+    def seconds(*devices):
+        stage = Stage(layers=range(1, 4), devices=devices, team=Team(), samples=1)
+        return stage_cost(STACK, network, stage).forward_seconds
+
+    assert seconds(first, other) == max(seconds(first), seconds(other))
