@@ -1,7 +1,9 @@
-"""Evaluations a second of the MCMC placement search on a transformer of 12,000 ops.
+"""Evaluations a second of the MCMC placement search on a GPT step of 12,000 ops.
 
 Two starts: everything on the best device, as the search starts, and a random placement, whose
 schedules are long and rarely given up early. An evaluation is one proposed move and its decision.
+Results until 2026-11-15 are of another graph: a transformer with attention in separate ops, of as
+many ops in a sixth fewer units.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import numpy as np
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
-from meshwright.graph.transformer import synthetic_transformer
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.search.instance import make_instance
 from meshwright.search.list_schedule import fifo_seconds
 from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
@@ -24,9 +26,9 @@ from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
 
 def measure(num_ops: int, cluster_name: str, steps: int, seed: int) -> Iterator[dict[str, Any]]:
     """One record a start."""
-    instance = make_instance(synthetic_transformer(num_ops), find_cluster(cluster_name))
+    instance = make_instance(synthetic_gpt(num_ops), find_cluster(cluster_name))
     together = first_placement(instance)
-    assert together is not None, "every device can run every op of the transformer"
+    assert together is not None, "every device can run every op of the step"
     generator = np.random.default_rng(seed)
     spread = generator.integers(0, instance.num_devices, instance.num_units).astype(np.int32)
     for name, start in (("one device", together), ("random", spread)):

@@ -50,33 +50,25 @@ def make(family: str, sizes: Sizes, batch: int) -> tuple[Any, tuple[Any, ...], d
 
 
 def gpt_config(sizes: Sizes) -> Sizes:
-    shape = (sizes["layers"], sizes["hidden"], sizes["heads"], sizes["positions"])
     end = sizes["vocabulary"] - 1
-    config = {"vocab_size": sizes["vocabulary"], "bos_token_id": end, "eos_token_id": end}
-    return {**language.gpt_config(*shape), **config}
+    config = language.gpt_config(**without(sizes, "sequence"))
+    return {**config, "bos_token_id": end, "eos_token_id": end}
 
 
 def bert_config(sizes: Sizes) -> Sizes:
-    config = language.bert_config(sizes["layers"], sizes["hidden"], sizes["heads"])
-    return {
-        **config,
-        "vocab_size": sizes["vocabulary"],
-        "max_position_embeddings": sizes["positions"],
-    }
+    return language.bert_config(**without(sizes, "sequence"))
 
 
 def llama_config(sizes: Sizes) -> Sizes:
-    names = ("layers", "hidden", "heads", "key_heads", "intermediate", "vocabulary", "sequence")
-    return language.llama_config(*(sizes[name] for name in names))
+    return language.llama_config(**without(sizes, "sequence"), positions=sizes["sequence"])
 
 
 def mixtral_config(sizes: Sizes) -> Sizes:
-    return {
-        **llama_config(sizes),
-        "num_local_experts": sizes["experts"],
-        "num_experts_per_tok": sizes["experts_per_token"],
-        "sliding_window": None,
-    }
+    return language.mixtral_config(**without(sizes, "sequence"), positions=sizes["sequence"])
+
+
+def without(sizes: Sizes, name: str) -> Sizes:
+    return {each: size for each, size in sizes.items() if each != name}
 
 
 CONFIGS: dict[str, Callable[[Sizes], Sizes]] = {

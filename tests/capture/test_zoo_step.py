@@ -112,12 +112,17 @@ SMALL_CONFIGS: dict[str, tuple[language.Family, dict[str, Any]]] = {
             inputs=language.MIXTRAL.inputs,
             experts="batched_mm",
         ),
-        {
-            **language.mixtral_config(),
-            **language.llama_config(2, 16, 4, 2, 32, TOKENS, 8),
-            "head_dim": 4,
-            "num_local_experts": 4,
-        },
+        language.mixtral_config(
+            layers=2,
+            hidden=16,
+            heads=4,
+            key_heads=2,
+            intermediate=32,
+            vocabulary=TOKENS,
+            positions=8,
+            experts=4,
+            experts_per_token=2,
+        ),
     ),
 }
 

@@ -1,5 +1,7 @@
 """What a stage costs, item by item, against the layers that it is made of."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,16 +12,18 @@ from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
+from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.transformer import TransformerShape, build_transformer
 from meshwright.plan.part import Recompute
 
 
-def small_stack(layers=4, batch=8):
-    shape = TransformerShape(
-        layers=layers, hidden=64, heads=4, vocabulary=128, positions=64, is_decoder=True
-    )
-    return find_layers(build_transformer("small", shape, batch, 32, "bf16"))
+def small_stack(layers: Any = 4, batch: Any = 8) -> Any:
+    return find_layers(
+        gpt(
+            hidden=64, heads=4, layers=layers, sequence=32, vocabulary=128, positions=64,
+            batch=batch, precision="bf16", name="small",
+        )
+    )  # fmt: skip
 
 
 STACK = small_stack()
@@ -29,13 +33,17 @@ CLUSTER = hierarchical(
 NETWORK = group_prices(CLUSTER)
 
 
-def cost_of(layers=range(1, 4), devices=tuple(range(8)), samples=1.0, **more):
+def cost_of(
+    layers: Any = range(1, 4), devices: Any = tuple(range(8)), samples: Any = 1.0, **more: Any
+) -> Any:
     team = more.pop("team", Team())
     stage = Stage(layers=layers, devices=devices, team=team, samples=samples, **more)
     return stage_cost(STACK, NETWORK, stage)
 
 
-def layer_costs(layers, team=None, recompute=Recompute.NONE, samples=1.0):
+def layer_costs(
+    layers: Any, team: Any = None, recompute: Any = Recompute.NONE, samples: Any = 1.0
+) -> Any:
     team = team or Team()
     kind = CLUSTER.types[CLUSTER.devices[0].type]
     return [
@@ -44,7 +52,7 @@ def layer_costs(layers, team=None, recompute=Recompute.NONE, samples=1.0):
     ]
 
 
-def test_a_device_alone_only_computes():
+def test_a_device_alone_only_computes() -> None:
     cost = cost_of(devices=(0,))
     layers = layer_costs(range(1, 4))
     assert cost.forward_seconds == pytest.approx(sum(each.forward_seconds for each in layers))
@@ -60,7 +68,9 @@ def test_a_device_alone_only_computes():
     st.sampled_from([range(6), range(1, 4), range(3, 6)]),
 )
 @settings(max_examples=40, deadline=None)
-def test_zero_divides_what_it_says_by_the_devices_that_hold_the_same(team, zero, recompute, layers):
+def test_zero_divides_what_it_says_by_the_devices_that_hold_the_same(
+    team: Any, zero: Any, recompute: Any, layers: Any
+) -> None:
     cost = cost_of(layers=layers, team=team, zero=zero, recompute=recompute)
     plain = layer_costs(layers, team, recompute)
     holders = 8 // team.tensor
@@ -72,7 +82,7 @@ def test_zero_divides_what_it_says_by_the_devices_that_hold_the_same(team, zero,
     assert cost.memory.workspace_bytes == max(each.workspace_bytes for each in plain)
 
 
-def test_gradients_are_reduced_whole_or_scattered_and_gathered():
+def test_gradients_are_reduced_whole_or_scattered_and_gathered() -> None:
     gradients = sum(each.gradient_bytes for each in layer_costs(range(1, 4)))
     parameters = sum(each.parameter_bytes for each in layer_costs(range(1, 4)))
     plain, first, second, third = (cost_of(zero=zero) for zero in range(4))
@@ -89,11 +99,11 @@ def test_gradients_are_reduced_whole_or_scattered_and_gathered():
     assert second.forward_seconds == plain.forward_seconds < third.forward_seconds
 
 
-def test_updates_are_divided_under_zero():
+def test_updates_are_divided_under_zero() -> None:
     assert cost_of(zero=1).update_seconds == pytest.approx(cost_of().update_seconds / 8)
 
 
-def test_groups_of_every_axis_are_those_of_the_layout():
+def test_groups_of_every_axis_are_those_of_the_layout() -> None:
     # Two runs of two replicas that share the experts; replicas of 2 contexts x 2 tensors.
     team = Team(tensor=2, context=2, expert=2)
     axes = Stage(layers=range(1), devices=tuple(range(16)), team=team, samples=1).axes
@@ -104,7 +114,7 @@ def test_groups_of_every_axis_are_those_of_the_layout():
     assert axes["experts"][0] == (0, 2, 8, 10)
 
 
-def test_what_is_on_its_way_counts_once_an_end_and_not_as_held_all_the_time():
+def test_what_is_on_its_way_counts_once_an_end_and_not_as_held_all_the_time() -> None:
     # First stage: two outputs; one in the middle as much again at its front; last: its front only.
     output = layer_costs([1])[0].output_bytes
     side = STACK.side_bytes_at(1.0)
@@ -118,20 +128,20 @@ def test_what_is_on_its_way_counts_once_an_end_and_not_as_held_all_the_time():
     assert middle.peak_bytes(0) == pytest.approx(middle.fixed_bytes + middle.transfer_bytes)
 
 
-def test_members_hold_their_part_of_what_is_on_its_way_only_where_rows_are_divided():
+def test_members_hold_their_part_of_what_is_on_its_way_only_where_rows_are_divided() -> None:
     whole = cost_of(layers=range(2, 4), team=Team(tensor=2)).memory.transfer_bytes
     divided = cost_of(layers=range(2, 4), team=Team(tensor=2, sequence=True)).memory.transfer_bytes
     assert divided == pytest.approx(whole / 2)
 
 
-def test_a_stage_on_two_types_takes_as_long_as_on_the_slower():
+def test_a_stage_on_two_types_takes_as_long_as_on_the_slower() -> None:
     mixed = find_cluster("tag-testbed")
     network = group_prices(mixed)
     kinds = [mixed.devices[each].type for each in range(mixed.num_devices)]
     first = kinds.index(kinds[0])
     other = next(place for place, kind in enumerate(kinds) if kind != kinds[0])
 
-    def seconds(*devices):
+    def seconds(*devices: Any) -> Any:
         stage = Stage(layers=range(1, 4), devices=devices, team=Team(), samples=1)
         return stage_cost(STACK, network, stage).forward_seconds
 

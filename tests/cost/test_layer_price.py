@@ -25,8 +25,8 @@ from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import LayerKind, Role, Stack
-from meshwright.graph.transformer import TransformerShape, build_transformer
 from meshwright.plan.part import Recompute
+from unfused import unfused_gpt
 
 H100 = DEVICE_TYPES["h100"]
 BATCH, SEQUENCE, HIDDEN, HEADS = 4, 64, 128, 8
@@ -55,11 +55,9 @@ EVERY = pytest.mark.parametrize("model", list(STACKS))
 
 
 def unfused() -> Stack:
-    """Plain attention in bf16, without dropout: what published sums are for."""
-    shape = TransformerShape(
-        layers=3, hidden=HIDDEN, heads=HEADS, vocabulary=512, positions=SEQUENCE, is_decoder=True
-    )
-    return find_layers(build_transformer("t", shape, BATCH, SEQUENCE, "bf16"))
+    """Plain attention without dropout: what published sums are for."""
+    graph = unfused_gpt(layers=3, hidden=HIDDEN, heads=HEADS, sequence=SEQUENCE, batch=BATCH)
+    return find_layers(graph)
 
 
 def price(
@@ -345,23 +343,23 @@ def test_saved_bytes_are_korthikantis(width: int) -> None:
     Of their s b h (10 + 24/t + 5 a s / (h t)): 8 (two norms' inputs and outputs; two masks less),
     24/t (queries, keys, values, context; wide before and after the activation function) and
     2 a s / (h t) (the softmax; a mask and the dropped scores less). Where rows are divided, all of
-    it is.
+    it is. Theirs are numbers of two bytes, these of four: hence 2 s.
     """
     s, b, h, a, t = SEQUENCE, SAMPLES, HIDDEN, HEADS, width
     kind = unfused().kinds[1]
     divided = 24 / t + 2 * a * s / (h * t)
-    assert price(kind, Team(tensor=t)).saved_bytes == s * b * h * (8 + divided)
+    assert price(kind, Team(tensor=t)).saved_bytes == 2 * s * b * h * (8 + divided)
     rows = price(kind, Team(tensor=t, sequence=True)).saved_bytes
-    assert rows == s * b * h * (8 / t + divided)
+    assert rows == 2 * s * b * h * (8 / t + divided)
 
 
 def test_selective_recomputation_keeps_products_and_full_the_input() -> None:
-    """Without the softmax (2 a s / h), the context (2) and the activation's result (8)."""
+    """Without the softmax (2 a s / h), the context (2) and the activation's result (8); in fp32."""
     s, b, h = SEQUENCE, SAMPLES, HIDDEN
     kind = unfused().kinds[1]
     some = price(kind, recompute=Recompute.SELECTIVE)
-    assert some.saved_bytes == s * b * h * (8 + 24 - 2 - 8)
-    assert price(kind, recompute=Recompute.FULL).saved_bytes == s * b * h * 2
+    assert some.saved_bytes == 2 * s * b * h * (8 + 24 - 2 - 8)
+    assert price(kind, recompute=Recompute.FULL).saved_bytes == 2 * s * b * h * 2
 
 
 @EVERY

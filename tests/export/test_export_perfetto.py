@@ -23,6 +23,7 @@ from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.program import Kind
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
+from meshwright.source import load_graph
 
 Event = dict[str, Any]
 
@@ -232,7 +233,7 @@ def test_gzip_by_suffix(tmp_path: Path, two_ops: tuple[Timeline, Cluster]) -> No
 
 @pytest.mark.slow
 def test_a_hundred_thousand_instructions_take_seconds(tmp_path: Path) -> None:
-    graph, cluster = build_model("gpt2-xl"), find_cluster("h100-x8x8")
+    graph, cluster = load_graph("gpt2-xl"), find_cluster("h100-x8x8")
     plan = Plan(parts=(Part(ops=graph.op_names, devices=names(cluster)),))
     timeline = simulate(graph, cluster, plan, with_links=True)
     assert timeline.program.num_instructions > 100_000

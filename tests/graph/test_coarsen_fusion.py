@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
+from meshwright.graph.architecture.bert import bert
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.fusion import fuse_ops, fuse_web, share_cap
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web
 from meshwright.graph.column import ANY_TYPE, Floats
 from meshwright.graph.graph import Graph
-from meshwright.graph.transformer import TransformerShape, build_transformer
 
 
 @settings(max_examples=300)
@@ -170,10 +170,7 @@ def test_a_star_is_fused_in_one_pass() -> None:
 
 
 def test_twelve_thousand_ops_take_under_a_fifth_of_a_second() -> None:
-    shape = TransformerShape(
-        layers=260, hidden=64, heads=4, vocabulary=100, positions=128, is_decoder=False
-    )
-    graph = build_transformer("deep", shape, 8, 128)
+    graph = bert(hidden=64, heads=4, layers=210, sequence=128, vocabulary=100, positions=128)
     assert graph.num_ops > 12_000
     seconds = graph.flops + graph.bytes_read
     fuse_ops(graph, seconds)  # compile

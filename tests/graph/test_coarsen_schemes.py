@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
+from meshwright.graph.architecture.bert import bert
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening
 from meshwright.graph.coarsen.colocate import coarsen_quickp
@@ -33,7 +34,6 @@ from meshwright.graph.coarsen.schemes import (
 from meshwright.graph.coarsen.web import Web
 from meshwright.graph.column import ANY_TYPE, Floats
 from meshwright.graph.graph import Graph, Phase
-from meshwright.graph.transformer import TransformerShape, build_transformer
 
 Case = tuple[Graph, Floats]
 PER_BYTE = 0.25
@@ -246,10 +246,7 @@ def test_a_graph_without_ops(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_large_steps_have_no_cycle(name: str) -> None:
-    shape = TransformerShape(
-        layers=20, hidden=64, heads=4, vocabulary=100, positions=128, is_decoder=False
-    )
-    graph = build_transformer("deep", shape, 8, 128)
+    graph = bert(hidden=64, heads=4, layers=20, sequence=128, vocabulary=100, positions=128)
     seconds = graph.flops + graph.bytes_read
     coarsening = SCHEMES[name](graph, seconds, 1.0)
     digraph = nx.DiGraph()

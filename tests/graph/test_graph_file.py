@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from test_graph_build import diamond
 
 from meshwright.errors import InputError
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.file import decode_columns, encode_columns
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.graph.transformer import synthetic_transformer
 
 
 @settings(deadline=None)
@@ -66,7 +66,7 @@ def test_unknown_and_impossible_times_are_legal_json(tmp_path: Path) -> None:
 
 
 def test_26000_ops_load_in_a_moment(tmp_path: Path) -> None:
-    graph = synthetic_transformer(26_000)
+    graph = synthetic_gpt(26_000)
     path = tmp_path / "big.json.gz"
     graph.save(path)
     start = time.perf_counter()

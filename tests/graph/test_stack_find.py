@@ -14,7 +14,6 @@ from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.graph import Graph, Phase, read_graph
 from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.transformer import TransformerShape, build_transformer
 from meshwright.graph.zoo import build_mlp
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 
@@ -117,10 +116,7 @@ def test_structure_alone_finds_the_same_layers(graph: Graph) -> None:
 
 
 def test_names_of_ops_serve_where_there_are_no_module_paths() -> None:
-    shape = TransformerShape(
-        layers=3, hidden=32, heads=2, vocabulary=100, positions=8, is_decoder=True
-    )
-    graph = build_transformer("t", shape, 2, 8)
+    graph = chain_of([block(32)] * 3)
     stack = find_layers(replace(graph, module=("",) * graph.num_ops))
     assert stack.layers == (0, 1, 1, 1, 2)
 
@@ -233,3 +229,14 @@ def test_layers_that_skip_one_are_refused() -> None:
 def test_a_perceptron_is_a_chain_of_layers() -> None:
     graph = build_mlp("mlp", 8, (16, 16, 16, 16, 16))
     assert find_layers(graph).num_layers >= 4
+
+
+def test_a_group_that_spans_layers_is_refused() -> None:
+    """Its ops must share a device, and layers may be on different ones."""
+    graph = gpt(hidden=64, heads=4, layers=4, sequence=32, vocabulary=128, batch=2, untie=True)
+    stack = find_layers(graph)
+    group = graph.group.copy()
+    second, third = (np.flatnonzero(stack.layer_of_op == layer)[0] for layer in (2, 3))
+    group[[second, third]] = group.max() + 1
+    with pytest.raises(InputError, match=r"group .* is in layers 2 and 3"):
+        find_layers(replace(graph, group=group))

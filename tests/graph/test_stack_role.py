@@ -18,7 +18,7 @@ from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Cut, LayerKind, Role
-from meshwright.graph.transformer import TransformerShape, build_transformer
+from unfused import unfused_gpt
 
 LAYERS = 2
 SEQUENCE = 32
@@ -194,10 +194,8 @@ def test_roles_do_not_depend_on_names() -> None:
 
 
 def test_unfused_attention_is_attention_up_to_the_softmax_between() -> None:
-    shape = TransformerShape(
-        layers=2, hidden=32, heads=2, vocabulary=100, positions=8, is_decoder=True
-    )
-    kind = find_layers(build_transformer("t", shape, 2, 8)).kinds[1]
+    graph = unfused_gpt(layers=2, hidden=32, heads=2, sequence=8, batch=2)
+    kind = find_layers(graph).kinds[1]
     attention = np.flatnonzero((kind.graph.phase == Phase.FORWARD) & (kind.role == Role.ATTENTION))
     names = [kind.graph.op_names[op].rpartition(".")[2] for op in attention]
     assert names == ["scores", "softmax", "context"]

@@ -14,8 +14,8 @@ from placement_strategies import (
     random_order,
 )
 
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.transformer import synthetic_transformer
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.level import Level, make_levels, merge_units
@@ -127,7 +127,7 @@ def chain_of_levels(levels: list[Level], instance: Instance) -> list[tuple[Level
 
 
 def transformer(types: list[str]) -> Instance:
-    return make_instance(synthetic_transformer(400), connected(len(types), 1e9, 1e-6, types))
+    return make_instance(synthetic_gpt(400), connected(len(types), 1e9, 1e-6, types))
 
 
 def test_levels_shrink_to_some_dozens_of_units() -> None:

@@ -16,8 +16,8 @@ from placement_strategies import (
     random_order,
 )
 
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.transformer import synthetic_transformer
 from meshwright.search.instance import Floats, Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.move import ACCEPTED, BEST, NOW, PATH, TRIED, walk
@@ -169,7 +169,7 @@ def test_the_longest_path_ends_with_the_step(instance: Instance, seed: int) -> N
 
 
 def test_a_walk_of_many_steps_over_a_transformer_keeps_its_arrays() -> None:
-    instance = make_instance(synthetic_transformer(300), connected(3, 1e9, 1e-6))
+    instance = make_instance(synthetic_gpt(300), connected(3, 1e9, 1e-6))
     walker, start = begun(instance, 0.5, 3, hot=0.02)
     for _ in range(10):
         take_steps(walker, 40)

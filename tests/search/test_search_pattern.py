@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_strategies import instances, random_devices
 
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.transformer import synthetic_transformer
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.pattern import Kinds, _nearest, _targets, find_kinds, sweep_kinds
@@ -38,7 +38,7 @@ def test_ops_of_one_role_in_middle_layers_are_one_kind() -> None:
 
 
 def test_no_unit_is_of_two_kinds() -> None:
-    kinds = find_kinds(make_instance(synthetic_transformer(500), connected(2)))
+    kinds = find_kinds(make_instance(synthetic_gpt(500), connected(2)))
     units = np.concatenate(kinds.units)
     assert len(kinds.units) > 3
     assert len(np.unique(units)) == len(units)

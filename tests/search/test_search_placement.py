@@ -13,9 +13,9 @@ from placement_strategies import ROUNDED, instances, least_step
 import meshwright as mw
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
-from meshwright.graph.transformer import synthetic_transformer
 from meshwright.plan.answer import Answer, Stop
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.placement.improve import improve
@@ -270,7 +270,7 @@ def test_a_budget_of_no_time_gives_a_plan(sharing: str) -> None:
 
 
 def test_a_budget_is_kept_to() -> None:
-    graph, cluster = synthetic_transformer(3000), connected(4, 1e10, 1e-6)
+    graph, cluster = synthetic_gpt(3000), connected(4, 1e10, 1e-6)
     placement(graph, cluster, budget_seconds=1e-3)
     started = perf_counter()
     answer = placement(graph, cluster, budget_seconds=1.0)

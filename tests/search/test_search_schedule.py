@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from search_strategies import clusters, graphs, make_cluster
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
-from meshwright.graph.transformer import synthetic_transformer
 from meshwright.plan.plan import Discipline
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import (
@@ -85,7 +85,7 @@ def test_a_walk_keeps_the_time_of_its_placement(graph: Graph, cluster: Cluster, 
 
 def test_a_walk_over_many_checkpoints_keeps_the_time_of_its_placement() -> None:
     # 600 ops are ten spacings of the places from which tries begin.
-    graph = synthetic_transformer(600)
+    graph = synthetic_gpt(600)
     instance = make_instance(graph, make_cluster(["fast", "slow", "fast"], rate=1e3))
     walk = Walk(instance, np.zeros(instance.num_units, dtype=np.int32), 3, beta=1.0)
     for _ in range(40):

@@ -67,6 +67,15 @@ def test_what_changes_ops_or_times_is_captured(change: dict[str, Any]) -> None:
     assert find(choice, has_torch=True).name == "captured bert-large"
 
 
+def test_autocast_without_torch_is_refused_and_not_left_out() -> None:
+    choice = choose(find_model("bert-large"), autocast="bf16")
+    assert find_origin(choice, can_capture=False, cache=None) == "missing"
+    with pytest.raises(
+        InputError, match=r"^bert-large: needs PyTorch and the package transformers"
+    ):
+        find(choice, has_torch=False)
+
+
 def test_one_token_is_captured_where_it_can_be() -> None:
     choice = choose(find_model("llama-3-8b"), sequence=1)
     assert find(choice, has_torch=True).name == "captured llama-3-8b"

@@ -6,12 +6,11 @@ import sys
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.graph.zoo import build_model
-from meshwright.graph.zoo import zoo_models as formula_models
+from meshwright.graph.zoo import build_model, formula_models
 from meshwright.zoo.model import choose
 from meshwright.zoo.table import find_model, zoo_models
 
-FORMULAS = [entry.name for entry in formula_models()]
+FORMULAS = [model.name for model in formula_models()]
 
 
 def test_every_name_stands_once() -> None:

@@ -96,9 +96,7 @@ def _join_links(
     return places, np.array(ends, dtype=np.int64)
 
 
-def _widest_tree(
-    bandwidth: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _widest_tree(bandwidth: Floats) -> tuple[Floats, Ints]:
     """A maximum spanning tree (Prim): the rate and the two ends of its edges.
 
     Components of the pairs at or above a rate are those of the tree's edges at or above it, so
@@ -123,7 +121,7 @@ def _widest_tree(
     return rates, ends
 
 
-def _members(group: npt.NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+def _members(group: Ints) -> tuple[tuple[int, ...], ...]:
     members: dict[int, list[int]] = {}
     for device, label in enumerate(group.tolist()):
         members.setdefault(label, []).append(device)

@@ -59,7 +59,10 @@ def _meet(
     entering: tuple[Array, Array], leaving: tuple[Array, Array], scratch: tuple[Array, ...],
     num_devices: Int,
 ) -> Int:  # fmt: skip
-    """Search from both ends; then widths and equals of all nodes that a best route may pass."""
+    """Search from both ends; then widths and equals of all nodes that a best route may pass.
+
+    Gives the links of the route.
+    """
     seen, seen_back, depth, depth_back, order, order_back, width, equals = scratch
     seen[source], depth[source], order[0] = pair, 0, source
     seen_back[target], depth_back[target], order_back[0] = pair, 0, target
@@ -105,8 +108,19 @@ def _meet(
                     work_back += _degree(entering, before)
                     has_met = has_met or seen[before] == pair
             first_back, stop_back = stop_back, num_seen
-    # Towards the target, counted from it: whose widths are known. The last nodes have no heads.
-    for place in range(first_back):
+    _count_equals(pair, first_back, links, entering, scratch, num_devices)
+    _measure_ahead(pair, first, hops + hops_back, links, leaving, scratch, num_devices)
+    return hops + hops_back
+
+
+@inlined
+def _count_equals(
+    pair: Int, num_nodes: Int, links: tuple[Array, ...], entering: tuple[Array, Array],
+    scratch: tuple[Array, ...], num_devices: Int,
+) -> None:  # fmt: skip
+    """Equals of nodes seen from the target, whose widths are known; the last ones lead nowhere."""
+    _, seen_back, _, depth_back, _, order_back, width, equals = scratch
+    for place in range(num_nodes):
         node = order_back[place]
         for entry in range(entering[0][node], entering[0][node + 1]):
             link = entering[1][entry]
@@ -118,10 +132,18 @@ def _meet(
             ):
                 equals[before, 0] += 1
                 equals[before, 1] = max(equals[before, 1], _span(node, equals, num_devices))
-    # Towards the source, from where both met: nodes that lead to one already measured.
-    for place in range(first - 1, -1, -1):
+
+
+@inlined
+def _measure_ahead(
+    pair: Int, num_nodes: Int, hops: Int, links: tuple[Array, ...], leaving: tuple[Array, Array],
+    scratch: tuple[Array, ...], num_devices: Int,
+) -> None:  # fmt: skip
+    """Widths and equals of nodes seen from the source, backwards from where both searches met."""
+    _, seen_back, depth, depth_back, order, _, width, equals = scratch
+    for place in range(num_nodes - 1, -1, -1):
         node = order[place]
-        left = hops + hops_back - depth[node]
+        left = hops - depth[node]
         width[node], equals[node, 0], equals[node, 1] = 0.0, 0, 1
         for entry in range(leaving[0][node], leaving[0][node + 1]):
             link = leaving[1][entry]
@@ -136,7 +158,6 @@ def _meet(
                 equals[node, 1] = max(equals[node, 1], _span(after, equals, num_devices))
         if equals[node, 0] > 0:
             seen_back[node], depth_back[node] = pair, left
-    return hops + hops_back
 
 
 @inlined

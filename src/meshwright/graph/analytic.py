@@ -1,25 +1,23 @@
-"""Builds training steps from layer formulas: exact FLOPs and bytes, no framework, no measurement.
+"""Builds fp32 training steps from layer formulas: FLOPs and bytes, no framework, no measurement.
 
 `StepBuilder` records forward ops on a tape and, like autograd, walks it backwards: each recorded op
 says which gradient ops it needs and which tensors they read. Weights get an update op each (Adam).
-Knows ops, not models; the layers are in `meshwright.graph.layer`.
+Knows ops, not models; the layers are in `meshwright.graph.layer`. PyTorch runs other ops; those are
+in `meshwright.graph.architecture`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from meshwright.errors import InputError, quoted
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
 
-ELEMENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
-
+ELEMENT_BYTES = 4.0
+"""Of a number in fp32."""
 MOMENT_BYTES = 8.0
 """Adam's two moments of one weight in fp32 (Kingma and Ba, 2015, algorithm 1)."""
-MASTER_BYTES = 4.0
-"""The fp32 copy of a weight that is kept in fewer bits (Micikevicius et al., 2018, section 3.1)."""
 UPDATE_FLOPS = 12.0
 """Of Adam for one weight: 3 for each moment, 2 bias corrections, root, epsilon, quotient, step."""
 
@@ -33,19 +31,13 @@ class Value:
     needs_gradient: bool
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Weight:
-    """Parameters that one layer reads; one group, one update op."""
+    """Parameters that one op reads; one group, one update op."""
 
     name: str
     elements: float
     group: int
-    original: "Weight | None" = None
-    """Of a copy: the weights that it repeats."""
-    copies: "list[Weight]" = field(default_factory=list)
-    gradients: list[int] = field(default_factory=list)
-    """Tensors, of copies too."""
-    uses: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,37 +69,21 @@ class _Record:
 class StepBuilder:
     """Forward ops in, a whole training step out."""
 
-    def __init__(self, name: str, batch: float, precision: str = "fp32") -> None:
-        if precision not in ELEMENT_BYTES:
-            known = ", ".join(ELEMENT_BYTES)
-            raise InputError(f"{name}: precision must be one of {known}, got {quoted(precision)}")
+    def __init__(self, name: str, batch: float) -> None:
         self.batch = batch
         self._builder = GraphBuilder(name, batch)
-        self._precision = precision
-        self._element_bytes = ELEMENT_BYTES[precision]
         self._tape: list[_Record] = []
         self._num_weights = 0
 
     def input(self, name: str, size: float) -> Value:
         """The step's input of `size` bytes, which needs no gradient."""
-        op = self._builder.add_op(name, kind="input", precision=self._precision, bytes_written=size)
+        op = self._builder.add_op(name, kind="input", precision="fp32", bytes_written=size)
         return Value(self._builder.add_tensor(op, size), size, False)
 
     def weight(self, name: str, elements: float) -> Weight:
-        """New parameters."""
+        """New parameters, for one op to read."""
         self._num_weights += 1
         return Weight(name, elements, self._num_weights - 1)
-
-    def tie(self, name: str, weight: Weight) -> Weight:
-        """A copy of weights that may live on another device.
-
-        As in pipelines that tie the head to the embedding (Megatron-LM): its gradient travels to
-        the update of the original, and the new weights travel back.
-        """
-        copy = self.weight(name, weight.elements)
-        copy.original = weight
-        weight.copies.append(copy)
-        return copy
 
     def apply(
         self,
@@ -119,41 +95,32 @@ class StepBuilder:
         backward: Sequence[Gradient] = (),
         *,
         weight: Weight | None = None,
-        fixed_read: float | None = None,
-        gathered: float = 0.0,
         passes: Sequence[int] = (),
     ) -> Value:
         """Add a forward op that makes a tensor of `elements` numbers.
 
-        `fixed_read` weights are read whatever the batch (all of them unless said), `gathered` ones
-        in proportion to it. The output's gradient is that of the inputs `passes`, without an op.
+        Weights are read whatever the batch. The output's gradient is that of the inputs `passes`,
+        without an op.
         """
-        size = self._element_bytes
-        if fixed_read is None:
-            fixed_read = weight.elements if weight else 0.0
-        weight_bytes = weight.elements * size if weight and weight.uses == 0 else 0.0
-        read = sum(each.bytes for each in inputs) + gathered * size
+        size = elements * ELEMENT_BYTES
+        weight_bytes = weight.elements * ELEMENT_BYTES if weight else 0.0
         op = self._builder.add_op(
             name,
             kind=kind,
             group=weight.group if weight else -1,
             module=name if weight else name.rpartition(".")[0],
-            precision=self._precision,
+            precision="fp32",
             flops=flops,
-            bytes_read=read + fixed_read * size,
-            fixed_bytes_read=fixed_read * size,
-            bytes_written=elements * size,
-            parameter_bytes=0.0 if weight and weight.original else weight_bytes,
+            bytes_read=sum(each.bytes for each in inputs) + weight_bytes,
+            fixed_bytes_read=weight_bytes,
+            bytes_written=size,
+            parameter_bytes=weight_bytes,
             state_bytes=weight_bytes,
         )
-        if weight:
-            weight.uses += 1
         for each in inputs:
             self._builder.add_use(each.tensor, op)
         needs_gradient = weight is not None or any(each.needs_gradient for each in inputs)
-        output = Value(
-            self._builder.add_tensor(op, elements * size), elements * size, needs_gradient
-        )
+        output = Value(self._builder.add_tensor(op, size), size, needs_gradient)
         self._tape.append(
             _Record(name, op, tuple(inputs), output, weight, tuple(backward), tuple(passes))
         )
@@ -179,7 +146,7 @@ class StepBuilder:
             "add",
             record,
             group=-1,  # it reads no weight, so it may run elsewhere
-            flops=(len(arriving) - 1) * size / self._element_bytes,
+            flops=(len(arriving) - 1) * size / ELEMENT_BYTES,
             bytes_read=len(arriving) * size,
             bytes_written=size,
         )
@@ -207,14 +174,14 @@ class StepBuilder:
                 op = self._weight_gradient(record, each)
             for tensor in (arriving, *(value.tensor for value in _saved(record, each))):
                 self._builder.add_use(tensor, op)
-        if record.weight:
-            self._update_when_complete(record.weight.original or record.weight)
+            if not each.into:
+                self._update(record, op)
 
     def _input_gradient(
         self, name: str, record: _Record, gradient: Gradient, wanted: list[int]
     ) -> int:
         weights = record.weight.elements if record.weight and gradient.reads_weight else 0.0
-        fixed = weights * self._element_bytes
+        fixed = weights * ELEMENT_BYTES
         return self._add_backward(
             name,
             gradient.kind,
@@ -226,10 +193,9 @@ class StepBuilder:
         )
 
     def _weight_gradient(self, record: _Record, gradient: Gradient) -> int:
-        weight = record.weight
-        assert weight is not None, f"{record.name} has no weight"
-        size = weight.elements * self._element_bytes
-        op = self._add_backward(
+        assert record.weight is not None, f"{record.name} has no weight"
+        size = record.weight.elements * ELEMENT_BYTES
+        return self._add_backward(
             f"{record.name}.grad_weight",
             gradient.kind,
             record,
@@ -239,8 +205,6 @@ class StepBuilder:
             bytes_written=size,
             fixed_bytes_written=size,
         )
-        (weight.original or weight).gradients.append(self._builder.add_tensor(op, size))
-        return op
 
     def _add_backward(
         self,
@@ -262,18 +226,15 @@ class StepBuilder:
             group=group,
             partner=record.op,
             module=record.name if record.weight else record.name.rpartition(".")[0],
-            precision=self._precision,
+            precision="fp32",
             **sizes,
         )
 
-    def _update_when_complete(self, weight: Weight) -> None:
-        """Adam reads weights, gradients and moments and writes weights and moments."""
-        if len(weight.gradients) < weight.uses + sum(copy.uses for copy in weight.copies):
-            return
-        size = weight.elements * self._element_bytes
-        has_master = self._element_bytes < MASTER_BYTES
-        state = weight.elements * (MOMENT_BYTES + (MASTER_BYTES if has_master else 0.0))
-        read = size * (1 + len(weight.gradients)) + state
+    def _update(self, record: _Record, gradient: int) -> None:
+        """Adam reads weights, their gradients and moments and writes weights and moments."""
+        weight = record.weight
+        assert weight is not None, f"{record.name} has no weight"
+        size, state = weight.elements * ELEMENT_BYTES, weight.elements * MOMENT_BYTES
         op = self._builder.add_op(
             f"{weight.name}.update",
             kind="adam",
@@ -284,33 +245,13 @@ class StepBuilder:
             precision="fp32",
             flops=UPDATE_FLOPS * weight.elements,
             fixed_flops=UPDATE_FLOPS * weight.elements,
-            bytes_read=read,
-            fixed_bytes_read=read,
+            bytes_read=2 * size + state,
+            fixed_bytes_read=2 * size + state,
             bytes_written=size + state,
             fixed_bytes_written=size + state,
             state_bytes=state,
         )
-        for tensor in weight.gradients:
-            self._builder.add_use(tensor, op)
-        if weight.copies:
-            updated = self._builder.add_tensor(op, size)
-            for copy in weight.copies:
-                self._builder.add_use(updated, self._refresh(copy, size))
-
-    def _refresh(self, copy: Weight, size: float) -> int:
-        return self._builder.add_op(
-            f"{copy.name}.refresh",
-            kind="copy",
-            phase=Phase.UPDATE,
-            split=Split.NONE,
-            group=copy.group,
-            module=copy.name,
-            precision=self._precision,
-            bytes_read=size,
-            fixed_bytes_read=size,
-            bytes_written=size,
-            fixed_bytes_written=size,
-        )
+        self._builder.add_tensor(gradient, size, [op])
 
 
 def _saved(record: _Record, gradient: Gradient) -> tuple[Value, ...]:

@@ -6,10 +6,7 @@ ops count the arithmetic of one element; biases ride along with their product, a
 
 from collections.abc import Sequence
 
-from meshwright.graph.analytic import Gradient, StepBuilder, Value, Weight
-
-ID_BYTES = 8.0
-"""Token ids and class labels are 64-bit integers in PyTorch."""
+from meshwright.graph.analytic import Gradient, StepBuilder, Value
 
 FLOPS_PER_ELEMENT = {
     "relu": 1.0,
@@ -29,31 +26,15 @@ def linear(
     rows: float,
     features: int,
     outputs: int,
-    *,
-    has_bias: bool = True,
-    weight: Weight | None = None,
 ) -> Value:
-    """x W + b on `rows` rows; `weight` is given where it is tied to another layer's."""
-    if weight is None:
-        weight = step.weight(name, outputs * (features + has_bias))
+    """x W + b on `rows` rows."""
+    weight = step.weight(name, outputs * (features + 1))
     flops = 2.0 * rows * features * outputs
     backward = (
         Gradient(into=(0,), kind="matmul", flops=flops, reads_weight=True),
         Gradient(kind="matmul", flops=flops, saved=(x,)),
     )
     return step.apply(name, "matmul", [x], rows * outputs, flops, backward, weight=weight)
-
-
-def product(
-    step: StepBuilder, name: str, a: Value, b: Value, count: float, m: int, n: int, k: int
-) -> Value:
-    """`count` products of an m x k by a k x n activation (attention's)."""
-    flops = 2.0 * count * m * n * k
-    backward = (
-        Gradient(into=(0,), kind="matmul", flops=flops, saved=(b,)),
-        Gradient(into=(1,), kind="matmul", flops=flops, saved=(a,)),
-    )
-    return step.apply(name, "matmul", [a, b], count * m * n, flops, backward)
 
 
 def elementwise(
@@ -89,28 +70,6 @@ def norm(
         Gradient(kind=f"{kind}_grad", flops=5.0 * elements, saved=(x,)),
     )
     return step.apply(name, kind, [x], elements, flops, backward, weight=weight)
-
-
-def embedding(
-    step: StepBuilder, name: str, ids: Value, tokens: float, weight: Weight, features: int
-) -> Value:
-    """Rows of `weight`; its gradient is dense, as in PyTorch by default."""
-    elements = tokens * features
-    backward = (Gradient(kind="embedding_grad", flops=elements, saved=(ids,)),)
-    return step.apply(
-        name, "embedding", [ids], elements, 0.0, backward,
-        weight=weight, fixed_read=0.0, gathered=elements,
-    )  # fmt: skip
-
-
-def add_weight(
-    step: StepBuilder, name: str, x: Value, elements: float, weights: float, read: float
-) -> Value:
-    """x plus `read` of the `weights` of a table (positions, segments), alike for every sample."""
-    return step.apply(
-        name, "add", [x], elements, elements, (Gradient(kind="sum", flops=elements),),
-        weight=step.weight(name, weights), fixed_read=read, passes=(0,),
-    )  # fmt: skip
 
 
 def cross_entropy(step: StepBuilder, name: str, logits: Value, rows: float, classes: int) -> Value:

@@ -12,8 +12,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.architecture.rule import SHORTEST_SEQUENCE
 from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_model
-from meshwright.graph.zoo import zoo_models as formula_models
+from meshwright.graph.zoo import build_model, formula_models
 from meshwright.zoo.cache import GraphCache
 from meshwright.zoo.model import FORMULA_OPTIMIZERS, Choice, ZooModel
 from meshwright.zoo.shape import find_shape
@@ -96,7 +95,7 @@ def _find_shape(choice: Choice) -> Shape | None:
 
 
 def _has_formula(model: ZooModel) -> bool:
-    return model.name in {entry.name for entry in formula_models()}
+    return model.name in {each.name for each in formula_models()}
 
 
 def _build(choice: Choice) -> Graph:
@@ -114,4 +113,4 @@ def _build(choice: Choice) -> Graph:
             f"{name}: optimizer of a graph from formulas must be {known}, got "
             f"{quoted(choice.optimizer)}{rest}"
         )
-    return build_model(name, choice.batch, choice.sequence)
+    return build_model(name, choice.batch)

@@ -1,21 +1,31 @@
 """The sizes of the zoo's models whose steps formulas give op for op as capture does.
 
-The models themselves are in `capture.zoo`; a test holds these sizes against theirs.
+The models of `capture.zoo` have these sizes, too. What changes no op (how many rotary positions a
+model was trained for) is there.
 """
 
 from meshwright.graph.architecture.shape import Shape
 
+BERT_VOCABULARY = 30_522
+"""The released English one, uncased."""
+BERT_POSITIONS = 512
 GPT2_VOCABULARY = 50_257
 LLAMA3_VOCABULARY = 128_256
-
 
 Sizes = tuple[str, dict[str, int]]
 """An architecture and its sizes but for the sequence, which may be chosen."""
 
 
-def shape_names() -> tuple[str, ...]:
-    """The models that formulas give."""
-    return tuple(_sizes())
+def shape_names(architecture: str | None = None) -> tuple[str, ...]:
+    """The models that formulas give; those of one architecture where it is said."""
+    return tuple(
+        name for name, (each, _) in _sizes().items() if architecture is None or each == architecture
+    )
+
+
+def find_sizes(name: str) -> dict[str, int]:
+    """The sizes of a model that formulas give, but for the sequence."""
+    return _sizes()[name][1]
 
 
 def find_shape(name: str, sequence: int | None) -> Shape | None:
@@ -35,8 +45,8 @@ def _sizes() -> dict[str, Sizes]:
 
 
 def _gpt() -> dict[str, Sizes]:
-    # Layers, width, heads, positions: Radford et al. (2019), table 2; Brown et al. (2020), table
-    # 2.1; Narayanan et al. (2021), table 1, with the vocabulary padded as there.
+    # Radford et al. (2019), table 2, with the heads of the released checkpoints; Brown et al.
+    # (2020), table 2.1; Narayanan et al. (2021), table 1, with the vocabulary padded as there.
     sizes = {
         "gpt2": (12, 768, 12, 1024, GPT2_VOCABULARY),
         "gpt2-medium": (24, 1024, 16, 1024, GPT2_VOCABULARY),
@@ -66,8 +76,9 @@ def _llama() -> dict[str, Sizes]:
 
 
 def _bert() -> dict[str, Sizes]:
-    # Layers, width, heads: Turc et al. (2019), Devlin et al. (2019), section 3, and the pipeline
-    # papers (DAPPLE, Fan et al. 2021; Chimera, Li and Hoefler 2021).
+    # Small: Turc et al. (2019); base and large: Devlin et al. (2019), section 3; 36 and
+    # 48 layers of BERT-Large's width: the pipeline papers (DAPPLE, Fan et al. 2021; Chimera, Li and
+    # Hoefler 2021).
     sizes = {
         "bert-small": (4, 512, 8),
         "bert-base": (12, 768, 12),
@@ -75,8 +86,9 @@ def _bert() -> dict[str, Sizes]:
         "bert-36": (36, 1024, 16),
         "bert-48": (48, 1024, 16),
     }
-    names = ("layers", "hidden", "heads")
-    return {name: _shape("bert", names, each) for name, each in sizes.items()}
+    names = ("layers", "hidden", "heads", "positions", "vocabulary")
+    text = (BERT_POSITIONS, BERT_VOCABULARY)
+    return {name: _shape("bert", names, (*each, *text)) for name, each in sizes.items()}
 
 
 def _shape(architecture: str, names: tuple[str, ...], sizes: tuple[int, ...]) -> Sizes:

@@ -1,5 +1,6 @@
-"""The zoo's language models: classes of `transformers`, with every number of their configs here.
+"""The zoo's language models: classes of `transformers`, with every number of their configs.
 
+Sizes are those of `meshwright.zoo.shape`; here is what they do not say, and the whole of FNet.
 Nothing is downloaded. Samples have no padding, so no attention mask is given: causal models mask
 inside the attention kernel, the others look at every token. Dropout is on as published; on a CPU
 trace, dropout on attention weights (BERT, GPT) keeps torch from its fused attention kernel.
@@ -15,6 +16,14 @@ import torch
 
 from meshwright.capture.zoo.workload import Inputs, Recipe
 from meshwright.errors import InputError
+from meshwright.zoo.shape import (
+    BERT_POSITIONS,
+    BERT_VOCABULARY,
+    GPT2_VOCABULARY,
+    find_sizes,
+    shape_names,
+)
+from meshwright.zoo.table import find_model
 
 Config = Mapping[str, Any]
 
@@ -84,15 +93,21 @@ MIXTRAL = Family(
 )
 
 
-def bert_config(layers: int, width: int, heads: int) -> dict[str, Any]:
-    """Devlin et al. (2019), section 3: perceptrons of 4 x width; A.2: dropout 0.1."""
+def bert_config(
+    layers: int,
+    hidden: int,
+    heads: int,
+    positions: int = BERT_POSITIONS,
+    vocabulary: int = BERT_VOCABULARY,
+) -> dict[str, Any]:
+    """Devlin et al. (2019), section 3: perceptrons of 4 x hidden; A.2: dropout 0.1."""
     return {
-        "vocab_size": 30_522,  # the released English vocabulary, uncased
-        "hidden_size": width,
+        "vocab_size": vocabulary,
+        "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "intermediate_size": 4 * width,
-        "max_position_embeddings": 512,
+        "intermediate_size": 4 * hidden,
+        "max_position_embeddings": positions,
         "type_vocab_size": 2,
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
@@ -113,12 +128,14 @@ def fnet_config() -> dict[str, Any]:
     }
 
 
-def gpt_config(layers: int, width: int, heads: int, positions: int) -> dict[str, Any]:
-    """Radford et al. (2019), table 2, with the heads of the released checkpoints."""
+def gpt_config(
+    layers: int, hidden: int, heads: int, positions: int, vocabulary: int = GPT2_VOCABULARY
+) -> dict[str, Any]:
+    """Perceptrons of 4 x hidden and dropout 0.1 are what transformers gives unasked."""
     return {
-        "vocab_size": 50_257,
+        "vocab_size": vocabulary,
         "n_positions": positions,
-        "n_embd": width,
+        "n_embd": hidden,
         "n_layer": layers,
         "n_head": heads,
         "use_cache": False,
@@ -126,75 +143,68 @@ def gpt_config(layers: int, width: int, heads: int, positions: int) -> dict[str,
 
 
 def llama_config(
-    layers: int, width: int, heads: int, groups: int, inner: int, vocabulary: int, positions: int
+    layers: int,
+    hidden: int,
+    heads: int,
+    key_heads: int,
+    intermediate: int,
+    vocabulary: int,
+    positions: int,
 ) -> dict[str, Any]:
-    """`groups`: heads of keys and values (Ainslie et al. 2023)."""
+    """`key_heads`: of keys and of values (Ainslie et al. 2023)."""
     return {
         "vocab_size": vocabulary,
-        "hidden_size": width,
+        "hidden_size": hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": groups,
-        "intermediate_size": inner,
+        "num_key_value_heads": key_heads,
+        "intermediate_size": intermediate,
         "max_position_embeddings": positions,
         "tie_word_embeddings": False,
         "use_cache": False,
     }
 
 
-def mixtral_config() -> dict[str, Any]:
-    """Jiang et al. (2024), table 1: eight experts, two a token."""
-    config = llama_config(32, 4096, 32, 8, 14_336, 32_000, 32_768)
+def mixtral_config(
+    *, hidden: int, heads: int, experts: int, experts_per_token: int, **sizes: int
+) -> dict[str, Any]:
+    """Llama's layers (`sizes`: its others) with experts, each a perceptron."""
     return {
-        **config,
-        "head_dim": 128,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
+        **llama_config(hidden=hidden, heads=heads, **sizes),
+        "head_dim": hidden // heads,
+        "num_local_experts": experts,
+        "num_experts_per_tok": experts_per_token,
         "sliding_window": None,
     }
 
 
 def _bert_recipes() -> list[Recipe]:
-    # Layers, width, heads. Small: Turc et al. (2019); base and large: Devlin et al. (2019), section
-    # 3; 36 and 48 layers of BERT-Large's width: the pipeline papers (DAPPLE, Fan et al. 2021;
-    # Chimera, Li and Hoefler 2021).
-    shapes = {
-        "bert-small": (4, 512, 8),
-        "bert-base": (12, 768, 12),
-        "bert-large": (24, 1024, 16),
-        "bert-36": (36, 1024, 16),
-        "bert-48": (48, 1024, 16),
-    }
-    recipes = [_recipe(name, BERT, bert_config(*shape)) for name, shape in shapes.items()]
+    recipes = [_recipe(name, BERT, bert_config(**find_sizes(name))) for name in shape_names("bert")]
     return [*recipes, _recipe("fnet-base", FNET, fnet_config())]
 
 
 def _gpt_recipes() -> list[Recipe]:
-    # Radford et al. (2019), table 2; Brown et al. (2020), table 2.1.
-    shapes = {
-        "gpt2": (12, 768, 12, 1024),
-        "gpt2-medium": (24, 1024, 16, 1024),
-        "gpt2-large": (36, 1280, 20, 1024),
-        "gpt2-xl": (48, 1600, 25, 1024),
-        "gpt3-175b": (96, 12_288, 96, 2048),
-    }
-    return [_recipe(name, GPT, gpt_config(*shape)) for name, shape in shapes.items()]
+    names = [name for name in shape_names("gpt") if find_model(name).source != "formula"]
+    return [_recipe(name, GPT, gpt_config(**find_sizes(name))) for name in names]
 
 
 def _llama_recipes() -> list[Recipe]:
-    # Layers, width, heads, key-value heads, inner width, vocabulary, positions, base of the rotary
-    # positions: Touvron et al. (2023, "LLaMA"), table 2, and Grattafiori et al. (2024), table 3.
-    shapes = {
-        "llama-2-7b": ((32, 4096, 32, 32, 11_008, 32_000, 4096), 10_000.0),
-        "llama-3-8b": ((32, 4096, 32, 8, 14_336, 128_256, 8192), 500_000.0),
-        "llama-3-70b": ((80, 8192, 64, 8, 28_672, 128_256, 8192), 500_000.0),
-        "llama-3-405b": ((126, 16_384, 128, 8, 53_248, 128_256, 8192), 500_000.0),
+    # Positions and the base of their rotation: Touvron et al. (2023, "Llama 2"), table 1;
+    # Grattafiori et al. (2024), section 3.2, before the context was lengthened.
+    rotary = {
+        "llama-2-7b": (4096, 10_000.0),
+        "llama-3-8b": (8192, 500_000.0),
+        "llama-3-70b": (8192, 500_000.0),
+        "llama-3-405b": (8192, 500_000.0),
     }
-    recipes = [
-        _recipe(name, LLAMA, {**llama_config(*shape), **_rotary(theta)})
-        for name, (shape, theta) in shapes.items()
-    ]
-    return [*recipes, _recipe("mixtral-8x7b", MIXTRAL, {**mixtral_config(), **_rotary(1e6)})]
+    recipes = []
+    for name in shape_names("llama"):
+        positions, theta = rotary[name]
+        config = llama_config(**find_sizes(name), positions=positions)
+        recipes.append(_recipe(name, LLAMA, {**config, **_rotary(theta)}))
+    # Jiang et al. (2024), table 1, and the released config's base.
+    mixtral = mixtral_config(**find_sizes("mixtral-8x7b"), positions=32_768)
+    return [*recipes, _recipe("mixtral-8x7b", MIXTRAL, {**mixtral, **_rotary(1e6)})]
 
 
 def _rotary(theta: float) -> dict[str, Any]:

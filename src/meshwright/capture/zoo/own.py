@@ -15,6 +15,7 @@ from meshwright.capture.zoo.swin import Swin, SwinBackbone
 from meshwright.capture.zoo.upernet import ADE20K_CLASSES, SwinUPerNet
 from meshwright.capture.zoo.vit import VisionTransformer
 from meshwright.capture.zoo.workload import Inputs, Recipe
+from meshwright.zoo.shape import find_sizes
 
 IMAGENET_CLASSES = 1000
 CIFAR_CLASSES = 10
@@ -66,13 +67,18 @@ def _dense() -> list[Recipe]:
 def _transformers() -> list[Recipe]:
     return [
         _classifier("swin-l", lambda: Swin(SwinBackbone()), 224),
-        _classifier("vit-l", VisionTransformer, 224),
+        _classifier("vit-l", partial(_vision_transformer, "vit-l"), 224),
         Recipe(
             name="transformer",
             make=partial(Seq2SeqTransformer, positions=TRANSLATION_POSITIONS),
             inputs=_sentences,
         ),
     ]
+
+
+def _vision_transformer(name: str) -> VisionTransformer:
+    sizes = find_sizes(name)
+    return VisionTransformer(layers=sizes["layers"], width=sizes["hidden"], heads=sizes["heads"])
 
 
 def _classifier(

@@ -30,15 +30,15 @@ class EncoderLayer(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """The defaults are ViT-L/16 (table 1) on pictures of 224 pixels, dropout 0.1 (table 3)."""
+    """Patches of 16 on pictures of 224 pixels unless said, dropout 0.1 (table 3)."""
 
     def __init__(
         self,
         *,
-        layers: int = 24,
-        width: int = 1024,
-        heads: int = 16,
-        inner: int = 4096,
+        layers: int,
+        width: int,
+        heads: int,
+        inner: int | None = None,
         patch: int = 16,
         side: int = 224,
         classes: int = 1000,
@@ -46,6 +46,7 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         tokens = (side // patch) ** 2 + 1
+        inner = inner or 4 * width  # in every model of table 1
         self.patches = nn.Conv2d(3, width, patch, stride=patch)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, tokens, width))

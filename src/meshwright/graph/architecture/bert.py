@@ -12,7 +12,6 @@ from meshwright.graph.architecture.op import (
     activation,
     add,
     add_broadcast,
-    attention,
     cross_entropy,
     dropout,
     embedding,
@@ -20,6 +19,7 @@ from meshwright.graph.architecture.op import (
     select_first,
 )
 from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import INT64, TYPES, Value
@@ -127,27 +127,16 @@ def _embed(model: _Bert, words: Value) -> Value:
 
 def _layer(model: _Bert, name: str, x: Value) -> Value:
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
-    y = _attention(model, f"{name}.attention.self", x)
+    y = separate_attention(
+        tape, f"{name}.attention.self", "dropout_", x,
+        hidden=hidden, heads=model.heads, sequence=model.sequence,
+    )  # fmt: skip
     x = _add_norm(model, f"{name}.attention.output", y, hidden, x)
     y = Linear(tape, f"{name}.intermediate.dense", hidden, wide).biased(
         x, *tape.pair(f"{name}.intermediate.dense", hidden * wide, wide)
     )
     y = activation(tape, f"{name}.intermediate.intermediate_act_fn", "gelu", y)
     return _add_norm(model, f"{name}.output", y, wide, x)
-
-
-def _attention(model: _Bert, name: str, x: Value) -> Value:
-    tape, hidden = model.tape, model.hidden
-    parts = []
-    for part in ("query", "key", "value"):
-        weights = tape.pair(f"{name}.{part}", hidden * hidden, hidden)
-        y = Linear(tape, f"{name}.{part}", hidden, hidden).biased(x, *weights)
-        parts.append(tape.view(tape.view(y)))
-    y = attention(
-        tape, name, "dropout_", *parts,
-        heads=model.heads, width=hidden // model.heads, sequence=model.sequence, steps=(hidden,),
-    )  # fmt: skip
-    return tape.view(tape.view(y))
 
 
 def _add_norm(model: _Bert, name: str, y: Value, wide: int, x: Value) -> Value:

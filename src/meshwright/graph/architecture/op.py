@@ -47,7 +47,7 @@ def sum_inner(tape: Tape, value: Value, rows: int) -> Value:
 
 
 class Linear:
-    """x W + b on rows of tokens, of which autograd knows three forms."""
+    """x W + b on rows of tokens, in the two forms that PyTorch has: with a bias and without."""
 
     def __init__(self, tape: Tape, module: str, inputs: int, outputs: int) -> None:
         self.tape, self.module, self.inputs, self.outputs = tape, module, inputs, outputs
@@ -55,13 +55,13 @@ class Linear:
     def _product(
         self, name: str, reads: tuple[Value, ...], rows: int, columns: int, depth: int
     ) -> Value:
-        kind = reads[0].type
-        aligned = alignment(kind.size, self.inputs, self.outputs)
+        number_type = reads[0].type
+        aligned = alignment(number_type.size, self.inputs, self.outputs)
         (made,) = self.tape.run(
             self.module,
             name,
             reads,
-            [(rows * columns, kind)],
+            [(rows * columns, number_type)],
             flops=2 * rows * columns * depth,
             product=Product(rows, columns, depth, 1, aligned),
         )
@@ -216,11 +216,11 @@ def times(tape: Tape, module: str, one: Value, other: Value) -> Value:
     return tape.record(made, (one, other), backward)
 
 
-def cast(tape: Tape, module: str, x: Value, kind: Type) -> Value:
+def cast(tape: Tape, module: str, x: Value, number_type: Type) -> Value:
     """To numbers of another type, where it is another."""
-    if x.type == kind:
+    if x.type == number_type:
         return x
-    (made,) = tape.run(module, "_to_copy", (x,), [(x.elements, kind)])
+    (made,) = tape.run(module, "_to_copy", (x,), [(x.elements, number_type)])
     return tape.record(
         made,
         (x,),
@@ -257,6 +257,8 @@ def attention(
     steps: tuple[int, ...],
 ) -> Value:
     """Fused attention; rows of the three lie `steps` numbers apart.
+
+    `kind` says what it does besides, before the op's own word: "", "causal_", "dropout_" or both.
 
     Forward has two products, backward five: the scores once more, and two for each of the two.
     """

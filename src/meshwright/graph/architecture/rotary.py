@@ -38,8 +38,8 @@ def make_rotary(tape: Tape, sequence: int, width: int) -> Rotary:
     for name in ("cos", "sin"):
         (wave,) = tape.run_plain(MODULE, name, (angles,), size)
         waves += tape.run_plain(MODULE, "mul", (wave,), size)
-    if tape.kind != FP32:
-        short = [(2 * sequence * half, tape.kind)]
+    if tape.weight_type != FP32:
+        short = [(2 * sequence * half, tape.weight_type)]
         waves = [tape.run_plain(MODULE, "_to_copy", (wave,), short)[0] for wave in waves]
     return Rotary(waves[0], waves[1], width)
 

@@ -35,12 +35,12 @@ def build_step(name: str, batch: float, layers: int, record: Callable[[int, int]
     columns = _Step(small, large).columns()
     if layers > recorded:
         columns = stretch(columns, small, layers)
-    names = number_names(columns.pop("names"), columns["module"])
+    names = _number_names(columns.pop("names"), columns["module"])
     graph = Graph(name=name, batch=size, op_names=names, **columns)
     return graph if size == batch else graph.at_batch(batch)
 
 
-def number_names(names: Sequence[str], modules: Sequence[str]) -> tuple[str, ...]:
+def _number_names(names: Sequence[str], modules: Sequence[str]) -> tuple[str, ...]:
     """Numbers names that occur again, as PyTorch's traces do, and puts the module before."""
     counts = dict.fromkeys(NUMBERED, 1)
     found = []

@@ -28,16 +28,17 @@ STEP_BYTES = 4
 class Tape:
     """What has been recorded so far."""
 
-    def __init__(self, kind: Type) -> None:
-        self.kind = kind
-        """Of weights."""
+    def __init__(self, weight_type: Type) -> None:
+        self.weight_type = weight_type
         self.kernels: list[Kernel] = []
         self.storages: list[Storage] = []
         self.weights: list[Weight] = []
         self.made_gradients: list[int] = []
         """The storage of each weight's gradient, as backward makes it."""
         self.buffers: list[int] = []
+        """What modules hold and never update, ..."""
         self.inputs: list[int] = []
+        """... and what is fed into the step: storages."""
         self._nodes: list[Node] = []
         self._phase = Phase.FORWARD
         self._current = -1
@@ -56,8 +57,8 @@ class Tape:
 
     def weight(self, module: str, elements: int) -> Value:
         """A parameter; weights are updated in the order in which they are made."""
-        size = elements * self.kind.size
-        made = Value(self._hold(size), elements, self.kind, needs_gradient=True)
+        size = elements * self.weight_type.size
+        made = Value(self._hold(size), elements, self.weight_type, needs_gradient=True)
         self.weights.append(Weight(made, module))
         return made
 
@@ -74,15 +75,15 @@ class Tape:
         """A weight and a bias."""
         return self.weight(module, elements), self.weight(module, biases)
 
-    def buffer(self, elements: int, kind: Type) -> Value:
+    def buffer(self, elements: int, number_type: Type) -> Value:
         """What a module holds and never updates."""
-        made = Value(self._hold(elements * kind.size), elements, kind)
+        made = Value(self._hold(elements * number_type.size), elements, number_type)
         self.buffers.append(made.storage)
         return made
 
-    def input(self, elements: int, kind: Type) -> Value:
+    def input(self, elements: int, number_type: Type) -> Value:
         """What is fed into the step."""
-        made = Value(self._hold(elements * kind.size), elements, kind)
+        made = Value(self._hold(elements * number_type.size), elements, number_type)
         self.inputs.append(made.storage)
         return made
 
@@ -289,7 +290,9 @@ class Tape:
         for weight in self.weights:
             if weight.original is not None:
                 gradients = [self._gradients[id(each)] for each in (weight.value, weight.original)]
-                (total,) = self.run("", "add", gradients, [(weight.value.elements, self.kind)])
+                (total,) = self.run(
+                    "", "add", gradients, [(weight.value.elements, self.weight_type)]
+                )
                 self._gradients[id(weight.value)] = total
                 self._gradients[id(weight.original)] = total
 
@@ -323,7 +326,7 @@ class Tape:
 
 def _precision(reads: Sequence[Value], makes: Sequence[tuple[int, Type]]) -> str:
     """Of what is computed: the first floating-point input, else output."""
-    for each in (*(value.type for value in reads), *(kind for _, kind in makes)):
+    for each in (*(value.type for value in reads), *(made for _, made in makes)):
         if each.precision:
             return each.precision
     return "fp32"

@@ -16,7 +16,6 @@ from meshwright.graph.architecture.op import (
     activation,
     add,
     add_broadcast,
-    attention,
     cross_entropy,
     dropout,
     layer_norm,
@@ -24,6 +23,7 @@ from meshwright.graph.architecture.op import (
     sum_rows,
 )
 from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import INT64, TYPES, Product, Value
@@ -115,20 +115,20 @@ def _cut(model: _Vit) -> Value:
     tape, hidden = model.tape, model.hidden
     depth = CHANNELS * model.patch**2
     weight, bias = tape.pair("patches", hidden * depth, hidden)
-    pictures = tape.input(model.samples * CHANNELS * model.side**2, tape.kind)
+    pictures = tape.input(model.samples * CHANNELS * model.side**2, tape.weight_type)
     rows = model.samples * model.patches
-    size = tape.kind.size
+    size = tape.weight_type.size
     aligned = math.gcd(WIDEST, math.gcd(CHANNELS, hidden) * size)
     work: dict[str, Any] = {
         "flops": 2 * rows * hidden * depth,
         "product": Product(rows, hidden, depth, 1, aligned),
         # Tensor cores want channels side by side: pictures, weights and result are laid out anew.
         "workspace": pictures.bytes + weight.bytes + rows * hidden * size,
-        "precision": "tf32" if size > 2 else tape.kind.precision,
+        "precision": "tf32" if size > 2 else tape.weight_type.precision,
     }
     made_bytes = rows * hidden * size
     (made,) = tape.run(
-        "patches", "convolution", (pictures, weight, bias), [(rows * hidden, tape.kind)],
+        "patches", "convolution", (pictures, weight, bias), [(rows * hidden, tape.weight_type)],
         kind="biased_convolution",
         moved=pictures.bytes + weight.bytes + bias.bytes + made_bytes,
         written=2 * made_bytes,  # the bias is added by a kernel of its own
@@ -138,7 +138,7 @@ def _cut(model: _Vit) -> Value:
     def backward(gradient: Value) -> list[Value]:
         return tape.run(
             "", "convolution_backward", (gradient, pictures),
-            [(weight.elements, tape.kind), (hidden, tape.kind)],
+            [(weight.elements, tape.weight_type), (hidden, tape.weight_type)],
             kind="biased_convolution_backward",
             moved=2 * gradient.bytes + pictures.bytes,
             **work,
@@ -189,15 +189,8 @@ def _layer(model: _Vit, name: str, x: Value) -> Value:
 
 def _attention(model: _Vit, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
-    parts = []
-    for part in ("query", "key", "value"):
-        weights = tape.pair(f"{name}.{part}", hidden * hidden, hidden)
-        y = Linear(tape, f"{name}.{part}", hidden, hidden).biased(x, *weights)
-        parts.append(tape.view(tape.view(y)))
-    y = attention(
-        tape, name, "", *parts,
-        heads=model.heads, width=hidden // model.heads, sequence=model.tokens, steps=(hidden,),
-    )  # fmt: skip
-    y = tape.view(tape.view(y))
+    y = separate_attention(
+        tape, name, "", x, hidden=hidden, heads=model.heads, sequence=model.tokens
+    )
     weights = tape.pair(f"{name}.output", hidden * hidden, hidden)
     return Linear(tape, f"{name}.output", hidden, hidden).biased(y, *weights)

@@ -149,12 +149,12 @@ def _place_updates(graph: Graph, layer: Ints) -> Ints:
 def _update_layer(graph: Graph, layer: Ints, op: int, owner: dict[int, int]) -> int:
     """With the gradient; with the weights where gradients of several layers are added up.
 
-    What reads the new weights of another update refreshes a copy of them.
+    They are, too, where the sum of the gradients of copies is an op of the update's own.
     """
     sources = graph.predecessors[op]
     places = np.unique(layer[sources])
-    refreshes = bool(np.any(graph.phase[sources] == Phase.UPDATE))
-    if len(places) == 1 and not refreshes:
+    reads_sum = bool(np.any(graph.phase[sources] == Phase.UPDATE))
+    if len(places) == 1 and not reads_sum:
         return int(places[0])
     return owner.get(int(graph.group[op]), int(layer.max()))
 
@@ -163,7 +163,7 @@ def _checked(graph: Graph, layer: Ints) -> Chain:
     tensor, reader = graph.use_tensor, graph.use_op
     source = graph.tensor_source[tensor]
     start, end = layer[source], layer[reader]
-    # weights travel between copies, and gradients to their update, outside the chain
+    # gradients travel to their update, also to that of a copy, outside the chain
     is_weight = graph.tensor_partial[tensor] | (graph.phase[source] == Phase.UPDATE)
     is_weight |= graph.phase[reader] == Phase.UPDATE
     forward = graph.phase[source] == Phase.FORWARD

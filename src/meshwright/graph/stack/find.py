@@ -37,7 +37,9 @@ def find_layers(graph: Graph) -> Stack:
             continue
         parts = [excerpt(graph, chain, layer) for layer in range(chain.num_layers)]
         if _repeats(graph, parts[_inner_layers(chain, numbering)]):
-            return _make_stack(graph, chain, parts, _number_kinds(graph, chain, parts))
+            stack = _make_stack(graph, chain, parts, _number_kinds(graph, chain, parts))
+            _check_groups(stack)
+            return stack
     raise refusal or InputError(
         f"graph {graph.name}: must have repeated layers, found no two alike among its "
         f"{graph.num_ops} ops"
@@ -97,8 +99,29 @@ def _make_stack(graph: Graph, chain: Chain, parts: list[Excerpt], numbers: list[
         boundary_bytes=tuple(passed[:-1].tolist()),
         side_bytes=float(side.sum()),
         fixed_side_bytes=float((graph.fixed_tensor_bytes * chain.is_side).sum()),
-        tied_bytes=fsum(tied_bytes(graph, update) for update in parts[-1].tied),
+        tied_bytes=fsum(tied_bytes(graph, update) for update in parts[-1].tied)
+        + float(graph.tensor_bytes[parts[0].copied_gradients].sum()),
     )
+
+
+def _check_groups(stack: Stack) -> None:
+    """Layers may run on different devices, so ops that must share one are in one layer; weights
+    that the first and the last layer share are copies."""
+    graph, layer = stack.graph, stack.layer_of_op
+    members = np.flatnonzero(graph.group >= 0)
+    groups, place = np.unique(graph.group[members], return_inverse=True)
+    first = np.full(len(groups), stack.num_layers)
+    last = np.full(len(groups), -1)
+    np.minimum.at(first, place, layer[members])
+    np.maximum.at(last, place, layer[members])
+    is_tie = (first == 0) & (last == stack.num_layers - 1) & (stack.tied_bytes > 0)
+    bad = np.flatnonzero((first != last) & ~is_tie)
+    if len(bad):
+        number = bad[0]
+        raise InputError(
+            f"graph {graph.name}: ops of one group must be in one layer, group {groups[number]} is "
+            f"in layers {first[number]} and {last[number]}"
+        )
 
 
 def _name(layers: list[int], num_layers: int, number: int) -> str:

@@ -51,6 +51,7 @@ def find_roles(layer: Template, flow: Flow) -> Roles:
         gradients = graph.inputs[op]
         if is_cut[gradients].any():
             role[op] = Role.EXPERT if experts[gradients].any() else Role.INNER
+            is_cut[graph.outputs[op]] = True  # a sum of the gradients of copies
     rows = _made(graph, flow.rows)
     grows = graph.tensor_bytes > graph.fixed_tensor_bytes
     return Roles(

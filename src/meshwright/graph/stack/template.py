@@ -1,6 +1,6 @@
 """Cuts one layer out of a graph as a graph of its own, and tells whether two are alike."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ class Excerpt:
     """Updates in other layers of weights that this one has a copy of, ..."""
     tied_gradients: Ints
     """... and the tensor that each gets from here."""
+    copied: Ints
+    """Updates of this layer that read a sum with the gradient of a copy elsewhere, ..."""
+    copied_gradients: Ints
+    """... and the tensor that this layer gives to each sum."""
 
 
 def excerpt(graph: Graph, chain: Chain, layer: int) -> Excerpt:
@@ -50,13 +54,40 @@ def excerpt(graph: Graph, chain: Chain, layer: int) -> Excerpt:
     # numbers of tensors tell nothing here: side inputs stand before or after a layer's input
     comes = 2 * graph.phase[graph.tensor_source[entering]] + chain.is_side[entering]
     tied_gradients, tied = _tied_updates(graph, inside)
+    copied_gradients, copied = _copied_updates(graph, inside)
     return Excerpt(
         ops=np.flatnonzero(inside).astype(np.int32),
         entering=entering[np.argsort(comes, kind="stable")].astype(np.int32),
         own=np.flatnonzero(inside[graph.tensor_source]).astype(np.int32),
         tied=tied,
         tied_gradients=tied_gradients,
+        copied=copied,
+        copied_gradients=copied_gradients,
     )
+
+
+def _sums_elsewhere(graph: Graph, inside: Bools) -> Iterator[tuple[int, Ints]]:
+    """Gradients of weights that other layers read, and the updates that they end in."""
+    gradients = np.flatnonzero(graph.tensor_partial & inside[graph.tensor_source])
+    for tensor in gradients.tolist():
+        for reader in graph.readers[tensor].tolist():
+            if inside[reader]:
+                continue
+            # in a captured step a sum of both gradients stands between
+            after = graph.successors[reader]
+            ends = after if len(after) else np.array([reader], dtype=np.int32)
+            yield tensor, ends[graph.phase[ends] == Phase.UPDATE]
+
+
+def _copied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
+    """Gradients whose sum with a copy's is made elsewhere, and this layer's updates with it."""
+    found = {
+        int(update): tensor
+        for tensor, updates in _sums_elsewhere(graph, inside)
+        for update in updates[inside[updates]]
+    }
+    tensors, own = list(found.values()), list(found)
+    return np.array(tensors, dtype=np.int32), np.array(own, dtype=np.int32)
 
 
 def _tied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
@@ -66,18 +97,12 @@ def _tied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
     to update it, as Megatron-LM does where the head and the embedding are on different devices.
     """
     found: dict[int, int] = {}
-    gradients = np.flatnonzero(graph.tensor_partial & inside[graph.tensor_source])
-    for tensor in gradients.tolist():
-        for reader in graph.readers[tensor].tolist():
-            if inside[reader]:
-                continue
-            # in a captured step a sum of both gradients stands between
-            sums = graph.phase[reader] == Phase.BACKWARD
-            for last in graph.successors[reader].tolist() if sums else [reader]:
-                if graph.phase[last] == Phase.UPDATE and not inside[last]:
-                    found.setdefault(last, tensor)
-    tensors, updates = list(found.values()), list(found)
-    return np.array(tensors, dtype=np.int32), np.array(updates, dtype=np.int32)
+    for tensor, updates in _sums_elsewhere(graph, inside):
+        if not inside[updates].any():
+            for update in updates.tolist():
+                found.setdefault(update, tensor)
+    tensors, elsewhere = list(found.values()), list(found)
+    return np.array(tensors, dtype=np.int32), np.array(elsewhere, dtype=np.int32)
 
 
 def key_of(graph: Graph, chain: Chain, part: Excerpt) -> Hashable:
@@ -221,7 +246,9 @@ def _with_tied(
 ) -> tuple[Ints, Ints]:
     """Copies are updated with the layer's own part of the gradient, which is as large as all."""
     known = set(zip(use_tensor.tolist(), use_op.tolist(), strict=True))
-    tied = zip(number[part.tied_gradients].tolist(), place[part.tied].tolist(), strict=True)
+    gradients = np.concatenate((part.tied_gradients, part.copied_gradients))
+    updates = np.concatenate((part.tied, part.copied))
+    tied = zip(number[gradients].tolist(), place[updates].tolist(), strict=True)
     more = [each for each in tied if each not in known]
     tensors, ops = [tensor for tensor, _ in more], [op for _, op in more]
     return (
