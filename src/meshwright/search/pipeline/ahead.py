@@ -5,14 +5,10 @@ depends on nothing but the task, so who runs it, and when, changes no answer. Th
 waits for others to start, and does itself what they fail to do. Knows nothing about the search.
 """
 
-import os
 import pickle
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from io import BytesIO
 from threading import Condition, Thread
 from time import perf_counter
 
@@ -20,7 +16,15 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.search.pipeline.attempt import Attempt, Task, attempt
 from meshwright.search.pipeline.candidate import Key
-from meshwright.search.pipeline.order import VERSION, Job, Order, send
+from meshwright.search.pipeline.order import Job, Order
+from meshwright.search.worker import (
+    VERSION,
+    can_start_workers,
+    pack,
+    send,
+    start_worker,
+    usable_cores,
+)
 
 _MAX_WORKERS = 7
 """Each holds a copy of the graph."""
@@ -56,7 +60,7 @@ class Ahead:
     ) -> None:
         """`num_workers`: processes beside this one; None: one for each other core."""
         self._graph, self._cluster, self.sharing = graph, cluster, sharing
-        wanted = min(_usable_cores() - 1, _MAX_WORKERS) if num_workers is None else num_workers
+        wanted = min(usable_cores() - 1, _MAX_WORKERS) if num_workers is None else num_workers
         self._num_workers = wanted if until - perf_counter() >= _WORTH_SECONDS else 0
         self._starts_at, self._until = perf_counter() + idle_seconds, until
         self._last: Task | None = None
@@ -89,7 +93,7 @@ class Ahead:
         if self._num_workers == 0 or self._last is None or now < self._starts_at:
             return
         number, self._num_workers = self._num_workers, 0
-        if now > self._until - _WORTH_SECONDS or not _is_python(sys.executable):
+        if now > self._until - _WORTH_SECONDS or not can_start_workers():
             return
         job = Job(
             graph=self._graph,
@@ -97,11 +101,10 @@ class Ahead:
             sharing=self.sharing,
             rehearsal=Order.of(self._last),
         )
-        message = BytesIO()
-        send(message, job)
+        message = pack(job)
         with suppress(OSError):  # where no process can be started, this one works alone
             for _ in range(number):
-                self.workers.append(Worker(message.getvalue(), self._board))
+                self.workers.append(Worker(message, self._board))
 
     def attempt(self, tasks: Sequence[Task], is_over: Callable[[], bool]) -> Attempt | None:
         """What comes of the first task; the others are those that may follow, in their order.
@@ -213,12 +216,7 @@ class Worker:
     """A process, and the thread that talks to it."""
 
     def __init__(self, job: bytes, board: _Board) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "meshwright.search.pipeline.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        self.process = start_worker("meshwright.search.pipeline.worker")
         self.is_ready = False
         self.num_done = 0
         self._board = board
@@ -267,14 +265,3 @@ class Worker:
                 found = pickle.load(answers)
                 self.num_done += 1
                 self._board.give_back(tasks.popleft(), found)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _is_python(path: str) -> bool:
-    # What embeds Python may be no interpreter itself.
-    return os.path.basename(path or "").startswith("python")

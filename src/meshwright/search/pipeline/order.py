@@ -1,10 +1,6 @@
 """What a search and its workers say to each other, as pickles: both run the same code."""
 
-import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import IO, Any
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
@@ -12,9 +8,6 @@ from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import Ints
 from meshwright.search.pipeline.attempt import Task
 from meshwright.search.pipeline.candidate import Candidate, Cut, Homes
-
-VERSION = __file__
-"""What a worker says when it is ready: one of another installation might simulate otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,22 +50,3 @@ class Job:
     sharing: str
     rehearsal: Order
     """Simulated before the worker is ready: what is loaded on first use takes a second."""
-
-
-class _Pickler(pickle.Pickler):
-    """Clusters hold read-only views of dicts, which pickles know nothing of."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, MappingProxyType):
-            return _read_only, (dict(value),)
-        return NotImplemented
-
-
-def _read_only(values: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return MappingProxyType(values)
-
-
-def send(target: IO[bytes], message: object) -> None:
-    """Write a message that `pickle.load` reads."""
-    _Pickler(target, pickle.HIGHEST_PROTOCOL).dump(message)
-    target.flush()
