@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
@@ -12,13 +12,17 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
+from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
 from meshwright.search.baseline import data, data_proportional, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
 from meshwright.search.consecutive import consecutive
+from meshwright.search.engine import Engine
 from meshwright.search.heft import heft
+from meshwright.search.hybrid.hybrid import hybrid
+from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import refuse
 from meshwright.search.mcmc import mcmc
@@ -58,6 +62,7 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "heft": heft,
         "consecutive": consecutive,
         "pipedream": pipedream,
+        "hybrid": hybrid,
         "pipeline": pipeline,
         "placement": placement,
         "mcmc": mcmc,
@@ -73,12 +78,29 @@ _PIPELINES = MappingProxyType(
 )
 """Those that can be told the numbers of microbatches."""
 
-_SHARES: Mapping[str, float] = MappingProxyType({"pipeline": 0.5})
+_SHARES: Mapping[str, float] = MappingProxyType({"hybrid": 0.5, "pipeline": 0.5})
 """Of what is left of the budget of `auto`, for searches that use all they are given; all where
 none is said."""
 
+_MAX_OPS = 10_000
+_MAX_INSTANCES = 200_000
+"""Of ops times devices. Beyond either, `auto` leaves a model of repeated layers to `hybrid`: the
+others go op by op, and on GPT-3 and 128 or 1,024 devices none finds a plan that fits, while
+`pipeline` takes 82 and 117 s of a budget of 10 (2026-11-15, 2 busy cores)."""
+
 METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
 """What `find_plan` knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """The searches that a method's name stands for."""
+
+    names: tuple[str, ...]
+    note: str = ""
+    """What was left out, and why."""
+    refusal: str | None = None
+    """Why no plan of any of them can fit."""
 
 
 def find_plan(
@@ -90,12 +112,54 @@ def find_plan(
     sharing: str = "fair",
     progress: Callable[[str], None] | None = None,
     microbatches: Sequence[int] = (),
+    scope: Scope | None = None,
+    engine: Engine | None = None,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
-    `microbatches`: the numbers that pipelines may use; none: whatever is best. The budget does not
-    count the compilation of kernels, which happens once on a machine.
+    `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what
+    `hybrid` looks at, `engine`: what evaluates its candidates. The budget does not count the
+    compilation of kernels, which happens once on a machine.
     """
+    _check(graph, method, budget_seconds, microbatches, scope)
+    choice = _choose(method, graph, cluster)
+    _compile_kernels(choice.names)
+    started = perf_counter()
+    report = progress or (lambda _: None)
+    if choice.refusal is not None:
+        bound = plan_bound(make_instance(graph, cluster))
+        return refuse(method, choice.refusal, bound, started)
+    searches = {name: _find_method(name, microbatches, scope, engine) for name in choice.names}
+    if choice.note:
+        report(choice.note)
+    if len(searches) > 1:
+        until = started + budget_seconds
+        return _find_best(searches, graph, cluster, seed, until, sharing, report)
+    ((name, search),) = searches.items()
+    answer = search(graph, cluster, seed=seed, budget_seconds=budget_seconds, sharing=sharing)
+    report(_line(name, answer))
+    return answer if method != "auto" else _only_answer(name, answer, choice.note)
+
+
+def _only_answer(name: str, answer: Answer, note: str) -> Answer:
+    """Of `auto` where one method is all that it tries, with that method's own bound: one on all
+    plans takes a minute on 16,384 devices."""
+    counts = {key: each for key, each in answer.statistics.items() if not key.endswith("_seconds")}
+    return replace(
+        answer,
+        method="auto" if answer.plan is None else f"auto:{name}",
+        statistics={**counts, f"{name}_seconds": answer.step_seconds},
+        notes=(note,),
+    )
+
+
+def _check(
+    graph: Graph,
+    method: str,
+    budget_seconds: float,
+    microbatches: Sequence[int],
+    scope: Scope | None,
+) -> None:
     if method not in METHODS:
         raise InputError(f"method: must be one of {', '.join(METHODS)}, got {quoted(method)}")
     if not budget_seconds > 0:
@@ -105,46 +169,65 @@ def find_plan(
     for count in microbatches:
         if not 1 <= count <= 1_000_000:
             raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
-    _compile_kernels(method)
-    started = perf_counter()
-    report = progress or (lambda _: None)
+    if scope is not None and method not in ("hybrid", "auto"):
+        raise InputError(f"scope: the method must be hybrid or auto, got {quoted(method)}")
+
+
+def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
+    """All of them for `auto`, but for what cannot find anything."""
+    if method == "hybrid":
+        return _Choice(names=(method,))  # which knows best what would fit
     reason = memory_bound(graph, cluster)
+    if method != "auto":
+        return _Choice(names=(method,), refusal=reason)
+    names = tuple(name for name in _SEARCHES if name not in _NOT_IN_AUTO)
+    if not _has_layers(graph):
+        return _Choice(names=tuple(name for name in names if name != "hybrid"), refusal=reason)
     if reason is not None:
-        bound = plan_bound(make_instance(graph, cluster))
-        return refuse(method, reason, bound, started)
-    if method != "auto":
-        search = _find_method(method, microbatches)
-        answer = search(graph, cluster, seed=seed, budget_seconds=budget_seconds, sharing=sharing)
-        report(_line(method, answer))
-        return answer
-    searches = {name: _find_method(name, microbatches) for name in _named(method)}
-    until = started + budget_seconds
-    return _find_best(searches, graph, cluster, seed, until, sharing, report)
+        note = "the others hold every op whole, which does not fit"
+    elif graph.num_ops > _MAX_OPS:
+        note = f"{graph.num_ops} ops are too many for the others"
+    elif graph.num_ops * cluster.num_devices > _MAX_INSTANCES:
+        note = f"{graph.num_ops} ops on {cluster.num_devices} devices are too many for the others"
+    else:
+        return _Choice(names=names)
+    return _Choice(names=("hybrid",), note=f"only hybrid was tried: {note}")
 
 
-def _named(method: str) -> list[str]:
-    """The searches that a method's name stands for."""
-    if method != "auto":
-        return [method]
-    return [name for name in _SEARCHES if name not in _NOT_IN_AUTO]
+def _has_layers(graph: Graph) -> bool:
+    try:
+        find_layers(graph)
+    except InputError:
+        return False
+    return True
 
 
-def _find_method(name: str, microbatches: Sequence[int]) -> Method:
+def _find_method(
+    name: str, microbatches: Sequence[int], scope: Scope | None, engine: Engine | None
+) -> Method:
+    if name == "hybrid":
+        chosen = scope or Scope()
+        if microbatches:
+            chosen = replace(chosen, microbatches=tuple(microbatches))
+        return partial(hybrid, scope=chosen, engine=engine)
     if microbatches and name in _PIPELINES:
         return partial(_PIPELINES[name], microbatches=microbatches)
     return _SEARCHES[name]
 
 
-def _compile_kernels(method: str) -> None:
+def _compile_kernels(names: Sequence[str]) -> None:
     """Run the methods on a small step, so that compilation is not searching."""
     graph, cluster = small_step(), small_cluster()
-    methods = _named(method)
-    with announced_compilation(warm.__name__, *methods):
+    with announced_compilation(warm.__name__, *names):
         # What programs are lowered and simulated by first: the others are compiled beside it.
         place = [cluster.devices[0].name]
         simulate(graph, cluster, place_ops(graph.op_names, [0] * graph.num_ops, place))
-        for name in sorted(methods, key="placement".__eq__):  # which is compiled beside, last
-            _SEARCHES[name](graph, cluster, budget_seconds=0.01)
+        for name in names:
+            if name != "placement":
+                _SEARCHES[name](graph, cluster, budget_seconds=0.01)
+    if "placement" in names:
+        with announced_compilation():  # of what is left: the process beside compiles it last
+            _SEARCHES["placement"](graph, cluster, budget_seconds=0.01)
 
 
 def _find_best(
@@ -183,6 +266,11 @@ def _best_answer(
 ) -> Answer:
     """The fastest that fits, with the bound on all plans; else why the nearest does not fit."""
     statistics = {f"{name}_seconds": each.step_seconds for name, each in answers.items()}
+    of_hybrid = answers.get("hybrid")
+    if of_hybrid is not None and of_hybrid.bound_seconds <= 0:
+        of_hybrid = None  # the step was not for it
+    if of_hybrid is not None:
+        bound = min(bound, of_hybrid.bound_seconds)  # the other is of ops that are not divided
     if is_interrupted:
         statistics["interrupted"] = 1.0
     winner = min(answers, key=lambda name: answers[name].step_seconds)
@@ -191,6 +279,8 @@ def _best_answer(
         lacking = {name: _missing(each) for name, each in answers.items()}
         nearest = min(lacking, key=lambda name: lacking[name])
         binding = f"{answers[nearest].binding} (by the nearest method, {nearest})"
+        if of_hybrid is not None:  # of all plans its own need the least, so it knows what would do
+            nearest, binding = "hybrid", of_hybrid.binding
         return refuse("auto", binding, bound, started, statistics, answers[nearest].peak_bytes)
     return replace(
         best,

@@ -1,0 +1,162 @@
+"""Finds degrees, stages and devices together: tensor, context, expert, data and pipeline
+parallelism, ZeRO and recomputation, for models of repeated layers.
+
+Drafts come from dynamic programmes within frames (see `scope`, `frame`), ordered by an estimate;
+the simulator times the best of them on the actual links and decides. The drafts are the same
+whatever the machine; only when the budget ends does it matter how fast it is.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, RunnerUp
+from meshwright.plan.describe import describe_plan
+from meshwright.search.engine import Engine, Sequential, open_engine
+from meshwright.search.hybrid.bound import space_bound
+from meshwright.search.hybrid.draft import Draft
+from meshwright.search.hybrid.exhaust import exhaust
+from meshwright.search.hybrid.find import find_drafts
+from meshwright.search.hybrid.pool import Pool
+from meshwright.search.hybrid.scope import Scope
+from meshwright.search.hybrid.smallest import explain_lack
+from meshwright.search.hybrid.space import Space, make_space
+from meshwright.search.hybrid.trial import Scene, Trials
+from meshwright.search.judge import judge, refuse
+
+_DRAFT_SHARE = 0.5
+"""Of the budget, for drafts; the rest is the simulator's."""
+_SIMULATED = 16
+"""Drafts that fit, one of each family, after which no more are simulated ..."""
+_FEW_DEVICES, _SIMULATED_OF_FEW = 256, 48
+"""... and on no more than so many devices, where each takes a tenth of a second at the most."""
+_WAVE = 4
+"""Drafts that are simulated at once, whatever the number of workers, so that the answer does not
+depend on it."""
+_MARGIN = 1.03
+"""A draft whose estimate is so much above the best simulated step is not simulated, but for the
+first wave: people want to see what comes next. On even networks estimates are off by 0.2% ..."""
+_UNEVEN_MARGIN = 1.25
+"""... in the mean, on others by up to a quarter."""
+_SMALL_DEVICES, _SMALL_LAYERS = 16, 8
+"""Up to so many, every plan of the scope is looked at if ..."""
+_EXHAUSTED = 5_000
+"""... no more than so many of them have to be simulated."""
+_RUNNER_UPS = 5
+_SLOW_SECONDS = 0.25
+"""A simulation that takes longer is worth other processes."""
+
+
+def hybrid(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,  # noqa: ARG001 (nothing here is random)
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    microbatches: Sequence[int] = (),
+    scope: Scope | None = None,
+    engine: Engine | None = None,
+) -> Answer:
+    """The best plan of the scope that the search finds; see this module's docstring.
+
+    Without an engine, other cores are used where simulations take long.
+    """
+    started = perf_counter()
+    until = started + budget_seconds
+    chosen = scope or Scope(microbatches=tuple(microbatches))
+    try:
+        space = make_space(graph, cluster, chosen)
+    except InputError as error:
+        return refuse("hybrid", f"not for this search: {error}", 0.0, started)
+    pool = Pool(refuses_plain=space.refuses_plain)
+    scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
+    trials = Trials(scene, engine or Sequential())
+    is_whole = is_interrupted = False
+    with ExitStack() as stack:
+        try:
+            find_drafts(space, pool, started + _DRAFT_SHARE * budget_seconds)
+            _simulate(space, trials, pool.drafts(), until, stack if engine is None else None)
+            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, until)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            if not pool.kept:
+                raise
+            if not trials.num_fitting:  # a moment more, to have something
+                trials.run(pool.drafts()[:1])
+    bound = space_bound(space)
+    if not trials.num_fitting:
+        return refuse("hybrid", explain_lack(space), bound, started)
+    answer = _answer(space, trials, trials.best_seconds if is_whole else bound, started)
+    if is_interrupted:
+        answer = replace(answer, statistics={**answer.statistics, "interrupted": 1.0})
+    return answer
+
+
+def _is_small(space: Space) -> bool:
+    return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
+
+
+def _simulate(
+    space: Space, trials: Trials, drafts: Sequence[Draft], until: float, stack: ExitStack | None
+) -> None:
+    """From the best estimate on, one of a family first; then the family of the best."""
+    if not drafts:
+        return
+    first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
+    margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
+    most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
+    before = perf_counter()
+    trials.run(first[:1])
+    spent = perf_counter() - before
+    if stack is not None and spent > _SLOW_SECONDS:
+        trials.engine = stack.enter_context(open_engine("local"))
+    for start in range(1, len(first), _WAVE):
+        wave = [
+            draft
+            for draft in first[start : start + _WAVE]
+            if start == 1 or draft.estimate_seconds <= margin * trials.best_seconds
+        ]
+        if not wave or trials.num_fitting >= most:
+            break
+        room = int((until - perf_counter()) / spent * trials.engine.workers)
+        if room < 1 and trials.num_fitting:
+            break
+        trials.run(wave[: max(1, room)])
+    best = trials.ranked()[0][1]
+    if perf_counter() + spent < until:
+        trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+
+
+def _answer(space: Space, trials: Trials, bound: float, started: float) -> Answer:
+    ranked = trials.ranked()
+    verdict, draft = ranked[0]
+    planner = trials.scene.planner
+    statistics = {
+        "simulated": float(len(trials.verdicts)),
+        "estimate_seconds": draft.estimate_seconds,
+    }
+    answer = judge(
+        "hybrid",
+        space.stack.graph,
+        space.cluster,
+        planner.plan(draft),
+        bound,
+        started,
+        statistics,
+        trials.scene.sharing,
+        verdict,
+    )
+    others = {each.family: (verdict, each) for verdict, each in reversed(ranked) if verdict.fits}
+    others.pop(draft.family, None)
+    nearest = sorted(others.values(), key=lambda other: other[0].rank)[:_RUNNER_UPS]
+    plans = [(verdict, planner.plan(each)) for verdict, each in nearest]
+    runner_ups = tuple(
+        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
+        for verdict, plan in plans
+    )
+    return replace(answer, runner_ups=runner_ups)

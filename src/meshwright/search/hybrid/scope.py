@@ -1,0 +1,122 @@
+"""Which plans the hybrid search looks at: widths, ZeRO, recomputation, schedules, and frames.
+
+A frame is what all stages of a plan have in common. The devices, in an order that keeps neighbours
+near, are cut into `pods` equal runs; each holds a whole pipeline, the same in every pod, whose
+stages are runs of devices one after the other; a stage's replicas are those of all pods. One pod is
+Megatron-LM's order (replicas next to each other, stages far apart), as many pods as replicas its
+opposite, and in between replicas are near each other in a pod and far apart between pods.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from meshwright.cost.layer.team import Team, team_fits
+from meshwright.errors import InputError
+from meshwright.graph.stack.stack import Stack
+from meshwright.plan.part import Recompute, ScheduleKind
+
+MAX_TENSOR = 64
+MAX_CONTEXT = 64
+_SMALL = 16
+"""Clusters up to this size: every number of pods and devices a stage; else divisors only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What is searched; an empty tuple: every width that fits."""
+
+    tensor: tuple[int, ...] = ()
+    context: tuple[int, ...] = ()
+    expert: tuple[int, ...] = ()
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    recompute: tuple[Recompute, ...] = tuple(Recompute)
+    schedules: tuple[ScheduleKind, ...] = tuple(ScheduleKind)
+    microbatches: tuple[int, ...] = ()
+    pods: tuple[int, ...] = ()
+    mixed: bool = True
+    """Whether stages may differ in devices and widths; else in layers, ZeRO and recomputation."""
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "context", "expert", "microbatches", "pods"):
+            for width in getattr(self, name):
+                if width < 1:
+                    raise InputError(f"scope: {name} must be positive, got {width}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Frame:
+    """What all stages of a plan share."""
+
+    pods: int
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """How one stage runs."""
+
+    team: Team
+    zero: int
+    recompute: Recompute
+
+
+def divisors(number: int) -> list[int]:
+    """Every divisor, rising."""
+    small = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
+    return sorted({*small, *(number // k for k in small)})
+
+
+def whole_batch(stack: Stack) -> int:
+    """Samples of a step, which must be whole to be divided."""
+    batch = stack.graph.batch
+    if batch != int(batch):
+        raise InputError(f"hybrid: the batch must be a whole number of samples, got {batch:g}")
+    return int(batch)
+
+
+def list_frames(scope: Scope, batch: int, num_devices: int) -> Iterator[Frame]:
+    """Every number of pods and microbatches that divides the batch."""
+    every = range(1, num_devices + 1) if num_devices <= _SMALL else divisors(num_devices)
+    for pods in every:
+        if batch % pods or (scope.pods and pods not in scope.pods):
+            continue
+        for microbatches in divisors(batch // pods):
+            if not scope.microbatches or microbatches in scope.microbatches:
+                yield Frame(pods=pods, microbatches=microbatches)
+
+
+def list_sizes(pod: int) -> list[int]:
+    """Devices that a stage may have in a pod."""
+    return list(range(1, pod + 1)) if pod <= _SMALL else divisors(pod)
+
+
+def list_teams(scope: Scope, stack: Stack, num_devices: int) -> list[Team]:
+    """Every team that fits the model's sizes, sequences divided wherever tensors are.
+
+    Dividing the rows between products costs no byte of traffic more and saves memory and time
+    (Korthikanti et al., 2022, section 4.2); tensors are divided without it only where tokens
+    cannot be.
+    """
+    most_experts = max(kind.experts for kind in stack.kinds)
+    tensors = scope.tensor or [k for k in divisors_up_to(MAX_TENSOR) if k <= num_devices]
+    contexts = scope.context or [k for k in divisors_up_to(MAX_CONTEXT) if k <= num_devices]
+    experts = scope.expert or (divisors(most_experts) if most_experts else [1])
+    teams = []
+    for tensor in tensors:
+        for context in contexts:
+            if tensor * context > num_devices:
+                continue
+            for expert in experts:
+                divided = Team(tensor=tensor, context=context, expert=expert, sequence=tensor > 1)
+                plain = Team(tensor=tensor, context=context, expert=expert)
+                for team in (divided, plain):
+                    if team_fits(stack, team) is None:
+                        teams.append(team)
+                        break
+    return teams
+
+
+def divisors_up_to(most: int) -> list[int]:
+    """Widths to try: powers of two and three times them."""
+    powers = [1 << k for k in range(most.bit_length())]
+    return sorted(k for k in {*powers, *(3 * p for p in powers)} if k <= most)

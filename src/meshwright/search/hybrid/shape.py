@@ -1,0 +1,85 @@
+"""The distinct stages of a stack.
+
+What a stage costs depends on how many layers of each kind it has and on what comes in and leaves,
+not on which layers these are. Knows nothing of costs.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.graph.stack.stack import Stack
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Shapes:
+    """The distinct stages of a stack: how many layers of each kind."""
+
+    counts: Floats
+    """By shape and kind of layer."""
+    shape_of: Ints
+    """By first layer and the layer after the last: the shape of that stage; -1: none."""
+    last_kind: Ints
+    """Of each shape: the kind of its last layer, whose output leaves."""
+    before_kind: Ints
+    """Of each shape: the kind of the layer before it, whose output comes; -1: none."""
+    has_next: Bools
+    """Of each shape: whether layers follow."""
+
+    @cached_property
+    def is_present(self) -> Bools:
+        """By shape and kind."""
+        return self.counts > 0
+
+    def near(self, num_stages: int) -> "Shapes":
+        """Those of stages with half to one and a half of an even share of the layers, and two.
+
+        A stage far from that is never in the best cut of layers that are alike; where an embedding
+        or a head weighs as much as many layers, its stage has few others.
+        """
+        num_layers = len(self.shape_of) - 1
+        share = num_layers / num_stages
+        first, after = np.nonzero(self.shape_of >= 0)
+        length = after - first
+        is_end = (first == 0) | (after == num_layers)
+        is_near = (is_end | (length >= share / 2 - 2)) & (length <= 1.5 * share + 2)
+        kept, place = np.unique(self.shape_of[first[is_near], after[is_near]], return_inverse=True)
+        shape_of = np.full_like(self.shape_of, -1)
+        shape_of[first[is_near], after[is_near]] = place.ravel()
+        return Shapes(
+            counts=self.counts[kept],
+            shape_of=shape_of,
+            last_kind=self.last_kind[kept],
+            before_kind=self.before_kind[kept],
+            has_next=self.has_next[kept],
+        )
+
+
+def find_shapes(stack: Stack) -> Shapes:
+    """Number the stages of a stack by their counts."""
+    num_layers, num_kinds = stack.num_layers, len(stack.kinds)
+    before = np.zeros((num_layers + 1, num_kinds), dtype=np.int64)
+    for layer, kind in enumerate(stack.layers):
+        before[layer + 1] = before[layer]
+        before[layer + 1, kind] += 1
+    first, after = np.triu_indices(num_layers + 1, 1)
+    kinds = np.array(stack.layers)
+    coming = np.where(first > 0, kinds[first - 1], -1)
+    ends = (kinds[after - 1], coming, after < num_layers)
+    keys = np.column_stack((before[after] - before[first], *ends))
+    unique, place = np.unique(keys, axis=0, return_inverse=True)
+    shape_of = np.full((num_layers + 1, num_layers + 1), -1, dtype=np.int64)
+    shape_of[first, after] = place.ravel()
+    return Shapes(
+        counts=unique[:, :-3].astype(np.float64),
+        shape_of=shape_of,
+        last_kind=unique[:, -3].astype(np.int64),
+        before_kind=unique[:, -2].astype(np.int64),
+        has_next=unique[:, -1].astype(np.bool_),
+    )

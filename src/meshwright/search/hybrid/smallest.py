@@ -1,0 +1,120 @@
+"""What would do where no plan fits: how much memory a device, or how many devices.
+
+Memory is least where everything is computed again and ZeRO divides all it can, so only such options
+are looked at; the dynamic programme then minimises the most that any device must hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.search.hybrid.chain import least_load
+from meshwright.search.hybrid.frame import FrameSearch, Layouts, flights
+from meshwright.search.hybrid.price import Prices
+from meshwright.search.hybrid.scope import Frame, list_frames, list_sizes
+from meshwright.search.hybrid.space import Space
+from meshwright.search.hybrid.tier import Tier
+from meshwright.units import format_bytes
+
+Floats = npt.NDArray[np.float64]
+
+_MAX_DEVICES = 1 << 20
+_FREE = Tier(size=1, seconds_per_byte=0.0, alone_seconds_per_byte=0.0, latency_seconds=0.0)
+_ROUNDED = 1.001
+"""What is named has four digits, and must do."""
+
+
+def explain_lack(space: Space) -> str:
+    """One line: what a device would need with so many, or how many of them would do."""
+    needed = least_bytes(space)
+    place = int(np.argmin(space.layouts.usable_bytes))
+    usable = float(space.layouts.usable_bytes[place])
+    memory = space.cluster.devices[space.prices.tiers.order[place]].memory_bytes
+    has = f"{format_bytes(memory)}, of which {format_bytes(usable)} may be filled"
+    if needed == inf:
+        return (
+            f"no plan divides {space.batch} samples and {space.stack.num_layers} layers over "
+            f"{space.cluster.num_devices} devices within the widths that may be used"
+        )
+    text = (
+        f"every plan needs {format_bytes(needed)} on some device, and the smallest has {has}: "
+        f"memory of {format_bytes(_ROUNDED * needed * memory / usable)} a device would do"
+    )
+    wanted = _enough_devices(space, usable)
+    return f"{text}, or {wanted} such devices" if wanted else text
+
+
+def least_bytes(space: Space) -> float:
+    """The least memory, of the fullest device, that any plan of the scope needs."""
+    options = [
+        each
+        for each in space.options
+        if each.zero in (min(space.scope.zero), max(space.scope.zero))
+        and each.recompute is _least_recompute(space)
+    ]
+    least = inf
+    for frame, size in _frames(space):
+        search = FrameSearch(space.layouts, space.shapes, frame, [size], options)
+        if search.sizes:
+            least = min(least, _least_of(search))
+    return least
+
+
+def _least_recompute(space: Space) -> Recompute:
+    """Of those that may be used the one that keeps least."""
+    return max(space.scope.recompute, key=list(Recompute).index)
+
+
+def _frames(space: Space) -> Iterator[tuple[Frame, int]]:
+    """Of each number of pods those with the smallest microbatches, which hold least."""
+    num_devices = len(space.prices.tiers.order)
+    every: dict[int, list[Frame]] = {}
+    for frame in list_frames(space.scope, space.batch, num_devices):
+        every.setdefault(frame.pods, []).append(frame)
+    for pods, frames in every.items():
+        for size in list_sizes(num_devices // pods):
+            for frame in frames:
+                yield frame, size
+
+
+def _least_of(search: FrameSearch) -> float:
+    """By 1F1B, which holds fewest microbatches."""
+    num_stages = search.most_stages
+    in_flight = flights(ScheduleKind.ONE_F_ONE_B, num_stages, search.frame.microbatches)
+    known, places = search.places
+    loads = np.empty((len(known), num_stages, len(search.shapes.counts)))
+    for number, place in enumerate(known):
+        table = search.table_of(place)
+        for stage in range(num_stages):
+            fixed = table.fixed_bytes + table.passing_bytes
+            held = fixed + in_flight[stage] * table.saved_bytes
+            loads[number, stage] = held.min(axis=0)
+    sizes = np.array(search.sizes) // search.unit
+    value, *_ = least_load(loads, places, search.shapes.shape_of, sizes, np.inf, False)
+    return float(value[1:, 0].min())
+
+
+def _enough_devices(space: Space, usable: float) -> int:
+    """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none."""
+    num_devices = space.cluster.num_devices
+    for power in range(20):
+        for count in (3 * (num_devices << power) // 2, num_devices << (power + 1)):
+            if count <= _MAX_DEVICES and least_bytes(_grown(space, count)) <= usable:
+                return count
+    return 0
+
+
+def _grown(space: Space, num_devices: int) -> Space:
+    """The same with more devices like those there are."""
+    there = space.prices.tiers.order
+    order = tuple(there[place % len(there)] for place in range(num_devices))
+    # Devices stand there several times, so that no link of theirs can be asked about; one alone has
+    # no tiers, and only memory is looked at.
+    known = space.prices.tiers.tiers or (_FREE,)
+    tiers = replace(space.prices.tiers, order=order, tiers=known, is_even=True)
+    prices = Prices(space.stack, space.cluster, tiers)
+    return replace(space, prices=prices, layouts=Layouts(prices))

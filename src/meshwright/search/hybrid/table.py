@@ -1,0 +1,309 @@
+"""What every possible stage costs under every option: the rows that the dynamic programme reads.
+
+Stages of one shape (see `shape`) are one column. For a frame and a number of devices a stage, each
+option gives a load (seconds a microbatch, with a share of what happens once a step) and the most
+microbatches that fit in memory at once; of the options that fit, the least load counts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost.layer.team import Team
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
+from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.search.hybrid.price import Column, Prices, holder_axes
+from meshwright.search.hybrid.scope import Frame, Option
+from meshwright.search.hybrid.shape import Shapes
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Options by shapes, for stages of `size` devices in each pod of a frame."""
+
+    frame: Frame
+    size: int
+    options: tuple[Option, ...]
+    load: Floats
+    """Seconds a microbatch, transfers to the next stage not counted."""
+    fill: Floats
+    """What a microbatch takes to pass."""
+    host: Floats
+    """What hosts take to launch it, beside that."""
+    weight: Floats
+    """Of these, what only weight gradients take."""
+    tail: Floats
+    """Once a step, after the last backward."""
+    fixed_bytes: Floats
+    """Held for the whole step."""
+    passing_bytes: Floats
+    """Held while one action runs, or on its way from and to other stages, and libraries'."""
+    saved_bytes: Floats
+    """From a microbatch's forward to its backward."""
+    deferred_bytes: Floats
+    """From its backward to its weight gradient where that is postponed."""
+    output_bytes: Floats
+    """That each device sends to the next stage for a microbatch, and gets back as gradients."""
+
+    def most_in_flight(self, usable_bytes: float, kind: ScheduleKind) -> Floats:
+        """How many microbatches fit at once; below one: the stage does not fit at all.
+
+        With zero-bubble all may wait for their weight gradient while one more has its backward.
+        """
+        room = usable_bytes - self.fixed_bytes - self.passing_bytes
+        saved = np.maximum(self.saved_bytes, 1e-9)
+        if kind is ScheduleKind.ZERO_BUBBLE:
+            room = room - self.deferred_bytes
+            saved = np.maximum(saved, self.deferred_bytes)
+        most: Floats = np.floor(room / saved + 1e-9)
+        return np.where(room < 0, 0.0, most)
+
+
+def make_table(
+    prices: Prices,
+    shapes: Shapes,
+    frame: Frame,
+    size: int,
+    options: Sequence[Option],
+    type_names: Sequence[str],
+) -> Table:
+    """The table of a number of devices a stage, with the options that divide them and the batch.
+
+    On devices of several types the slowest counts.
+    """
+    fitting = [each for each in options if option_fits(prices, frame, size, each)]
+    if not fitting:
+        none = np.zeros((0, len(shapes.counts)))
+        return Table(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
+    parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
+    slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
+    return Table(
+        frame=frame,
+        size=size,
+        options=tuple(fitting),
+        **dict(zip(_FIELDS, slowest, strict=True)),
+    )
+
+
+_FIELDS = (
+    "load", "fill", "host", "weight", "tail", "fixed_bytes", "passing_bytes", "saved_bytes",
+    "deferred_bytes", "output_bytes",
+)  # fmt: skip
+
+
+def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
+    """Of a microbatch that one team gets."""
+    replicas = size // option.team.num_devices
+    return batch / (frame.microbatches * frame.pods * replicas)
+
+
+def option_fits(prices: Prices, frame: Frame, size: int, option: Option) -> bool:
+    """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do."""
+    width = option.team.num_devices
+    if size % width:
+        return False
+    replicas = size // width
+    if replicas % option.team.expert:
+        return False
+    if option.zero and replicas * frame.pods * option.team.context == 1:
+        return False
+    samples = samples_of(prices.stack.graph.batch, frame, size, option)
+    return samples >= 1 and samples == int(samples)
+
+
+class _Part:
+    """The arrays of one device type, by option and shape."""
+
+    def __init__(
+        self,
+        prices: Prices,
+        shapes: Shapes,
+        frame: Frame,
+        size: int,
+        options: Sequence[Option],
+        type_name: str,
+    ) -> None:
+        batch = prices.stack.graph.batch
+        rows = np.stack(
+            [
+                prices.rows(
+                    each.team, each.recompute, type_name, samples_of(batch, frame, size, each)
+                )
+                for each in options
+            ]
+        )
+        self.rows = rows  # option x kind x column
+        self.shapes = shapes
+        lines = np.array([_lines(prices, frame, size, each.team) for each in options])
+        self.zero = np.array([each.zero for each in options])[:, None]
+        contexts = np.array([each.team.context for each in options])[:, None]
+        widths = np.array([each.team.num_devices for each in options])[:, None]
+        experts = np.array([each.team.expert for each in options])[:, None]
+        self.holders = size // widths * frame.pods * contexts
+        self.expert_holders = self.holders // experts
+        gather, scatter, synchronise, regather = self._once(lines)
+        forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
+        forward = forward + self._exposed(gather, forward)
+        backward = backward + self._exposed(gather + scatter, backward)
+        # Buckets travel while the rest of the last backward runs; the last one is always late.
+        hidden = backward * (1 - 1 / MAX_BUCKETS)
+        late = np.maximum(synchronise / MAX_BUCKETS, synchronise - hidden)
+        update = self._sum(Column.UPDATE) / np.where(self.zero >= 1, self.holders, 1.0)
+        self.tail = late + update + regather
+        self.fill, self.host = forward + backward, self._sum(Column.HOST)
+        self.load = np.maximum(self.fill, self.host) + self.tail / frame.microbatches
+        self.weight = self._sum(Column.WEIGHT)
+        self.saved_bytes = self._sum(Column.SAVED)
+        self.deferred_bytes = self._sum(Column.DEFERRED)
+        self.fixed_bytes = self._state() + self._buffers()
+        library = prices.cluster.types[type_name].library_bytes
+        self.passing_bytes = self._most(rows[:, :, Column.WORKSPACE]) + library
+        side = [
+            prices.stack.side_bytes_at(samples_of(batch, frame, size, each)) for each in options
+        ]
+        is_scattered = np.array([each.team.sequence for each in options])[:, None]
+        parts = np.where(is_scattered, widths, contexts)
+        self.passing_bytes += self._transfers(np.array(side)[:, None]) / parts
+        self.output_bytes = rows[:, :, Column.OUTPUT][:, shapes.last_kind] / widths
+
+    def _sum(self, column: Column) -> Floats:
+        """Over the layers of a stage: by option and shape."""
+        total: Floats = self.rows[:, :, column] @ self.shapes.counts.T
+        return total
+
+    def _most(self, values: Floats) -> Floats:
+        """The most over the kinds of layers that a stage has, of values by option and kind."""
+        most = np.zeros((len(values), len(self.shapes.counts)))
+        for kind, is_present in enumerate(self.shapes.is_present.T):
+            np.maximum(most, values[:, kind, None] * is_present, out=most)
+        return most
+
+    def _once(self, lines: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """By kind: ZeRO's gather and scatter a microbatch; by shape: gradients' synchronisation and
+        parameters' gather once a step."""
+        rows, zero = self.rows, self.zero[:, 0]
+
+        def spread(place: int, wanted: Bools, dense: Floats, experts: Floats) -> Floats:
+            """The time where wanted, else none."""
+            spent = np.zeros(dense.shape)
+            spent[wanted] = _fastest(lines[wanted, place], dense[wanted])
+            spent[wanted] += _fastest(lines[wanted, place + 2], experts[wanted])
+            return spent
+
+        parameters, gradients = rows[:, :, Column.PARAMETERS], rows[:, :, Column.GRADIENTS]
+        own, slopes = rows[:, :, Column.EXPERT_PARAMETERS], rows[:, :, Column.EXPERT_GRADIENTS]
+        # Places in `lines`: one pass (gather or scatter) dense 0, experts 2; all-reduce 1 and 3.
+        gather = spread(0, zero >= 3, parameters, own)
+        scatter = spread(0, zero >= 2, gradients, slopes)
+        # Places from 4 on: the same while all other stages do so.
+        total, experts = self._sum(Column.GRADIENTS), self._sum(Column.EXPERT_GRADIENTS)
+        pieces = np.clip(np.ceil((total + experts) / BUCKET_BYTES), 1, MAX_BUCKETS)
+        bucket = (total / pieces, experts / pieces)
+        synchronise = pieces * (spread(5, zero == 0, *bucket) + spread(4, zero == 1, *bucket))
+        held, of_experts = self._sum(Column.PARAMETERS), self._sum(Column.EXPERT_PARAMETERS)
+        regather = spread(4, (zero == 1) | (zero == 2), held, of_experts)
+        return gather, scatter, synchronise, regather
+
+    def _exposed(self, by_kind: Floats, compute: Floats) -> Floats:
+        """What shows of what runs a layer ahead: the first, and what takes longer than compute."""
+        total = by_kind @ self.shapes.counts.T
+        shown: Floats = self._most(by_kind) + np.maximum(0.0, total - compute)
+        return np.where(total > 0, shown, 0.0)
+
+    def _state(self) -> Floats:
+        pairs = (
+            (Column.PARAMETERS, Column.EXPERT_PARAMETERS, 3),
+            (Column.GRADIENTS, Column.EXPERT_GRADIENTS, 2),
+            (Column.OPTIMISER, Column.EXPERT_OPTIMISER, 1),
+        )
+        state = np.zeros((len(self.rows), len(self.shapes.counts)))
+        for dense, experts, least in pairs:
+            is_divided = self.zero >= least
+            state = state + self._sum(dense) / np.where(is_divided, self.holders, 1.0)
+            state = state + self._sum(experts) / np.where(is_divided, self.expert_holders, 1.0)
+        return state
+
+    def _buffers(self) -> Floats:
+        """As `meshwright.cost.stage` counts them."""
+        rows = self.rows
+        gradients = rows[:, :, Column.GRADIENTS] + rows[:, :, Column.EXPERT_GRADIENTS]
+        parameters = rows[:, :, Column.PARAMETERS] + rows[:, :, Column.EXPERT_PARAMETERS]
+        total = gradients @ self.shapes.counts.T
+        bucket = np.minimum(total, np.maximum(BUCKET_BYTES, total / MAX_BUCKETS))
+        bucket = np.where(self.holders > 1, bucket, 0.0)
+        buffers = np.where(self.zero >= 2, self._most(gradients), bucket)
+        # Twice the largest is never below the two largest.
+        gathered = np.where(self.zero >= 3, 2 * self._most(parameters), 0.0)
+        result: Floats = buffers + gathered
+        return result
+
+    def _transfers(self, side: Floats) -> Floats:
+        """Of a team, as `meshwright.cost.stage` counts them."""
+        output = self.rows[:, :, Column.OUTPUT]
+        shapes = self.shapes
+        coming = np.where(shapes.before_kind >= 0, 2 * output[:, shapes.before_kind] + side, 0.0)
+        leaving = np.where(shapes.has_next, 2 * output[:, shapes.last_kind] + side, 0.0)
+        result: Floats = coming + leaving
+        return result
+
+
+def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
+    """The time by the fastest of each option's lines, of messages by option and something else."""
+    spent = np.full(message_bytes.shape, np.inf)
+    for number in np.flatnonzero(np.isfinite(lines[:, :, 0]).any(axis=0)).tolist():
+        latency, slope = lines[:, number, :1], lines[:, number, 1:]
+        np.minimum(spent, latency + message_bytes * slope, out=spent)
+    return np.where(message_bytes > 0, spent, 0.0)
+
+
+def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
+    """By collective (one pass and an all-reduce; dense, then experts) and algorithm: latency and
+    seconds a byte; of the stage alone, then with all other stages."""
+    pod = len(prices.tiers.order) // frame.pods
+    axes = holder_axes(team, size // team.num_devices, frame.pods, pod)
+    everyone = ((pod, 1), (frame.pods, pod))
+    own, crowded = prices.holder_lines(*axes), prices.holder_lines(*axes[:2], everyone)
+    return np.concatenate((own, crowded))
+
+
+def work_bound(
+    prices: Prices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
+) -> dict[Team, float]:
+    """By team that is possible: no plan of the frame with stages of that size and teams has a
+    smaller estimate. All compute, evenly spread, with as much memory as one likes, on the fastest
+    type."""
+    whole = shapes.counts[shapes.shape_of[0, prices.stack.num_layers]]
+    pod = len(prices.tiers.order) // frame.pods
+    stages = min(pod // size, prices.stack.num_layers)
+    bounds = {}
+    for team in teams:
+        option = Option(team=team, zero=0, recompute=Recompute.NONE)
+        if not option_fits(prices, frame, size, option):
+            continue
+        samples = samples_of(prices.stack.graph.batch, frame, size, option)
+        least = np.inf
+        for name in prices.cluster.type_names:
+            rows = prices.rows(team, Recompute.NONE, name, samples)
+            work = float((rows[:, Column.FORWARD] + rows[:, Column.BACKWARD]) @ whole)
+            # The first microbatch passes all stages; zero-bubble hides two weight gradients in it.
+            first = work - 2 * float(rows[:, Column.WEIGHT] @ whole) if stages > 1 else work
+            least = min(least, first + (frame.microbatches - 1) * work / stages)
+        bounds[team] = least
+    return bounds
+
+
+def all_options(
+    teams: Sequence[Team], zeros: Sequence[int], recomputes: Sequence[Recompute]
+) -> list[Option]:
+    """Every combination."""
+    return [
+        Option(team=team, zero=zero, recompute=recompute)
+        for team in teams
+        for zero in zeros
+        for recompute in recomputes
+    ]

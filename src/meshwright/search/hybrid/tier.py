@@ -1,0 +1,361 @@
+"""The network as nested groups of devices, and what collectives take on it, by formula.
+
+A tier is a size of groups (a device, a host, the hosts of a leaf, ...) and what it takes to send
+out of such a group: when one device does, and when all do at once, measured by pricing that very
+pattern on the cluster's links. Formulas on tiers tell thousands of candidates apart; the few that
+are simulated are priced on their actual links (`meshwright.cost.axis`), and have the last word.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil, log2
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.level import levels
+from meshwright.cost.collective import Collective
+from meshwright.cost.rounds import Round, price_rounds
+
+Ints = npt.NDArray[np.int64]
+
+Lines = tuple[tuple[float, float], ...]
+"""Latency and seconds a byte of some algorithms."""
+Axis = tuple[tuple[int, int], ...]
+"""The members of a group as (count, stride), nested; strides in places of the device order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """Groups of `size` neighbouring devices, and the way out of them."""
+
+    size: int
+    seconds_per_byte: float
+    """For each byte that every device sends out of its group, all at once."""
+    alone_seconds_per_byte: float
+    """For each byte that one device alone sends."""
+    latency_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A tier whose borders a group crosses."""
+
+    inside: int
+    """Members within one of its groups ..."""
+    outside: int
+    """... and within one of the next tier's."""
+    ways: tuple[tuple[float, int], ...]
+    """Out of its group and of those within it, all of which are left on the way: seconds a byte
+    where all who take part send at once, and members of a group there."""
+    alone: float
+    latency: float
+
+    def sent(self, senders: int) -> float:
+        """Seconds a byte where so many of the members within a group send out of it at once."""
+        crowded = (each * min(senders, members) / members for each, members in self.ways)
+        return max(self.alone, *crowded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiers:
+    """A cluster's devices in an order that keeps neighbours near, and its tiers."""
+
+    order: tuple[int, ...]
+    """Device numbers; a block of a plan is a run of these."""
+    tiers: tuple[Tier, ...]
+    """From single devices outwards; the last one's groups are joined by the whole network."""
+    is_even: bool = True
+    """Whether all pairs of a tier are about alike, as behind switches."""
+
+    @cached_property
+    def host_size(self) -> int:
+        """Devices of a group of the second tier: what is joined the fastest."""
+        return self.tiers[1].size if len(self.tiers) > 1 else len(self.order)
+
+    def lines(self, collective: Collective, axis: Axis, crowd: Axis = ()) -> Lines:
+        """Of each algorithm its latency and seconds a byte of the message, of groups of this shape
+        all at once; the fastest for a size counts.
+
+        `crowd`: the devices that are in such groups, as nested counts; none: every device is.
+        """
+        count = _members_inside(axis, len(self.order) + 1)
+        if count == 1:
+            return ((0.0, 0.0),)
+        if collective is Collective.ALL_TO_ALL:
+            return (self._exchange(axis, count, crowd),)
+        passes = 2 if collective is Collective.ALL_REDUCE else 1
+        steps = self._steps(axis, count, crowd)
+        lines = [_ring(steps, count, passes)]
+        if count & (count - 1) == 0:
+            lines.append(_halve(steps, passes))
+        size = steps[0].outside
+        if steps[0].inside == 1 < size < count and count % size == 0:
+            lines += [_nest(steps, count, passes), _channels(steps, count, passes)]
+        if passes == 2:
+            lines.append(_tree(steps, count))
+        return tuple(lines)
+
+    def _steps(self, axis: Axis, count: int, crowd: Axis) -> list[_Step]:
+        """The tiers whose borders a group crosses, from the innermost on."""
+        inside = [_members_inside(axis, tier.size) for tier in self.tiers]
+        crowded = [tier.seconds_per_byte * _share(crowd, tier.size) for tier in self.tiers]
+        ways = tuple(zip(crowded, inside, strict=True))
+        return [
+            _Step(
+                inside=here,
+                outside=there,
+                ways=ways[: number + 1],
+                alone=tier.alone_seconds_per_byte,
+                latency=tier.latency_seconds,
+            )
+            for number, (tier, here, there) in enumerate(
+                zip(self.tiers, inside, [*inside[1:], count], strict=True)
+            )
+            if here < there
+        ]
+
+    def _exchange(self, axis: Axis, count: int, crowd: Axis) -> tuple[float, float]:
+        """Every member sends a p-th to each other one, all at once."""
+        per_byte, latency = 0.0, 0.0
+        for step in self._steps(axis, count, crowd):
+            amount = (count - step.inside) / count
+            per_byte = max(per_byte, amount * step.sent(step.inside))
+            latency = max(latency, step.latency)
+        return latency, per_byte
+
+    def shift_line(self, offset: int, size: int, distance: int = 0) -> tuple[float, float]:
+        """Latency and seconds a byte where each device of a block sends so many places on (none:
+        to the next block).
+
+        Of a block shorter than a tier's group only the last one in it leaves it, with the way out
+        of the others to itself; `offset` says which that is.
+        """
+        per_byte, latency = 0.0, 0.0
+        for tier in self.tiers:
+            if offset // tier.size != (offset + (distance or size) + size - 1) // tier.size:
+                share = min(1.0, size / tier.size)
+                across = max(share * tier.seconds_per_byte, tier.alone_seconds_per_byte)
+                per_byte = max(per_byte, across)
+                latency = max(latency, tier.latency_seconds)
+        return latency, per_byte
+
+
+def _ring(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+    """Neighbours at once: of a tier's group one member sends out of it."""
+    rounds = passes * (count - 1)
+    per_byte = max(step.sent(1) for step in steps)
+    return rounds * max(step.latency for step in steps), rounds / count * per_byte
+
+
+def _halve(steps: Sequence[_Step], passes: int) -> tuple[float, float]:
+    """Exchanges at doubling distances: all members send, half as much each time."""
+    latency = sum(log2(step.outside / step.inside) * step.latency for step in steps)
+    per_byte = sum((1 / step.inside - 1 / step.outside) * step.sent(step.inside) for step in steps)
+    return passes * latency, passes * per_byte
+
+
+def _nest(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+    """Rings within the innermost groups, then one between them for each member of a group."""
+    within, *between = steps
+    size = within.outside
+    hosts = count // size
+    latency = (size - 1) * within.latency + (hosts - 1) * max(step.latency for step in between)
+    across = max(step.sent(size) for step in between)
+    per_byte = (size - 1) / size * within.sent(1) + (hosts - 1) / count * across
+    return passes * latency, passes * per_byte
+
+
+def _channels(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+    """As many rings as the innermost groups have members, each by another one's card."""
+    within, *between = steps
+    size = within.outside
+    rounds = passes * (count - 1)
+    per_byte = max(within.sent(1), *(step.sent(size) / size for step in between))
+    return rounds * max(step.latency for step in steps), rounds / count * per_byte
+
+
+def _tree(steps: Sequence[_Step], count: int) -> tuple[float, float]:
+    """Two binary trees between hosts, each with half of the message, and chains within them.
+
+    A host inside one tree has three neighbours there and is a leaf of the other, so that twice the
+    message leaves it; of two or three hosts less does.
+    """
+    size = steps[0].outside if len(steps) > 1 else 1
+    hosts = ceil(count / size)
+    sent = min(2.0, hosts / 2)
+    outer = steps if size == 1 else steps[1:]
+    per_byte = sent * max(step.sent(1) for step in outer)
+    latency = ceil(log2(hosts)) * max(step.latency for step in outer)
+    if size > 1:
+        per_byte = max(per_byte, min(2.0, size / 2) * steps[0].sent(1))
+        latency += (size - 1) * steps[0].latency
+    return 2 * latency, per_byte
+
+
+def _share(crowd: Axis, size: int) -> float:
+    """Which part of the devices of a tier's group take part."""
+    return _members_inside(crowd, size) / size if crowd else 1.0
+
+
+def _members_inside(axis: Axis, size: int) -> int:
+    """How many members of a group stand within one group of a tier."""
+    inside = 1
+    for count, stride in axis:
+        if stride < size:
+            inside *= min(count, max(1, size // stride))
+    return inside
+
+
+def find_groups(order: Sequence[int], axis: Axis, crowd: Axis) -> list[list[int]]:
+    """The devices of every group of a shape among a crowd, those that are whole."""
+    places = np.zeros(1, dtype=np.int64)
+    for count, stride in crowd or ((len(order), 1),):
+        places = (places[:, None] + np.arange(count) * stride).ravel()
+    places.sort()
+    first, rest = places.copy(), places
+    size = 1
+    for count, stride in sorted(axis, key=lambda each: -each[1]):  # within a pod from its start
+        here = rest // stride % count * stride
+        first, rest = first - here, rest - here
+        size *= count
+    members: dict[int, list[int]] = {}
+    for place, start in zip(places.tolist(), first.tolist(), strict=True):
+        members.setdefault(start, []).append(order[place])
+    return [each for each in members.values() if len(each) == size]
+
+
+def find_tiers(cluster: Cluster) -> Tiers:
+    """Order the devices by nested groups and measure the way out of each tier's."""
+    labels = [_slow_first(cluster, label) for label in _nested_labels(cluster)]
+    keys = np.array([*(each.tolist() for each in labels[::-1]), list(range(cluster.num_devices))])
+    order = np.lexsort(keys[::-1])
+    sizes = [1]
+    for label in labels:
+        size = int(np.bincount(label).max())
+        if size > sizes[-1]:
+            sizes.append(size)
+    places = [size for size in sizes if size < cluster.num_devices]
+    around = [*sizes[1:], cluster.num_devices]
+    return Tiers(
+        order=tuple(order.tolist()),
+        tiers=tuple(
+            _measure(cluster, order, size, outer)
+            for size, outer in zip(places, around, strict=False)
+        ),
+        is_even=_is_switched(cluster) and _has_even_hosts(cluster),
+    )
+
+
+def _slow_first(cluster: Cluster, label: Ints) -> Ints:
+    """The groups renumbered from the slowest devices to the fastest, else as they are: stages stand
+    at the end of a pod, so that what is left over are slow ones."""
+    types = [cluster.types[name] for name in cluster.type_names]
+    peak = np.array([each.peak_flops_per_second("bf16") for each in types])[cluster.type_of]
+    mean = np.bincount(label, weights=peak) / np.bincount(label)
+    place = np.empty(len(mean), dtype=np.int64)
+    place[np.argsort(mean, kind="stable")] = np.arange(len(mean))
+    renumbered: Ints = place[label]
+    return renumbered
+
+
+def _has_even_hosts(cluster: Cluster) -> bool:
+    """Whether hosts have as many devices each, all pairs of which are alike: direct links of a few
+    are not, nor are hosts of different types."""
+    members: dict[str, list[int]] = {}
+    for number, device in enumerate(cluster.devices):
+        members.setdefault(device.host, []).append(number)
+    if len({len(each) for each in members.values()}) > 1:
+        return False
+    hosts = list(members.values())
+    if len(hosts[0]) == 1:
+        return True
+    found = []
+    for host in hosts[:: max(1, len(hosts) // 16)]:
+        bandwidth, _ = cluster.pair_table(host, host)
+        found.append(bandwidth[~np.eye(len(host), dtype=np.bool_)])
+    return bool(np.min(found) > 0.99 * np.max(found))
+
+
+def _is_switched(cluster: Cluster) -> bool:
+    return bool(cluster.switches) and not cluster.devices_relay
+
+
+def _measure(cluster: Cluster, order: Ints, size: int, outer: int) -> Tier:
+    """Let every device send to its like in the next group of the same group of the next tier."""
+    sources = order.astype(np.int32)
+    targets = np.concatenate(
+        [np.roll(sources[k : k + outer], -size) for k in range(0, len(sources), outer)]
+    )
+    sources, targets = sources[sources != targets], targets[sources != targets]
+    everyone = _price(cluster, sources, targets)
+    # One device of each group alone: the slowest of these pairs is what one transfer gets.
+    firsts = _samples(len(sources), size)
+    alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1]) for k in firsts]
+    return Tier(
+        size=size,
+        seconds_per_byte=everyone[1],
+        alone_seconds_per_byte=max(each[1] for each in alone),
+        latency_seconds=max(each[0] for each in alone),
+    )
+
+
+def _samples(count: int, size: int) -> list[int]:
+    """A device of each of some 16 groups, evenly chosen."""
+    firsts = list(range(0, count, size))
+    return firsts[:: max(1, len(firsts) // 16)]
+
+
+def _price(
+    cluster: Cluster, sources: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
+) -> tuple[float, float]:
+    each = Round(sources=sources, targets=targets, fractions=np.ones(len(sources)))
+    price = price_rounds(cluster, [each])
+    return price.latency_seconds, price.seconds_per_byte
+
+
+def _nested_labels(cluster: Cluster) -> list[Ints]:
+    """For each tier the group of every device, from the innermost outwards.
+
+    Of switched networks hosts, then what hangs from the same switches, again and again; of direct
+    ones what stays joined when slower pairs are cut.
+    """
+    if not _is_switched(cluster):
+        return [_label(cluster.num_devices, each.groups) for each in levels(cluster)]
+    place = {host: number for number, host in enumerate(cluster.hosts)}
+    host = np.array([place[device.host] for device in cluster.devices])
+    found = [host]
+    neighbours = _neighbours(cluster)
+    # A device may have a card of its own: then it is what the host's switches are joined to.
+    tops = [{name} for name in cluster.hosts]
+    for device in cluster.devices:
+        tops[place[device.host]].add(device.name)
+    group_of_host = np.arange(len(tops))
+    inside: set[str] = set(cluster.hosts) | {device.name for device in cluster.devices}
+    while len(tops) > 1:
+        above = [frozenset(set().union(*(neighbours[n] for n in top)) - inside) for top in tops]
+        number = {each: k for k, each in enumerate(dict.fromkeys(above))}
+        if not any(number):
+            break
+        group_of_host = np.array([number[above[group]] for group in group_of_host])
+        tops = [set(each) for each in number]
+        inside.update(*number)
+        found.append(group_of_host[host])
+    return found
+
+
+def _label(num_devices: int, groups: Sequence[Sequence[int]]) -> Ints:
+    label = np.zeros(num_devices, dtype=np.int64)
+    for number, group in enumerate(groups):
+        label[list(group)] = number
+    return label
+
+
+def _neighbours(cluster: Cluster) -> dict[str, set[str]]:
+    neighbours: dict[str, set[str]] = {name: set() for name in cluster.nodes}
+    for link in cluster.links:
+        neighbours[link.source].add(link.target)
+        neighbours[link.target].add(link.source)
+    return neighbours

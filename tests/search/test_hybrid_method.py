@@ -1,0 +1,154 @@
+"""The hybrid search on odd inputs, small budgets, several engines, and when it is interrupted."""
+
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import pytest
+from hybrid_strategies import small_model
+
+import meshwright as mw
+from meshwright.cluster.build import fully_connected, hierarchical
+from meshwright.cluster.catalogue import find_cluster
+from meshwright.graph.architecture.gpt import gpt
+from meshwright.plan.answer import Stop
+from meshwright.plan.check import resolve
+from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.search.engine import Sequential, open_engine
+from meshwright.search.hybrid import hybrid as module
+from meshwright.search.hybrid.hybrid import hybrid
+from meshwright.search.hybrid.scope import Scope
+
+SCOPE = Scope(zero=(0, 3), recompute=(Recompute.NONE,), schedules=(ScheduleKind.ONE_F_ONE_B,))
+
+
+def search(graph: Any, cluster: Any, **more: Any) -> Any:
+    answer = hybrid(graph, cluster, **{"budget_seconds": 1, **more})
+    if answer.plan is not None:
+        resolve(graph, cluster, answer.plan)
+        assert answer.bound_seconds <= answer.step_seconds * (1 + 1e-9)
+        for other in answer.runner_ups:
+            assert other.step_seconds >= answer.step_seconds
+            resolve(graph, cluster, other.plan)
+    return answer
+
+
+@pytest.mark.parametrize("name", ["h100-x1", "h100-x2", "h100-x7", "uniform-16", "random-blk1-16"])
+@pytest.mark.parametrize("batch", [1, 4, 13])
+def test_any_number_of_devices_and_samples_has_a_plan(name: Any, batch: Any) -> None:
+    cluster = find_cluster(name)
+    answer = search(small_model(batch=batch), cluster, scope=SCOPE)
+    assert answer.plan is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["tag-testbed", "tag-cloud", "dgx1-x4", "nvlink50-eth20-x4", "tpuv4-4x4", "torus2d-4x4"]
+)
+def test_mixed_and_switchless_clusters_have_plans(name: Any) -> None:
+    graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
+    assert search(graph, find_cluster(name)).plan is not None
+
+
+def test_more_devices_than_samples_and_layers_are_left_idle() -> None:
+    answer = search(small_model(batch=2, layers=4), find_cluster("h100-spineleaf-64"), scope=SCOPE)
+    used = {device for part in answer.plan.parts for device in part.devices}
+    assert 0 < len(used) <= 64
+
+
+def test_devices_of_mixed_memory_hold_what_they_can() -> None:
+    cluster = fully_connected(num_devices=4, device_type="h100", bytes_per_second=1e11)
+    devices = list(cluster.devices)
+    devices[3] = replace(devices[3], memory_bytes=1e9)
+    graph = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
+    answer = search(graph, replace(cluster, devices=tuple(devices)))
+    assert answer.plan is not None
+    assert answer.peak_bytes[3] <= 1e9
+
+
+def test_experts_are_divided_only_by_widths_that_divide_them() -> None:
+    graph = mw.load_graph("mixtral-8x7b").at_batch(24)
+    answer = search(graph, find_cluster("h200-x6"))
+    assert {8 % part.expert for part in answer.plan.parts} == {0}
+
+
+def test_a_batch_that_is_not_whole_is_refused_in_one_line() -> None:
+    answer = search(small_model().at_batch(2.5), find_cluster("h100-x2"))
+    assert answer.plan is None
+    assert answer.binding == (
+        "not for this search: hybrid: the batch must be a whole number of samples, got 2.5"
+    )
+
+
+@pytest.mark.parametrize("untie", [False, True])
+def test_tied_weights_are_not_in_the_way(untie: Any) -> None:
+    # Stages of one device each are the best but for the tie, which plain stages cannot keep.
+    graph = gpt(
+        hidden=1024, heads=4, layers=2, sequence=64, vocabulary=512, batch=4, untie=untie
+    )  # fmt: skip
+    cluster = fully_connected(num_devices=4, device_type="1080ti", bytes_per_second=1e12)
+    scope = Scope(
+        tensor=(1,), context=(1,), zero=(0,), recompute=(Recompute.NONE,), microbatches=(2,),
+        schedules=(ScheduleKind.ONE_F_ONE_B,),
+    )  # fmt: skip
+    answer = search(graph, cluster, scope=scope, budget_seconds=20)
+    assert answer.stop is Stop.PROVED
+    assert (len(answer.plan.parts) == 1) is not untie
+
+
+def test_no_time_at_all_still_gives_a_plan() -> None:
+    graph = mw.load_graph("llama-2-7b").at_batch(64)
+    started = perf_counter()
+    answer = search(graph, find_cluster("h100-spineleaf-64"), budget_seconds=0.01)
+    assert answer.plan is not None
+    assert perf_counter() - started < 20
+
+
+def test_a_budget_holds_where_little_fits() -> None:
+    # Few of many chains of stages fit, so that few are simulated: looking for them took minutes.
+    cluster = hierarchical(
+        devices_per_host=4, branching=[2], device_bytes_per_second=3e11, host_bytes_per_second=1e10
+    )
+    devices = tuple(replace(each, memory_bytes=6e8) for each in cluster.devices)
+    graph = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
+    started = perf_counter()
+    search(graph, replace(cluster, devices=devices), budget_seconds=0.5)
+    assert perf_counter() - started < 10
+
+
+def test_the_same_plan_comes_twice_and_on_any_number_of_workers() -> None:
+    graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
+    cluster = find_cluster("h100-x8x4")
+    answers = [search(graph, cluster, budget_seconds=60) for _ in range(2)]
+    answers.append(search(graph, cluster, budget_seconds=60, engine=Sequential()))
+    with open_engine("local") as engine:
+        answers.append(search(graph, cluster, budget_seconds=60, engine=engine))
+    first = answers[0]
+    for other in answers[1:]:
+        assert other.plan == first.plan
+        assert other.step_seconds == first.step_seconds
+        assert [each.plan for each in other.runner_ups] == [each.plan for each in first.runner_ups]
+
+
+def test_an_interrupt_gives_the_best_so_far(monkeypatch: Any) -> None:
+    class Interrupted(Sequential):
+        rounds = 0
+
+        def run(self, function: Any, context: Any, items: Any) -> Any:
+            self.rounds += 1
+            if self.rounds > 2:
+                raise KeyboardInterrupt
+            return super().run(function, context, items)
+
+    graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
+    monkeypatch.setattr(module, "_MARGIN", 10.0)
+    answer = search(graph, find_cluster("h100-x8x4"), engine=Interrupted(), budget_seconds=60)
+    assert answer.plan is not None
+
+
+def test_an_interrupt_before_anything_is_known_ends_the_search() -> None:
+    class Interrupted(Sequential):
+        def run(self, *_: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(small_model(), find_cluster("h100-x2"), engine=Interrupted())

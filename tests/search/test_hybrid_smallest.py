@@ -1,0 +1,85 @@
+"""What the search says would do where nothing fits, against searching with just that."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hybrid_strategies import small_model
+
+from meshwright.cluster.build import fully_connected, hierarchical
+from meshwright.cluster.catalogue import find_cluster
+from meshwright.graph.architecture.gpt import gpt
+from meshwright.plan.answer import Stop
+from meshwright.search.hybrid.hybrid import hybrid
+from meshwright.search.hybrid.scope import Scope
+from meshwright.search.hybrid.smallest import explain_lack, least_bytes
+from meshwright.search.hybrid.space import make_space
+
+MODEL = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
+
+
+def with_memory(cluster: Any, memory_bytes: Any) -> Any:
+    devices = tuple(replace(each, memory_bytes=memory_bytes) for each in cluster.devices)
+    return replace(cluster, devices=devices)
+
+
+def eight() -> Any:
+    return hierarchical(
+        devices_per_host=4, branching=[2], device_bytes_per_second=3e11, host_bytes_per_second=1e10
+    )
+
+
+def four() -> Any:
+    return fully_connected(num_devices=4, device_type="h100", bytes_per_second=1e10)
+
+
+@pytest.mark.parametrize("cluster", [eight(), four(), find_cluster("h100-x6")], ids=["8", "4", "6"])
+@pytest.mark.parametrize("batch", [16, 12])
+def test_the_least_memory_fits_and_two_percent_less_does_not(cluster: Any, batch: Any) -> None:
+    graph = MODEL.at_batch(batch)
+    space = make_space(graph, cluster, Scope())
+    memory = least_bytes(space) * cluster.devices[0].memory_bytes / space.layouts.usable_bytes[0]
+    enough = hybrid(graph, with_memory(cluster, memory * 1.0001), budget_seconds=1)
+    assert enough.plan is not None
+    less = hybrid(graph, with_memory(cluster, memory * 0.98), budget_seconds=1)
+    assert less.plan is None
+    assert less.stop is Stop.INFEASIBLE
+
+
+def test_the_line_names_memory_and_devices_that_do() -> None:
+    cluster = with_memory(four(), 4e8)
+    answer = hybrid(MODEL, cluster, budget_seconds=1)
+    match = re.fullmatch(
+        r"every plan needs \S+ .iB on some device, and the smallest has 381\.5 MiB, of which "
+        r"362\.4 MiB may be filled: memory of (\S+) (.)iB a device would do, or (\d+) such devices",
+        answer.binding,
+    )
+    assert match is not None
+    number, prefix, devices = match.groups()
+    memory = float(number) * {"M": 2**20, "G": 2**30}[prefix]
+    assert hybrid(MODEL, with_memory(cluster, memory), budget_seconds=1).plan is not None
+    more = fully_connected(
+        num_devices=int(devices), device_type="h100", bytes_per_second=1e10, name="more"
+    )
+    assert hybrid(MODEL, with_memory(more, 4e8), budget_seconds=1).plan is not None
+
+
+def test_of_mixed_devices_the_smallest_counts() -> None:
+    # Memory that would do is a device's of what is needed, whatever the first one has.
+    graph = MODEL.at_batch(16)
+    devices = list(with_memory(four(), 4e8).devices)
+    devices[0] = replace(devices[0], memory_bytes=8e8)
+    cluster = replace(four(), devices=tuple(devices))
+    text = explain_lack(make_space(graph, cluster, Scope()))
+    same = explain_lack(make_space(graph, with_memory(four(), 4e8), Scope()))
+    assert "the smallest has 381.5 MiB" in text
+    assert text.partition(", or ")[0] == same.partition(", or ")[0]
+
+
+def test_a_batch_that_no_width_divides_is_said_to_be_so() -> None:
+    # A batch of 4 and 4 devices with tensors of 3 only: heads cannot be divided by it.
+    space = make_space(small_model(), four(), Scope(tensor=(4,), context=(1,), microbatches=(3,)))
+    assert explain_lack(space) == (
+        "no plan divides 4 samples and 4 layers over 4 devices within the widths that may be used"
+    )

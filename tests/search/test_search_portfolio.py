@@ -1,0 +1,85 @@
+"""`auto`: which methods it tries, what it says of the others, and how hybrid's limits reach it."""
+
+import pytest
+from search_strategies import make_cluster
+
+from meshwright.errors import InputError
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Stop
+from meshwright.search import portfolio
+from meshwright.search.engine import Sequential
+from meshwright.search.hybrid.scope import Scope
+from meshwright.search.portfolio import find_plan
+from meshwright.search.warm import small_step
+
+
+def tried(statistics: object) -> set[str]:
+    assert isinstance(statistics, dict)
+    suffix = "_seconds"
+    return {name.removesuffix(suffix) for name in statistics if name.endswith(suffix)}
+
+
+def one_op() -> Graph:
+    builder = GraphBuilder("alone")
+    builder.add_op("only", seconds={"any": 1.0})
+    return builder.finish()
+
+
+def test_auto_tries_hybrid_where_layers_repeat() -> None:
+    answer = find_plan(small_step(), make_cluster(["fast"] * 2), budget_seconds=5)
+    assert {"hybrid", "data", "pipeline", "placement"} <= tried(answer.statistics)
+    assert answer.notes == ()
+
+
+def test_auto_leaves_hybrid_out_where_none_do() -> None:
+    answer = find_plan(one_op(), make_cluster(["fast"]), budget_seconds=2)
+    assert "hybrid" not in tried(answer.statistics)
+    assert answer.stop is Stop.PROVED
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("_MAX_OPS", "96 ops are too many for the others"),
+        ("_MAX_INSTANCES", "96 ops on 2 devices are too many for the others"),
+    ],
+)
+def test_auto_leaves_large_steps_to_hybrid(
+    limit: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(portfolio, limit, 95)
+    lines: list[str] = []
+    cluster = make_cluster(["fast"] * 2)
+    answer = find_plan(small_step(), cluster, budget_seconds=2, progress=lines.append)
+    assert answer.method == "auto:hybrid"
+    assert tried(answer.statistics) == {"hybrid"}
+    assert answer.notes == (f"only hybrid was tried: {reason}",)
+    assert lines[0] == answer.notes[0]
+
+
+def test_the_bound_of_auto_holds_for_teams_too() -> None:
+    cluster = make_cluster(["fast"] * 2)
+    hybrid = find_plan(small_step(), cluster, "hybrid", budget_seconds=2)
+    answer = find_plan(small_step(), cluster, budget_seconds=5)
+    assert answer.bound_seconds <= hybrid.bound_seconds
+    assert answer.bound_seconds <= answer.step_seconds <= hybrid.step_seconds
+
+
+def test_a_scope_limits_hybrid_and_no_other_method() -> None:
+    cluster = make_cluster(["fast"] * 2)
+    scope = Scope(zero=(3,))
+    answer = find_plan(small_step(), cluster, "hybrid", scope=scope, engine=Sequential())
+    assert answer.plan is not None
+    assert {part.zero for part in answer.plan.parts} == {3}
+    with pytest.raises(InputError, match=r"^scope: the method must be hybrid or auto, got 'data'$"):
+        find_plan(small_step(), cluster, "data", scope=scope)
+
+
+def test_microbatches_reach_hybrid_beside_a_scope() -> None:
+    cluster = make_cluster(["fast"] * 2)
+    for scope in (None, Scope(zero=(0,))):
+        answer = find_plan(small_step(), cluster, "hybrid", microbatches=(2,), scope=scope)
+        assert answer.plan is not None
+        assert answer.plan.schedule is not None
+        assert answer.plan.schedule.microbatches == 2
