@@ -23,11 +23,13 @@ __all__ = [
     "MeshwrightError",
     "Plan",
     "Profile",
+    "Scope",
     "Timeline",
     "__version__",
     "capture",
     "cluster",
     "load_graph",
+    "open_engine",
     "plan",
     "read_profile",
     "simulate",
@@ -42,21 +44,24 @@ _HOME = {
     "MeshwrightError": "meshwright.errors",
     "Plan": "meshwright.plan.plan",
     "Profile": "meshwright.profile.profile",
+    "Scope": "meshwright.search.hybrid.scope",
     "Timeline": "meshwright.simulate.timeline",
     "load_graph": "meshwright.source",
+    "open_engine": "meshwright.api",
     "read_profile": "meshwright.profile.profile",
     "training": "meshwright.api",
 }
 """Where each public name is defined, but for the functions that share a subpackage's name."""
 
 if TYPE_CHECKING:
-    from meshwright.api import capture, cluster, plan, simulate, training
+    from meshwright.api import capture, cluster, open_engine, plan, simulate, training
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError
     from meshwright.graph.graph import Graph
     from meshwright.plan.answer import Answer
     from meshwright.plan.plan import Plan
     from meshwright.profile.profile import Profile, read_profile
+    from meshwright.search.hybrid.scope import Scope
     from meshwright.simulate.timeline import Timeline
     from meshwright.source import load_graph
 

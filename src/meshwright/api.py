@@ -13,6 +13,8 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
+from meshwright.search.engine import Engine, open_engine
+from meshwright.search.hybrid.scope import Scope
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
@@ -26,6 +28,7 @@ __all__ = [
     "capture_model",
     "cluster",
     "load_graph",
+    "open_engine",
     "plan",
     "read_profile",
     "simulate",
@@ -87,14 +90,17 @@ def plan(
     *,
     sharing: str = "fair",
     microbatches: Sequence[int] = (),
+    scope: Scope | None = None,
+    engine: Engine | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
 
     `graph` is a Graph, the path of a graph file, the name of a model of the zoo or a
     "package.module:factory" (see `load_graph`); `microbatches` are the numbers that pipelines
-    may use (none: whatever is best); `progress` receives a line of text now and then. That no
-    plan fits is an answer too: `plan` is None.
+    may use (none: whatever is best); `scope` limits what method `hybrid` looks at, and `engine`
+    (see `open_engine`) evaluates its candidates, on all cores if none is given; `progress` receives
+    a line of text now and then. That no plan fits is an answer too: `plan` is None.
     """
     return find_plan(
         load_graph(graph, say=progress),
@@ -104,6 +110,8 @@ def plan(
         budget_seconds=budget_seconds,
         sharing=sharing,
         microbatches=microbatches,
+        scope=scope,
+        engine=engine,
         progress=progress,
     )
 
@@ -114,13 +122,15 @@ def simulate(
     plan: Plan | None,
     *,
     sharing: str = "fair",
-    granularity: str = "op",
+    granularity: str | None = None,
     with_links: bool = False,
 ) -> Timeline:
     """Predict one step of a plan: its time, every device's memory, what it waits for.
 
     `sharing` is "fair" (transfers share links) or "none" (each runs as if alone), `granularity`
-    "op" or, for plans with a schedule, "part"; `with_links` records every link's rate over time.
+    "op" (the default) or, for plans with a schedule, "part", which is all that plans with tensor,
+    context or expert widths, ZeRO or recomputation have; `with_links` records every link's rate
+    over time.
     """
     if plan is None:
         raise InputError("plan: there is none to simulate; the answer's binding says why")

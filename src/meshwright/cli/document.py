@@ -5,17 +5,23 @@ from typing import Any
 import numpy as np
 
 from meshwright.cli.console import finite
+from meshwright.cli.hybrid_facts import HybridFacts, StageFacts, name_devices
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
+from meshwright.plan.describe import describe_plan
 from meshwright.simulate.timeline import Timeline
 
 
 def answer_document(
-    answer: Answer, graph: Graph, cluster: Cluster, plan: str | None
+    answer: Answer,
+    graph: Graph,
+    cluster: Cluster,
+    plan: str | None,
+    facts: HybridFacts | None = None,
 ) -> dict[str, Any]:
-    """An answer; `plan` is the path of its plan file."""
+    """An answer; `plan` is the path of its plan file, `facts` are of a plan of teams."""
     return {
         "model": graph.name,
         "cluster": cluster.name,
@@ -30,6 +36,56 @@ def answer_document(
         "peak_bytes": [finite(size) for size in answer.peak_bytes],
         "statistics": {name: finite(value) for name, value in answer.statistics.items()},
         "plan": plan,
+        "runner_ups": [
+            {"step_seconds": finite(each.step_seconds), "description": each.description}
+            for each in answer.runner_ups
+        ],
+        "notes": list(answer.notes),
+        "hybrid": None if facts is None else _facts_document(answer, cluster, facts),
+    }
+
+
+def _facts_document(answer: Answer, cluster: Cluster, facts: HybridFacts) -> dict[str, Any]:
+    assert answer.plan is not None
+    return {
+        "description": describe_plan(answer.plan),
+        "schedule": facts.schedule,
+        "microbatches": facts.microbatches,
+        "num_devices": facts.num_devices,
+        "tokens_per_sample": finite(facts.tokens),
+        "tokens_per_second": finite(facts.tokens_per_second),
+        "samples_per_second": finite(facts.samples_per_second),
+        "model_flops": finite(facts.model_flops),
+        "mfu": finite(facts.mfu),
+        "precision": facts.precision,
+        "binding": facts.binding,
+        "stages": [_stage_document(cluster, stage) for stage in facts.stages],
+    }
+
+
+def _stage_document(cluster: Cluster, stage: StageFacts) -> dict[str, Any]:
+    part = stage.part
+    return {
+        "layers": list(stage.layers),
+        "num_layers": stage.num_layers,
+        "devices": name_devices(cluster, part.devices),
+        "num_devices": len(part.devices),
+        "replicas": part.num_replicas,
+        "tensor": part.tensor,
+        "context": part.context,
+        "expert": part.expert,
+        "sequence": part.sequence,
+        "zero": part.zero,
+        "recompute": str(part.recompute),
+        "microbatch_samples": finite(stage.samples),
+        "forward_seconds": finite(stage.forward_seconds),
+        "backward_seconds": finite(stage.backward_seconds),
+        "forward_collective_seconds": finite(stage.forward_call_seconds),
+        "backward_collective_seconds": finite(stage.backward_call_seconds),
+        "busy": finite(stage.busy),
+        "memory_bytes": {name: finite(size) for name, size in stage.memory.items()},
+        "peak_bytes": finite(stage.peak_bytes),
+        "usable_bytes": finite(stage.usable_bytes),
     }
 
 

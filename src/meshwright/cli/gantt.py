@@ -40,7 +40,7 @@ def draw_activities(timeline: Timeline, devices: Sequence[int], width: int) -> l
     for device in devices:
         cover = np.zeros((len(Activity), width))
         for each in (*Activity,)[:-1]:
-            rows = np.flatnonzero((owner == device) & (activity == each))
+            rows = np.flatnonzero((owner == timeline.program.leader[device]) & (activity == each))
             cover[each] = covered_seconds(timeline.start[rows], timeline.finish[rows], edges)
         free = np.maximum(np.diff(edges) - cover[: Activity.COMMUNICATION].sum(axis=0), 0.0)
         cover[Activity.COMMUNICATION] = np.minimum(cover[Activity.COMMUNICATION], free)

@@ -1,25 +1,33 @@
 """`meshwright plan`: search, show, write."""
 
+import os
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from meshwright.api import load_graph, plan, simulate
+from meshwright.api import load_graph, open_engine, plan, simulate
 from meshwright.cli.console import make_console, print_json
 from meshwright.cli.document import answer_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
+from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
 from meshwright.cli.interrupt import noticed_interrupt
 from meshwright.cli.message import say
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity
+from meshwright.search.engine import Engine
+from meshwright.search.hybrid.scope import Scope
 from meshwright.simulate.timeline import Timeline
 
 
@@ -46,7 +54,9 @@ def run_plan(arguments: Namespace) -> int:
 def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answer, bool]:
     """The answer, and whether Ctrl-C cut the search short."""
     title = f"planning {graph.name} on {cluster.name}"
+    scope = _make_scope(arguments)
     with (
+        _opened_engine(arguments) as engine,
         noticed_interrupt() as notice,
         shown_progress(title, is_quiet=arguments.json) as progress,
     ):
@@ -58,43 +68,73 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             budget_seconds=arguments.budget,
             sharing=arguments.sharing,
             microbatches=arguments.microbatches,
+            scope=scope,
+            engine=engine,
             progress=progress,
         )
     return answer, notice.was_pressed
+
+
+def _make_scope(arguments: Namespace) -> Scope | None:
+    """What `hybrid` may look at; None: nothing was limited."""
+    names = ("tensor", "context", "expert", "zero", "recompute", "schedules")
+    limits: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    given = {name: values for name, values in limits.items() if values is not None}
+    return Scope(**given) if given else None
+
+
+@contextmanager
+def _opened_engine(arguments: Namespace) -> Iterator[Engine]:
+    """What evaluates candidates; of Ray's only where there is a use for it."""
+    name = arguments.engine
+    if name.startswith("ray") and arguments.method not in ("hybrid", "auto"):
+        raise InputError(
+            f"--engine {name}: the method must be hybrid or auto, got {quoted(arguments.method)}"
+        )
+    with open_engine(name, os.environ.get("RAY_ADDRESS") or None) as engine:
+        yield engine
 
 
 def _present(
     arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
 ) -> None:
     folder: Path | None = arguments.output
-    timeline = None
-    if folder is not None or not arguments.json:
+    is_hybrid = answer.method in ("hybrid", "auto:hybrid")
+    timeline, facts = None, None
+    if folder is not None or not arguments.json or is_hybrid:
         timeline = simulate(
             graph,
             cluster,
             found,
             sharing=arguments.sharing,
-            granularity=choose_granularity(found),
+            granularity="layer" if is_hybrid else choose_granularity(found),
             with_links=folder is not None,
         )
+        facts = hybrid_facts(graph, cluster, answer, timeline) if is_hybrid else None
     if folder is not None and timeline is not None:
-        _write(folder, graph, cluster, answer, found, timeline)
+        _write(folder, graph, cluster, answer, found, timeline, facts)
     if arguments.json:
         path = None if folder is None else str(folder / "plan.json")
-        print_json(answer_document(answer, graph, cluster, path))
+        print_json(answer_document(answer, graph, cluster, path, facts))
     elif timeline is not None:
-        show_answer(make_console(), graph, cluster, answer, timeline)
+        show_answer(make_console(), graph, cluster, answer, timeline, facts)
         if folder is not None:
             say(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
 
 
 def _write(
-    folder: Path, graph: Graph, cluster: Cluster, answer: Answer, found: Plan, timeline: Timeline
+    folder: Path,
+    graph: Graph,
+    cluster: Cluster,
+    answer: Answer,
+    found: Plan,
+    timeline: Timeline,
+    facts: HybridFacts | None,
 ) -> None:
     document = {
         "format": "meshwright.answer",
         "version": 1,
-        **answer_document(answer, graph, cluster, "plan.json"),
+        **answer_document(answer, graph, cluster, "plan.json", facts),
     }
     write_folder(
         folder,

@@ -1,7 +1,7 @@
 """Answers and timelines for people, as text that also reads well without colour."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
+from meshwright.cli.hybrid_facts import HybridFacts
+from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
@@ -34,26 +36,46 @@ _COSTS = {"compute": "green", "transfer": "yellow", "collective": "orange3", "wa
 
 
 def show_answer(
-    console: Console, graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline
+    console: Console,
+    graph: Graph,
+    cluster: Cluster,
+    answer: Answer,
+    timeline: Timeline,
+    facts: HybridFacts | None = None,
 ) -> None:
-    """The answer, then what its plan does."""
+    """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
-    rate = graph.batch / answer.step_seconds if answer.step_seconds else math.inf
-    kind = "" if answer.method.startswith("auto") else " of this kind"
+    is_general = answer.method.startswith("auto") and not answer.notes
+    kind = "" if is_general else " of this kind"
     rows = {
-        "step": f"{format_seconds(answer.step_seconds)}   {rate:.4g} samples/s",
+        "step": f"{format_seconds(answer.step_seconds)}   {_speed(graph, answer, facts)}",
+        **(hybrid_rows(answer, facts) if facts is not None else {}),
         **_launch_row(timeline),
         "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
         "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
     }
-    if answer.binding:
+    if answer.binding and facts is None:
         rows["binding"] = answer.binding
     if compared := _compare_methods(answer):
         rows["methods"] = compared
+    if answer.notes:
+        rows["note"] = "; ".join(answer.notes)
     console.print(_panel(_facts(rows), _title(graph, cluster)))
-    show_timeline(console, cluster, answer.plan, timeline)
+    if facts is None:
+        show_timeline(console, cluster, answer.plan, timeline)
+        return
+    show_stages(console, cluster, facts)
+    console.print()
+    show_runner_ups(console, answer)
+    _show_path(console, timeline, _first_devices(cluster, answer.plan))
+
+
+def _speed(graph: Graph, answer: Answer, facts: HybridFacts | None) -> str:
+    rate = graph.batch / answer.step_seconds if answer.step_seconds else math.inf
+    tokens = f"{facts.tokens_per_second:,.0f} tokens/s   " if facts and facts.tokens else ""
+    return f"{tokens}{rate:.4g} samples/s"
 
 
 def show_simulation(
@@ -75,9 +97,24 @@ def show_timeline(console: Console, cluster: Cluster, plan: Plan, timeline: Time
     """Devices, what the critical path's time went to, and a chart of the step."""
     console.print(_device_table(cluster, plan, timeline))
     console.print()
+    shown = cluster.devices[:MAX_DEVICES]
+    _show_path(console, timeline, {device.name: place for place, device in enumerate(shown)})
+
+
+def _show_path(console: Console, timeline: Timeline, devices: Mapping[str, int]) -> None:
+    """What the critical path's time went to, and a chart of some devices, by what they are."""
     console.print(_attribution(timeline))
     console.print()
-    console.print(Group(*_chart(cluster, timeline, console.width)))
+    console.print(Group(*_chart(devices, timeline, console.width)))
+
+
+def _first_devices(cluster: Cluster, plan: Plan) -> dict[str, int]:
+    """The first device of every stage, by the stage; of several stages by the first."""
+    number = {device.name: place for place, device in enumerate(cluster.devices)}
+    firsts: dict[int, str] = {}
+    for stage, part in enumerate(plan.parts):
+        firsts.setdefault(number[part.devices[0]], f"stage {stage}")
+    return {name: device for device, name in list(firsts.items())[:MAX_DEVICES]}
 
 
 def _launch_row(timeline: Timeline) -> dict[str, str]:
@@ -167,10 +204,11 @@ def _work_of_devices(plan: Plan) -> dict[str, str]:
     stages: dict[str, list[str]] = {}
     shares: dict[str, set[float]] = {}
     for number, part in enumerate(plan.parts):
-        for device, (low, high) in zip(part.devices, part.rows(), strict=True):
-            num_ops[device] = num_ops.get(device, 0) + len(part.ops)
-            stages.setdefault(device, []).append(str(number))
-            shares.setdefault(device, set()).add(round(high - low, 9))
+        for team, (low, high) in zip(part.teams(), part.rows(), strict=True):
+            for device in team:
+                num_ops[device] = num_ops.get(device, 0) + len(part.ops)
+                stages.setdefault(device, []).append(str(number))
+                shares.setdefault(device, set()).add(round(high - low, 9))
     return {
         device: " · ".join(_describe_work(plan, count, stages[device], shares[device]))
         for device, count in num_ops.items()
@@ -200,13 +238,12 @@ def _attribution(timeline: Timeline) -> Text:
     return text
 
 
-def _chart(cluster: Cluster, timeline: Timeline, console_width: int) -> Iterator[Text]:
-    shown = list(range(min(cluster.num_devices, MAX_DEVICES)))
-    names = [cluster.devices[number].name for number in shown]
-    margin = min(max(map(len, names)), 24) + 2
+def _chart(devices: Mapping[str, int], timeline: Timeline, console_width: int) -> Iterator[Text]:
+    margin = min(max(map(len, devices)), 24) + 2
     width = max(20, min(80, console_width - margin - 1))
+    shown = list(devices.values())
     lines = draw_activities(timeline, shown, width) if timeline.step_seconds else []
-    for name, line in zip(names, lines, strict=False):
+    for name, line in zip(devices, lines, strict=False):
         text = Text(f"{name[: margin - 2]:<{margin}}")
         for glyph, run in groupby(line):
             text.append("".join(run), style=_STYLES[GLYPHS.index(glyph)])

@@ -2,6 +2,7 @@
 
 import math
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshwright.errors import quoted
@@ -10,8 +11,10 @@ SHARINGS = ("none", "fair")
 DEVICES = ("cpu", "cuda")
 
 GRAPH = (
-    "a model of the zoo (`meshwright zoo`), a graph file of any known format, or "
-    "package.module:factory, which is imported, called and captured"
+    "a model of the zoo (`meshwright zoo`), a graph file of any known format, a shape such as "
+    "gpt:hidden=768,heads=12,layers=12,sequence=1024 (gpt, llama, mixtral, bert or vit; batch=, "
+    "precision= and optimizer= too), or package.module:factory, which is imported, called and "
+    "captured"
 )
 MODEL = (
     "a PyTorch model of the zoo, or package.module:factory, a function that returns "
@@ -97,3 +100,23 @@ def count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 2**53):
         raise ArgumentTypeError(f"must be a whole number from 1, got {quoted(text)}")
     return int(text)
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1, with commas between them."""
+    return tuple(count(each) for each in text.split(","))
+
+
+def some_of(values: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """Reads some of these values, with commas between them."""
+
+    def read(text: str) -> tuple[str, ...]:
+        for each in text.split(","):
+            if each not in values:
+                raise ArgumentTypeError(
+                    f"must be some of {', '.join(values)}, with commas between them, "
+                    f"got {quoted(each)}"
+                )
+        return tuple(text.split(","))
+
+    return read

@@ -1,5 +1,6 @@
 """The options of `meshwright plan` and `meshwright simulate`."""
 
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from meshwright.cli.parser.option import (
     add_json,
     add_sharing,
     count,
+    counts,
     positive,
+    some_of,
     whole,
 )
+from meshwright.plan.part import Recompute, ScheduleKind
 
-GRANULARITIES = ("op", "part")
+GRANULARITIES = ("op", "part", "layer")
 
 
 def add_plan(commands: Any) -> None:
@@ -53,6 +57,7 @@ def add_plan(commands: Any) -> None:
     )
     add_batch(parser)
     add_sharing(parser)
+    _add_scope(parser)
     parser.add_argument(
         "-o",
         dest="output",
@@ -61,6 +66,52 @@ def add_plan(commands: Any) -> None:
         help="write the plan, the answer, the trace and copies of graph and cluster there",
     )
     add_json(parser)
+
+
+def _add_scope(parser: ArgumentParser) -> None:
+    """What the method `hybrid` looks at, and where it computes."""
+    group = parser.add_argument_group(
+        "method hybrid", "Limits to what it looks at: lists with commas, by default all that fit."
+    )
+    for axis, text in (
+        ("tensor", "devices that share each layer's heads and features"),
+        ("context", "devices that share each sample's tokens"),
+        ("expert", "replicas that share a layer's experts"),
+    ):
+        group.add_argument(f"--{axis}", type=counts, metavar="N,..", help=text)
+    group.add_argument("--zero", type=_zero_stages, metavar="Z,..", help="ZeRO stages: 0, 1, 2, 3")
+    group.add_argument(
+        "--recompute",
+        type=_recomputations,
+        metavar="R,..",
+        help=f"what backward computes again: {', '.join(Recompute)}",
+    )
+    group.add_argument(
+        "--schedule",
+        dest="schedules",
+        type=_schedules,
+        metavar="S,..",
+        help=f"pipeline schedules: {', '.join(ScheduleKind)}",
+    )
+    group.add_argument(
+        "--engine",
+        default="local",
+        metavar="E",
+        help="what evaluates candidates: local (default; all cores), one (this process alone), "
+        "ray ($RAY_ADDRESS, or a Ray of this machine) or ray:ADDRESS; the plan is the same",
+    )
+
+
+def _zero_stages(text: str) -> tuple[int, ...]:
+    return tuple(map(int, some_of(("0", "1", "2", "3"))(text)))
+
+
+def _recomputations(text: str) -> tuple[Recompute, ...]:
+    return tuple(map(Recompute, some_of(tuple(Recompute))(text)))
+
+
+def _schedules(text: str) -> tuple[ScheduleKind, ...]:
+    return tuple(map(ScheduleKind, some_of(tuple(ScheduleKind))(text)))
 
 
 def add_simulate(commands: Any) -> None:
@@ -74,8 +125,9 @@ def add_simulate(commands: Any) -> None:
     parser.add_argument(
         "--granularity",
         choices=GRANULARITIES,
-        default="op",
-        help="an instruction an op, or one a stage's action (default: op)",
+        default=None,
+        help="an instruction an op, one a stage's action, or one by what whole layers cost "
+        "(default: op where the plan can be run so)",
     )
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"

@@ -1,0 +1,142 @@
+"""Plans of stages and teams for people: degrees, stages, memory, and the plans that came next."""
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
+from meshwright.cluster.cluster import Cluster
+from meshwright.plan.answer import Answer
+from meshwright.plan.describe import describe_plan
+from meshwright.plan.part import Part
+from meshwright.units import GIB, format_seconds
+
+MAX_STAGES = 32
+"""Stages of a longer pipeline that get lines of their own."""
+MAX_RUNNER_UPS = 8
+
+_ITEMS = {
+    "parameters": "weights",
+    "gradients": "gradients",
+    "optimiser": "optimiser",
+    "activations": "activations",
+    "workspace": "workspace",
+    "buffers": "buffers",
+    "libraries": "libraries",
+}
+"""What a device holds, and the heads of the columns."""
+
+
+def hybrid_rows(answer: Answer, facts: HybridFacts) -> dict[str, str]:
+    """The plan's degrees, how well it uses its devices and what binds it, for the panel."""
+    assert answer.plan is not None
+    samples = sorted({stage.samples for stage in facts.stages})
+    sizes = " to ".join(f"{each:.4g}" for each in dict.fromkeys((samples[0], samples[-1])))
+    return {
+        "degrees": describe_plan(answer.plan),
+        "batch": f"microbatches {facts.microbatches}, samples of one on a replica {sizes}",
+        "MFU": f"{100 * facts.mfu:.3g} % of {facts.num_devices} devices' {facts.precision} peak",
+        "binding": facts.binding,
+    }
+
+
+def show_stages(console: Console, cluster: Cluster, facts: HybridFacts) -> None:
+    """A table of stages and one of what their devices hold."""
+    console.print(_stage_table(cluster, facts.stages))
+    console.print()
+    console.print(_memory_table(facts.stages))
+    console.print(Text(_legend(facts.stages), style="bright_black"))
+
+
+def show_runner_ups(console: Console, answer: Answer) -> None:
+    """The next best plans, if the search kept any."""
+    if not answer.runner_ups:
+        return
+    table = _table("next best", "step", "slower")
+    for each in answer.runner_ups[:MAX_RUNNER_UPS]:
+        slower = each.step_seconds / answer.step_seconds - 1 if answer.step_seconds else 0.0
+        table.add_row(
+            Text(each.description), format_seconds(each.step_seconds), f"{100 * slower:.2f} %"
+        )
+    console.print(table)
+    console.print()
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for head in heads:
+        table.add_column(head, no_wrap=head not in ("devices", "next best"))
+    return table
+
+
+def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Table:
+    table = _table(
+        "#", "layers", "devices", "teams", "ZeRO", "again", "forward", "backward", "busy"
+    )
+    for number, stage in enumerate(stages[:MAX_STAGES]):
+        table.add_row(
+            str(number),
+            _name_layers(stage),
+            Text(f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices)})"),
+            _name_teams(stage.part),
+            str(stage.part.zero),
+            str(stage.part.recompute),
+            _name_seconds(stage.forward_seconds, stage.forward_call_seconds),
+            _name_seconds(stage.backward_seconds, stage.backward_call_seconds),
+            f"{100 * stage.busy:.0f} %",
+        )
+    return _shortened(table, stages)
+
+
+def _name_layers(stage: StageFacts) -> str:
+    first, last = (name.removeprefix("layer ") for name in stage.layers)
+    return first if stage.num_layers == 1 else f"{first} - {last}"
+
+
+def _name_teams(part: Part) -> str:
+    """How many, and of what widths: "32 x t4 c2"."""
+    widths = {"t": part.tensor, "c": part.context, "e": part.expert}
+    shown = " ".join(f"{axis}{width}" for axis, width in widths.items() if width > 1)
+    return f"{part.num_replicas} x {shown}" if shown else str(part.num_replicas)
+
+
+def _name_seconds(seconds: float, calls: float) -> str:
+    """A time and how much of it are collectives."""
+    share = 100 * calls / seconds if seconds else 0.0
+    return format_seconds(float(f"{seconds:.3g}")) + (f" ({share:.0f} %)" if share >= 0.5 else "")
+
+
+def _memory_table(stages: Sequence[StageFacts]) -> Table:
+    shown = [name for name in _ITEMS if any(stage.memory[name] > 0 for stage in stages)]
+    table = _table("#", *(_ITEMS[name] for name in shown), "peak", "of usable GiB")
+    for number, stage in enumerate(stages[:MAX_STAGES]):
+        share = stage.peak_bytes / stage.usable_bytes
+        style = "red" if share > 1 else "yellow" if share > FULL else "green"
+        table.add_row(
+            str(number),
+            *(f"{stage.memory[name] / GIB:.2f}" for name in shown),
+            Text(f"{stage.peak_bytes / GIB:.2f}", style=style),
+            f"{stage.usable_bytes / GIB:.2f} ({100 * share:.0f} %)",
+        )
+    return _shortened(table, stages)
+
+
+def _legend(stages: Sequence[StageFacts]) -> str:
+    """What the tables' short words mean, and the margin."""
+    text = (
+        "teams: replicas x their widths (t tensor, c context, e experts over replicas); "
+        "(%) of a time: collectives"
+    )
+    margin = 1 - stages[0].usable_bytes / stages[0].memory_bytes
+    if margin > 0:
+        text += f"; {100 * margin:.3g} % of memory is kept free"
+    return text
+
+
+def _shortened(table: Table, stages: Sequence[StageFacts]) -> Table:
+    if len(stages) > MAX_STAGES:
+        table.add_row("", f"... {len(stages) - MAX_STAGES} more")
+    return table
