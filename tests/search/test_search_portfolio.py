@@ -54,7 +54,8 @@ def test_auto_leaves_large_steps_to_hybrid(
     answer = find_plan(small_step(), cluster, budget_seconds=2, progress=lines.append)
     assert answer.method == "auto:hybrid"
     assert tried(answer.statistics) == {"hybrid"}
-    assert answer.notes == (f"only hybrid was tried: {reason}",)
+    assert answer.notes[0] == f"only hybrid was tried: {reason}"
+    assert answer.notes[1].startswith("scope: stages of any size of whole layers")
     assert lines[0] == answer.notes[0]
 
 

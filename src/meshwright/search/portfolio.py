@@ -149,7 +149,7 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
         answer,
         method="auto" if answer.plan is None else f"auto:{name}",
         statistics={**counts, f"{name}_seconds": answer.step_seconds},
-        notes=(note,),
+        notes=(note, *answer.notes),
     )
 
 
@@ -285,6 +285,7 @@ def _best_answer(
     return replace(
         best,
         method=f"auto:{winner}",
+        notes=(),  # of what one method looked at; the bound is of all plans
         bound_seconds=bound,
         stop=Stop.PROVED if best.step_seconds <= bound * (1 + 1e-9) else Stop.LIMIT,
         search_seconds=perf_counter() - started,

@@ -24,7 +24,7 @@ from meshwright.search.hybrid.find import find_drafts
 from meshwright.search.hybrid.pool import Pool
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.smallest import explain_lack
-from meshwright.search.hybrid.space import Space, make_space
+from meshwright.search.hybrid.space import Space, describe_space, make_space
 from meshwright.search.hybrid.trial import Scene, Trials
 from meshwright.search.judge import judge, refuse
 
@@ -90,7 +90,9 @@ def hybrid(
                 trials.run(pool.drafts()[:1])
     bound = space_bound(space)
     if not trials.num_fitting:
-        return refuse("hybrid", explain_lack(space), bound, started)
+        tried = trials.ranked()
+        reason = tried[0][0].binding if tried else explain_lack(space)
+        return refuse("hybrid", reason, bound, started)
     answer = _answer(space, trials, trials.best_seconds if is_whole else bound, started)
     if is_interrupted:
         answer = replace(answer, statistics={**answer.statistics, "interrupted": 1.0})
@@ -159,4 +161,4 @@ def _answer(space: Space, trials: Trials, bound: float, started: float) -> Answe
         RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
         for verdict, plan in plans
     )
-    return replace(answer, runner_ups=runner_ups)
+    return replace(answer, runner_ups=runner_ups, notes=(describe_space(space),))

@@ -12,6 +12,7 @@ from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
+from meshwright.plan.describe import span, words
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import Layouts
 from meshwright.search.hybrid.price import Prices
@@ -138,3 +139,20 @@ def list_mixed(space: Space, drafts: Sequence[Draft]) -> list[tuple[Frame, list[
         if len(sizes) > 1:
             mixed.append((frame, sizes))
     return mixed
+
+
+def describe_space(space: Space) -> str:
+    """What was searched, in one line for people."""
+    teams = [option.team for option in space.options]
+    widths = {
+        name: span(getattr(team, name) for team in teams)
+        for name in ("tensor", "context", "expert")
+    }
+    scope = space.scope
+    sizes = "of any size" if scope.mixed else "of one size"
+    return (
+        f"scope: stages {sizes} of whole layers on neighbouring devices, the same in every pod; "
+        f"{', '.join(f'{name} {text}' for name, text in widths.items())}; "
+        f"zero {'/'.join(map(str, scope.zero))}; recompute {words(scope.recompute)}; "
+        f"{words(scope.schedules)}"
+    )
