@@ -113,7 +113,7 @@ def test_a_worker_that_dies_or_hangs_changes_nothing(number: signal.Signals) -> 
 def test_ctrl_c_ends_a_run_and_its_workers() -> None:
     def press(_context: object, item: int) -> int:
         if item == 1:
-            signal.raise_signal(signal.SIGINT)
+            raise KeyboardInterrupt  # as Python does for Ctrl-C
         return item
 
     with pytest.raises(KeyboardInterrupt), with_ready_worker() as engine:

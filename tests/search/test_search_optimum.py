@@ -122,12 +122,17 @@ def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None
         for sharing in ("none", "fair"):
             answer = find_plan(graph, cluster, method, sharing=sharing)
             bound = placement if method in PLACEMENTS else plan
-            if method == "placement":  # and more where it branches, or has looked at everything
+            if method == "hybrid":  # which divides ops, and is for graphs of layers only
+                assert answer.step_seconds >= answer.bound_seconds
+                continue
+            if method == "auto":  # of which it is one
+                assert answer.bound_seconds <= bound * (1 + 1e-9)
+            elif method == "placement":  # and more where it branches, or has looked at everything
                 assert answer.bound_seconds >= bound * (1 - 1e-9)
             else:
                 assert answer.bound_seconds == pytest.approx(bound)
             assert answer.step_seconds >= answer.bound_seconds, method
-            assert answer.step_seconds >= bound, method
+            assert answer.step_seconds >= bound or method == "auto", method
             assert answer.stop is not Stop.INFEASIBLE or method in ("consecutive", "pipedream")
 
 

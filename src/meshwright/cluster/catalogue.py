@@ -183,7 +183,7 @@ _FAMILIES = (
         lambda text: build.link_torus(shape=_shape(text["shape"]), name=text["name"]),
     ),
     _family(
-        "h100-spineleaf-<n>[-o<ratio>]", "h100-spineleaf-1024",
+        "h100-spineleaf-<n>[-o<ratio>]", "h100-spineleaf-256",
         "NVSwitch hosts of 8 H100, a 50 GB/s NIC each, 16 hosts a leaf, oversubscribed (by 2)",
         rf"h100-spineleaf-(?P<n>{_N}){_RATIO}",
         lambda text: build.h100_spine_leaf(
@@ -193,7 +193,7 @@ _FAMILIES = (
         ),
     ),
     _family(
-        "tpuv4-fattree-<n>", "tpuv4-fattree-1024",
+        "tpuv4-fattree-<n>", "tpuv4-fattree-256",
         "fat tree of TPU v4 with 64 GB: 8 a host at 900 GB/s, 4 hosts a rack at 100, racks at 400",
         rf"tpuv4-fattree-(?P<n>{_N})",
         lambda text: build.tpu_fat_tree(num_devices=_number(text["n"]), name=text["name"]),
