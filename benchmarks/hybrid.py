@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -50,7 +52,8 @@ def compare(
     ours = answer.step_seconds
     step_flops = float(graph.flops[graph.phase != Phase.UPDATE].sum())
     peak = sum(
-        cluster.types[device.type].peak_flops_per_second("bf16") for device in cluster.devices
+        cluster.types[device.type].peak_flops_per_second(_precision(graph))
+        for device in cluster.devices
     )
     tokens = max(kind.tokens for kind in space.stack.kinds if kind.heads)
     return {
@@ -101,6 +104,12 @@ def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
         return float("inf"), ""
     verdict, draft = trials.ranked()[0]
     return verdict.step_seconds, describe_plan(scene.planner.plan(draft))
+
+
+def _precision(graph: Graph) -> str:
+    """That most of the FLOPs have."""
+    names, codes = graph.precision_codes
+    return names[int(np.bincount(codes, weights=graph.flops).argmax())]
 
 
 def _finite(value: float) -> float | None:
