@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.cluster.build import multi_rail
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -241,6 +242,24 @@ def test_an_allocation_to_an_unknown_host_is_named() -> None:
     )
     assert refusal(ABC, plan("d0", "host1")).startswith(
         "allocation d0 -> host1: host 'd0' is not in cluster c"
+    )
+
+
+def test_an_allocation_has_a_share_a_way() -> None:
+    rails = multi_rail(num_hosts=2, num_rails=2, devices_per_host=1, name="r")
+
+    def plan(*shares: float, target: str = "host1") -> Plan:
+        allocation = Allocation(source="host0", target=target, bytes_per_second=1e9, shares=shares)
+        return Plan(parts=(part("a b c", "host0.0"),), allocations=(allocation,))
+
+    resolve(ABC, rails, plan(0.5, 0.5))
+    resolve(ABC, rails, plan())
+    assert refusal(ABC, plan(1.0), rails) == (
+        "allocation host0 -> host1: must have a share for each of the 2 ways that cluster r has "
+        "between these hosts, got 1"
+    )
+    assert refusal(ABC, plan(1.0, 0.0, target="host0"), rails) == (
+        "allocation host0 -> host0: shares must be between two hosts, these are one"
     )
 
 

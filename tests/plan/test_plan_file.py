@@ -1,6 +1,7 @@
 import gzip
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ ALLOCATIONS = st.lists(
         source=NAMES,
         target=NAMES,
         bytes_per_second=st.floats(min_value=1e-300, allow_infinity=False),
+        shares=st.sampled_from([(), (1.0,), (0.25, 0.75), (0.0, 1.0, 0.0)]),
     ),
     max_size=3,
     unique_by=lambda each: (each.source, each.target),
@@ -145,7 +147,7 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_document(format="meshwright.graph"), "not a plan file, format must be 'meshwright.plan', "
      "got 'meshwright.graph'"),
     (_document(format=...), "not a plan file, format must be 'meshwright.plan', got ''"),
-    (_document(version=3), "plan files of version 1 and 2 can be read, got version 3"),
+    (_document(version=4), "plan files of version 1, 2 and 3 can be read, got version 4"),
     (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
     (_document(parts=...), "Object missing required field `parts`"),
     (_document(parts=[]), "plan: must have at least one part"),
@@ -335,3 +337,13 @@ def test_26000_ops_load_in_a_tenth_of_a_second(tmp_path: Path) -> None:
         assert len(Plan.load(path).parts) == 8
         seconds.append(time.perf_counter() - start)
     assert min(seconds) < 0.1  # 9 ms when measured, on a busy two-core machine
+
+
+def test_shares_of_allocations_need_the_third_version(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    there = Allocation(source="h0", target="h1", bytes_per_second=5.0)
+    for allocation, version in ((there, 1), (replace(there, shares=(0.25, 0.75)), 3)):
+        plan = Plan(parts=(Part(ops=("a",), devices=("d0",)),), allocations=(allocation,))
+        plan.save(path)
+        assert msgspec.json.decode(path.read_bytes())["version"] == version
+        assert Plan.load(path) == plan

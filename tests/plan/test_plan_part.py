@@ -125,6 +125,20 @@ def test_a_bad_allocation_is_refused(rate: float) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ((0.5, 0.6), "shares must add up to 1, got 1.1"),
+        ((1.5, -0.5), "a share must be from 0 to 1, got 1.5"),
+        ((math.nan, 1.0), "a share must be from 0 to 1, got nan"),
+    ],
+)
+def test_shares_of_an_allocation_are_parts_of_it(shares: tuple[float, ...], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Allocation(source="h0", target="h1", bytes_per_second=1.0, shares=shares)
+    assert str(caught.value) == f"allocation h0 -> h1: {message}"
+
+
 def test_a_plan_has_parts_and_one_allocation_a_pair() -> None:
     with pytest.raises(InputError, match="plan: must have at least one part"):
         Plan(parts=())

@@ -5,6 +5,7 @@ switches forward traffic; devices forward it only in direct networks (mesh, toru
 fewest links first, then widest, then spread over equals by destination, as forwarding tables do.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
 from meshwright.cluster.hanging import Hangings, find_hangings
+from meshwright.cluster.interface import Interface
 from meshwright.cluster.pair import (
     Routes,
     Wiring,
@@ -27,13 +29,16 @@ from meshwright.cluster.pair import (
 from meshwright.cluster.part import MAX_DEVICES, CollectiveTable, Device, DeviceType, Link
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
+from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_document, read_bytes, write_document
 
-__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Link", "Routes"]
+__all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
 
 MAX_TABLE_DEVICES = 1024
 """Up to so many devices the tables of all pairs are simply made: 0.2 s and 30 MB."""
+MAX_WAY_HOSTS = 512
+"""Up to so many hosts the ways of all pairs are listed; nobody shapes more than some dozens."""
 MIN_CUTOUT_SOURCES = 64
 """From so many sources on, a search from each target over all nodes is faster than one a pair."""
 
@@ -54,14 +59,25 @@ class Cluster:
     more). Empty: a route is as wide as its narrowest link."""
     tables: tuple[CollectiveTable, ...] = ()
     """Measured collectives, which override formulas."""
+    interfaces: tuple[Interface, ...] = ()
+    """What hosts call their network interfaces, for all of them or none; see `interface_of`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "types", MappingProxyType(dict(self.types)))
-        for name in ("devices", "switches", "links", "hop_bytes_per_second", "tables"):
+        for name in (
+            "devices",
+            "switches",
+            "links",
+            "hop_bytes_per_second",
+            "tables",
+            "interfaces",
+        ):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_names(self)
         _check_types(self)
         _check_reachable(self)
+        if self.interfaces:
+            _check_interfaces(self)
 
     @property
     def num_devices(self) -> int:
@@ -142,6 +158,31 @@ class Cluster:
         host_of = np.array([place[device.host] for device in self.devices], dtype=np.int64)
         return find_hangings(self.network, host_of)
 
+    @cached_property
+    def ways(self) -> Ways:
+        """The ways between all pairs of hosts."""
+        if len(self.hosts) > MAX_WAY_HOSTS:
+            raise InputError(
+                f"cluster {quoted(self.name)}: traffic is divided between the interfaces of at "
+                f"most {MAX_WAY_HOSTS} hosts, got {len(self.hosts)}"
+            )
+        place = {host: number for number, host in enumerate(self.hosts)}
+        devices: list[list[int]] = [[] for _ in self.hosts]
+        for number, device in enumerate(self.devices):
+            devices[place[device.host]].append(number)
+        return find_ways(self.network, devices, self.routes_between)
+
+    @cached_property
+    def interface_of(self) -> Mapping[int, Interface]:
+        """By the number of a link from a host to a switch: the host's interface to that link.
+
+        As `interfaces` names them; where it is empty, `eth0`, `eth1`, ... with addresses of their
+        own, as a testbed has them.
+        """
+        exits = find_exits(self.network, len(self.hosts))
+        ends = tuple((self.links[link].source, self.links[link].target) for link in exits)
+        return match_interfaces(self.hosts, ends, exits, self.interfaces)
+
     @property
     def has_tables(self) -> bool:
         """Whether the routes of all pairs are at hand, or are found in less than a second."""
@@ -197,6 +238,7 @@ class Cluster:
             devices_relay=self.devices_relay,
             hop_bytes_per_second=self.hop_bytes_per_second,
             tables=self.tables,
+            interfaces=self.interfaces,
         )
         write_document(path, encode_explicit(fields))
 
@@ -246,6 +288,22 @@ def _check_types(cluster: Cluster) -> None:
                 f"cluster {quoted(cluster.name)}: hop_bytes_per_second must be positive and "
                 f"finite, got {rate}"
             )
+
+
+def _check_interfaces(cluster: Cluster) -> None:
+    """Each stands for a link; names are unique on a host, addresses in the cluster."""
+    _ = cluster.interface_of
+    for what, keys in (
+        ("name", [(each.host, each.name) for each in cluster.interfaces]),
+        ("address", [each.address.partition("/")[0] for each in cluster.interfaces]),
+    ):
+        for key, count in Counter(keys).items():
+            if count > 1:
+                shown = key if isinstance(key, str) else f"{key[1]} of host {quoted(key[0])}"
+                raise InputError(
+                    f"cluster {quoted(cluster.name)}: an interface's {what} must be its own, "
+                    f"{shown} stands {count} times"
+                )
 
 
 def _check_reachable(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.interface import Interface
 from meshwright.cluster.part import CollectiveTable, Device, DeviceType, Link
 from meshwright.errors import InputError, quoted
 from meshwright.files import convert
@@ -34,6 +35,7 @@ class ClusterFields(TypedDict):
     devices_relay: bool
     hop_bytes_per_second: tuple[float, ...]
     tables: tuple[CollectiveTable, ...]
+    interfaces: tuple[Interface, ...]
 
 
 class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,6 +69,16 @@ class _TableDocument(msgspec.Struct, forbid_unknown_fields=True):
     seconds: _Short
 
 
+class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """One interface as files have it."""
+
+    host: str
+    switch: str
+    name: str
+    address: str
+    bridge: str = ""
+
+
 class _ClusterDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
@@ -78,6 +90,7 @@ class _ClusterDocument(msgspec.Struct, forbid_unknown_fields=True):
     devices_relay: bool = False
     hop_bytes_per_second: _Short = []
     tables: Annotated[list[_TableDocument], msgspec.Meta(max_length=4096)] = []
+    interfaces: list[InterfaceDocument] = []
 
 
 def check_header(document: object, where: str) -> None:
@@ -136,6 +149,7 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
             }
             for each in fields["tables"]
         ],
+        **_encode_interfaces(fields["interfaces"]),
     }
 
 
@@ -154,7 +168,13 @@ def _decode_fields(read: _ClusterDocument) -> ClusterFields:
             for rate in read.hop_bytes_per_second
         ),
         tables=tuple(_decode_table(each) for each in read.tables),
+        interfaces=decode_interfaces(read.interfaces),
     )
+
+
+def decode_interfaces(read: Sequence[InterfaceDocument]) -> tuple[Interface, ...]:
+    """Checked one by one."""
+    return tuple(Interface(**msgspec.structs.asdict(each)) for each in read)
 
 
 def _find_type(name: str, named: Mapping[str, DeviceType]) -> DeviceType:
@@ -233,6 +253,21 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
         **({"library_bytes": float(kind.library_bytes)} if kind.library_bytes else {}),
         **({} if kind.is_asynchronous else {"is_asynchronous": False}),
     }
+
+
+def _encode_interfaces(interfaces: Sequence[Interface]) -> dict[str, Any]:
+    """Left out where there are none: earlier releases know of none."""
+    entries = [
+        {
+            "host": each.host,
+            "switch": each.switch,
+            "name": each.name,
+            "address": each.address,
+            **({"bridge": each.bridge} if each.bridge else {}),
+        }
+        for each in interfaces
+    ]
+    return {"interfaces": entries} if entries else {}
 
 
 def _encode_links(links: Sequence[Link]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import msgspec
 
 from meshwright.cluster import build
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
-from meshwright.cluster.document import check_header
+from meshwright.cluster.document import InterfaceDocument, check_header, decode_interfaces
 from meshwright.errors import InputError, quoted
 from meshwright.files import convert, decode_document, read_bytes
 from meshwright.units import parse_bytes_per_second, parse_seconds
@@ -44,6 +44,7 @@ class _BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
     build: str
     arguments: dict[str, object] = {}
     name: str | None = None
+    interfaces: list[InterfaceDocument] = []
 
 
 class _DnnPartitioning(msgspec.Struct):
@@ -94,7 +95,13 @@ def _run_builder(document: object, where: str) -> Cluster:
     builder = BUILDERS[read.build]
     arguments = _check_arguments(builder, read.arguments, f"{where}: {read.build}")
     cluster = _located(f"{where}: {read.build}", lambda: builder(**arguments))
-    return cluster if read.name is None else dataclasses.replace(cluster, name=read.name)
+    name = cluster.name if read.name is None else read.name
+    return _located(
+        where,
+        lambda: dataclasses.replace(
+            cluster, name=name, interfaces=decode_interfaces(read.interfaces)
+        ),
+    )
 
 
 def _located(where: str, make: Callable[[], Cluster]) -> Cluster:

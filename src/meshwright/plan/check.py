@@ -17,7 +17,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase
-from meshwright.plan.plan import Part, Plan, Schedule
+from meshwright.plan.plan import Allocation, Part, Plan, Schedule
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -233,6 +233,22 @@ def _check_hosts(cluster: Cluster, plan: Plan) -> None:
                     f"allocation {each.source} -> {each.target}: host {quoted(name)} is not in "
                     f"cluster {cluster.name}{_near(name, cluster.hosts)}"
                 )
+        if each.shares:
+            _check_shares(cluster, each)
+
+
+def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
+    """There is one a way."""
+    place = {host: number for number, host in enumerate(cluster.hosts)}
+    what = f"allocation {allocation.source} -> {allocation.target}"
+    if allocation.source == allocation.target:
+        raise InputError(f"{what}: shares must be between two hosts, these are one")
+    ways = cluster.ways.links[place[allocation.source], place[allocation.target]]
+    if len(ways) != len(allocation.shares):
+        raise InputError(
+            f"{what}: must have a share for each of the {len(ways)} ways that cluster "
+            f"{cluster.name} has between these hosts, got {len(allocation.shares)}"
+        )
 
 
 def _check_microbatches(graph: Graph, schedule: Schedule) -> None:

@@ -24,9 +24,9 @@ from meshwright.plan.part import (
 )
 
 FORMAT = "meshwright.plan"
-VERSIONS = (1, 2)
-"""The second has teams and selective recomputation. What the first can say is written as the first,
-which earlier releases read."""
+VERSIONS = (1, 2, 3)
+"""The second has teams and selective recomputation, the third allocations over several ways. A plan
+is written as the first that can say it, which earlier releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -66,10 +66,11 @@ class _ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
     microbatches: _Int
 
 
-class _AllocationEntry(msgspec.Struct, forbid_unknown_fields=True):
+class _AllocationEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     source: str
     target: str
     bytes_per_second: float
+    shares: tuple[float, ...] = ()
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,7 +113,9 @@ def write_fields(
     entries = tuple(_part_entry(part) for part in parts)
     document = _Document(
         format=FORMAT,
-        version=max(map(_version, entries), default=VERSIONS[0]),
+        version=VERSIONS[2]
+        if any(each.shares for each in allocations)
+        else max(map(_version, entries), default=VERSIONS[0]),
         parts=entries,
         schedule=_schedule_entry(schedule),
         discipline=discipline.value,
@@ -121,6 +124,7 @@ def write_fields(
                 source=each.source,
                 target=each.target,
                 bytes_per_second=float(each.bytes_per_second),
+                shares=tuple(map(float, each.shares)),
             )
             for each in allocations
         ),
@@ -145,7 +149,7 @@ def _check_header(header: _Header, where: str) -> None:
             f"{where}: not a plan file, format must be {FORMAT!r}, got {quoted(header.format)}"
         )
     if header.version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
+        known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSIONS[-1]}"
         raise InputError(
             f"{where}: plan files of version {known} can be read, got version {header.version}"
         )

@@ -204,6 +204,10 @@ class Part:
         return tuple(pairwise(bounds))
 
 
+SHARE_TOLERANCE = 1e-9
+"""Of the sum of an allocation's shares, which are quotients of whole numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """A share of the network: what traffic from one host to another may use."""
@@ -211,10 +215,26 @@ class Allocation:
     source: str
     target: str
     bytes_per_second: float
+    shares: tuple[float, ...] = ()
+    """The part of it on each way between the two hosts, as the cluster's `ways` number them; empty:
+    all of it on the route that the cluster has anyway."""
 
     def __post_init__(self) -> None:
         if not 0 < self.bytes_per_second < float("inf"):
             raise InputError(
                 f"allocation {self.source} -> {self.target}: bytes_per_second must be positive and "
                 f"finite, got {self.bytes_per_second}"
+            )
+        if not self.shares:
+            return
+        bad = [each for each in self.shares if not 0 <= each <= 1]
+        if bad:
+            raise InputError(
+                f"allocation {self.source} -> {self.target}: a share must be from 0 to 1, "
+                f"got {bad[0]}"
+            )
+        if abs(sum(self.shares) - 1) > SHARE_TOLERANCE:
+            raise InputError(
+                f"allocation {self.source} -> {self.target}: shares must add up to 1, "
+                f"got {sum(self.shares)}"
             )

@@ -1,0 +1,80 @@
+"""The network interfaces of hosts: their names and addresses. Knows nothing of what they carry.
+
+An interface is one link from a host to a switch, with its reverse. A cluster may say what its own
+are called; where it does not, they have the names and addresses that a testbed gives them.
+"""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshwright.errors import InputError, quoted
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
+"""What Linux allows (15 characters), less what a shell or a path could take for something else."""
+MOST_HOSTS, MOST_INTERFACES = 254, 256
+"""What the default addresses have room for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """One network interface of a host."""
+
+    host: str
+    switch: str
+    """The node that its cable goes to."""
+    name: str
+    address: str
+    """IPv4 with the length of its network's prefix, such as 10.0.0.1/24."""
+    bridge: str = ""
+    """The Open vSwitch bridge that it is a port of; empty: none."""
+
+    def __post_init__(self) -> None:
+        where = f"interface of host {quoted(self.host)} to {quoted(self.switch)}"
+        _check_name(self.name, f"{where}: name")
+        if self.bridge:
+            _check_name(self.bridge, f"{where}: bridge")
+        try:
+            found = ipaddress.IPv4Interface(self.address)
+        except ValueError:
+            found = None
+        if found is None or str(found) != self.address or self.address.endswith("/32"):
+            raise InputError(
+                f"{where}: address must be IPv4 with a prefix, such as 10.0.0.1/24, "
+                f"got {quoted(self.address)}"
+            )
+
+
+def _check_name(name: str, what: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{what} must be 1 to 15 letters, digits, '_', '.' or '-', and begin with a letter, "
+            f"digit or '_', got {quoted(name)}"
+        )
+
+
+def default_interfaces(
+    hosts: Sequence[str], ends: Sequence[tuple[str, str]]
+) -> tuple[Interface, ...]:
+    """One for each link from a host to a switch (`ends`), numbered as they come on each host."""
+    place = {host: number for number, host in enumerate(hosts)}
+    count = dict.fromkeys(hosts, 0)
+    if len(hosts) > MOST_HOSTS or len(ends) > MOST_INTERFACES * len(hosts):
+        raise InputError(
+            f"interfaces: must be named in the cluster's file for more than {MOST_HOSTS} hosts, "
+            f"got {len(hosts)} hosts"
+        )
+    found = []
+    for host, switch in ends:
+        number = count[host]
+        count[host] += 1
+        found.append(
+            Interface(
+                host=host,
+                switch=switch,
+                name=f"eth{number}",
+                address=f"10.77.{number}.{place[host] + 1}/24",
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,121 @@
+"""The ways between hosts: disjoint paths that traffic between two of them can be divided over.
+
+On hosts with several interfaces to as many switches every pair has several; routes take one. Knows
+the network only, not what is sent over it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from meshwright.cluster.interface import Interface, default_interfaces
+from meshwright.cluster.pair import Routes
+from meshwright.cluster.route import Network
+from meshwright.errors import InputError, quoted
+
+Pair = tuple[int, int]
+"""Two host numbers: from the first to the second."""
+Path = tuple[int, ...]
+"""Numbers of links, from host to host."""
+RouteFinder = Callable[[Sequence[int], Sequence[int]], Routes]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ways:
+    """The ways of every ordered pair of different hosts."""
+
+    links: Mapping[Pair, tuple[Path, ...]]
+    """By pair of host numbers: the links of each way, the one that leaves the first host first.
+    Empty where nothing can be said: routes of its devices differ and no switch joins both hosts."""
+
+
+def find_exits(network: Network, num_hosts: int) -> tuple[int, ...]:
+    """The links from hosts to switches, by host and then in the order of switches."""
+    first, end = network.num_devices, network.num_devices + num_hosts
+    found = [
+        (int(source), int(target), link)
+        for link, (source, target) in enumerate(zip(network.sources, network.targets, strict=True))
+        if first <= source < end <= target
+    ]
+    return tuple(link for _, _, link in sorted(found))
+
+
+def common_ways(network: Network, num_hosts: int) -> dict[Pair, tuple[Path, ...]]:
+    """The ways over one switch that both hosts are joined to; pairs that have none are left out."""
+    first, end = network.num_devices, network.num_devices + num_hosts
+    exits: dict[int, dict[int, list[int]]] = {}
+    entries: dict[int, dict[int, list[int]]] = {}
+    for link, (source, target) in enumerate(
+        zip(network.sources.tolist(), network.targets.tolist(), strict=True)
+    ):
+        if first <= source < end <= target:
+            exits.setdefault(target, {}).setdefault(source - first, []).append(link)
+        elif first <= target < end <= source:
+            entries.setdefault(source, {}).setdefault(target - first, []).append(link)
+    found: dict[Pair, list[Path]] = {}
+    for switch in sorted(exits):
+        for source, leaving in exits[switch].items():
+            for target, entering in entries.get(switch, {}).items():
+                if source != target:
+                    paths = found.setdefault((source, target), [])
+                    paths.extend(zip(leaving, entering, strict=False))
+    return {pair: tuple(paths) for pair, paths in found.items()}
+
+
+def joined_way(network: Network, routes: Routes, source: int, target: int) -> tuple[Path, ...]:
+    """The one way that all routes between devices of two hosts (nodes) take; none if they differ.
+
+    Devices that are joined to the network themselves, not by way of their host, have none.
+    """
+    ways: set[Path] = set()
+    for place in range(len(routes.hops)):
+        links = routes.links_of(place).tolist()
+        leaves = [k for k, link in enumerate(links) if network.sources[link] == source]
+        enters = [k for k, link in enumerate(links) if network.targets[link] == target]
+        if not leaves or not enters or enters[0] < leaves[-1]:
+            return ()
+        ways.add(tuple(links[leaves[-1] : enters[0] + 1]))
+    return tuple(ways) if len(ways) == 1 else ()
+
+
+def match_interfaces(
+    hosts: tuple[str, ...],
+    ends: tuple[tuple[str, str], ...],
+    exits: tuple[int, ...],
+    given: tuple[Interface, ...],
+) -> Mapping[int, Interface]:
+    """By exit link its interface: those given, else the default ones.
+
+    `exits` are links from hosts to switches and `ends` their host and switch. Of several given for
+    one host and switch the first is the first link's.
+    """
+    if not given:
+        return MappingProxyType(dict(zip(exits, default_interfaces(hosts, ends), strict=True)))
+    free: dict[tuple[str, str], list[int]] = {}
+    for link, end in zip(exits, ends, strict=True):
+        free.setdefault(end, []).append(link)
+    found: dict[int, Interface] = {}
+    for each in given:
+        links = free.get((each.host, each.switch), [])
+        if not links:
+            raise InputError(
+                f"interface {quoted(each.name)}: the cluster has no link from host "
+                f"{quoted(each.host)} to switch {quoted(each.switch)} that is not named already"
+            )
+        found[links.pop(0)] = each
+    return MappingProxyType(found)
+
+
+def find_ways(network: Network, devices: Sequence[Sequence[int]], find_routes: RouteFinder) -> Ways:
+    """All ways, from the devices of each host and what finds their routes."""
+    num_hosts = len(devices)
+    links = common_ways(network, num_hosts)
+    for source in range(num_hosts):
+        for target in range(num_hosts):
+            if source == target or (source, target) in links:
+                continue
+            ends = [(one, other) for one in devices[source] for other in devices[target]]
+            routes = find_routes([one for one, _ in ends], [other for _, other in ends])
+            nodes = network.num_devices + source, network.num_devices + target
+            links[source, target] = joined_way(network, routes, *nodes)
+    return Ways(links=MappingProxyType(links))
