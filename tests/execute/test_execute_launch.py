@@ -121,7 +121,8 @@ def test_what_ranks_have_started_ends_with_them(marker: str) -> None:
     for ending in ("sys.exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)"):
         worker = script(f"subprocess.Popen(['sleep', '600']); time.sleep(0.2); {ending}")
         run(worker, 2, environment={MARKER: marker})
-        assert find_marked(marker) == []
+        # Killed, but not our child: on a busy machine it is gone a moment later.
+        wait_until(lambda: find_marked(marker) == [], seconds=2.0)
 
 
 def test_a_killed_rank_is_named_although_another_reports_its_lost_connection() -> None:
