@@ -21,9 +21,12 @@ import numpy as np
 from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.architecture.synthetic import synthetic_gpt
-from meshwright.graph.graph import Graph, Phase
+from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.lower import lower
+from meshwright.search.chain import make_chain
+from meshwright.search.consecutive import equal_stages
+from meshwright.search.instance import make_instance
 from meshwright.simulate.simulate import run_program, simulate
 
 NUM_DEVICES = 16
@@ -99,16 +102,12 @@ def measure_pipeline(repeats: int) -> Iterator[dict[str, object]]:
 
 
 def cut_stages(graph: Graph, cluster: Cluster) -> Plan:
-    """Stages of equally many forward ops; everything else follows its group or partner."""
-    forward = graph.phase == Phase.FORWARD
-    stage = np.where(forward, np.cumsum(forward) * NUM_DEVICES // (forward.sum() + 1), -1)
-    of_group: dict[int, int] = {}
-    for op in range(graph.num_ops):
-        group, partner = int(graph.group[op]), int(graph.partner[op])
-        if stage[op] < 0:
-            stage[op] = stage[partner] if partner >= 0 else of_group[group]
-        if group >= 0:
-            stage[op] = of_group.setdefault(group, int(stage[op]))
+    """Stages of equal compute along the graph's chain; what wraps is in the first."""
+    instance = make_instance(graph, cluster)
+    chain = make_chain(instance, np.unique(instance.type_of).tolist())
+    ends = np.asarray(equal_stages(chain.seconds, NUM_DEVICES))
+    stage = np.searchsorted(ends, chain.block_of_op, side="right")
+    stage = np.where(chain.block_of_op < 0, 0, stage)
     parts = tuple(
         Part(
             ops=tuple(graph.op_names[op] for op in np.flatnonzero(stage == number)),
