@@ -66,6 +66,36 @@ def star(rates: Sequence[float], latency: float = 0.0) -> Cluster:
     )
 
 
+def rails(
+    num_hosts: int,
+    *,
+    num_rails: int = 2,
+    per_host: int = 1,
+    rail: float = 1.0,
+    device: float = 100.0,
+    latency: float = 0.0,
+) -> Cluster:
+    """Devices d0, d1, ... on hosts h0, h1, ... with a link to each of several switches."""
+    devices = [
+        Device(name=f"d{k}", type="unit", host=f"h{k // per_host}", memory_bytes=1e12)
+        for k in range(num_hosts * per_host)
+    ]
+    ends = [(each.name, each.host, device) for each in devices]
+    ends += [(f"h{host}", f"s{k}", rail) for k in range(num_rails) for host in range(num_hosts)]
+    links = [
+        Link(source=source, target=target, bytes_per_second=rate, latency_seconds=latency)
+        for one, other, rate in ends
+        for source, target in ((one, other), (other, one))
+    ]
+    return Cluster(
+        name="rails",
+        types={"unit": TYPE},
+        devices=tuple(devices),
+        switches=tuple(f"s{k}" for k in range(num_rails)),
+        links=tuple(links),
+    )
+
+
 def dag(
     seconds: Sequence[float],
     edges: Mapping[tuple[int, int], float] | Sequence[tuple[int, int, float]],

@@ -4,6 +4,7 @@ import gzip
 import json
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ from meshwright.export.perfetto import DEVICES, LINKS, trace_document, write_tra
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.zoo import build_model
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
+from meshwright.plan.plan import Allocation, Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.program import Kind
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import load_graph
+from small import dag, rails
 
 Event = dict[str, Any]
 
@@ -148,6 +150,49 @@ def test_counters_repeat_the_timeline(two_ops: tuple[Timeline, Cluster]) -> None
     rates = [each["args"]["bytes/s"] for each in events["C"] if each["name"] == title]
     assert rates[0] == rates[-1] == 0.0
     assert max(rates) == pytest.approx(float(timeline.link_use(link)[1].max()))
+
+
+@pytest.mark.parametrize("sharing", ["none", "fair"])
+def test_a_transfer_over_several_ways_stands_on_the_links_of_each(sharing: str) -> None:
+    # 1 and 0.5 B/s on two ways for 4 s; a second link of h0 to s1, which is not taken.
+    cluster = rails(2)
+    more = [link for link in cluster.links if {link.source, link.target} == {"h0", "s1"}]
+    cluster = replace(cluster, links=(*cluster.links, *more))
+    graph = dag([0, 0], {(0, 1): 6})
+    limit = Allocation(source="h0", target="h1", bytes_per_second=1.5, shares=(2 / 3, 1 / 3))
+    plan = replace(place_ops(graph.op_names, [0, 1], ["d0", "d1"]), allocations=(limit,))
+    timeline = simulate(graph, cluster, plan, sharing=sharing, with_links=True)
+    events = check_trace(trace_document(timeline, cluster))
+    threads = {
+        each["tid"]: each["args"]["name"]
+        for each in events["M"]
+        if each["pid"] == LINKS and each["name"] == "thread_name"
+    }
+    crossed = {threads[each["tid"]] for each in events["X"] if each["pid"] == LINKS}
+    ends = {"d0 -> h0", "h0 -> s0", "s0 -> h1", "h0 -> s1", "s1 -> h1", "h1 -> d1"}
+    assert crossed == (ends | {"allocation h0 -> h1"} if sharing == "fair" else ends)
+    highest = {
+        each["name"]: max(
+            other["args"]["bytes/s"] for other in events["C"] if other["name"] == each["name"]
+        )
+        for each in events["C"]
+        if each["pid"] == LINKS
+    }
+    if sharing == "fair":
+        assert highest["h0 -> s0 rate"] == pytest.approx(1.0)
+        assert highest["s1 -> h1 rate"] == pytest.approx(0.5)
+        assert highest["allocation h0 -> h1 rate"] == pytest.approx(1.5)
+
+
+def test_parallel_links_have_names_of_their_own() -> None:
+    cluster = rails(2, num_rails=1)
+    cluster = replace(cluster, links=(*cluster.links, *cluster.links[4:]))  # every cable twice
+    graph = dag([0, 0], {(0, 1): 6})
+    limit = Allocation(source="h0", target="h1", bytes_per_second=1.5, shares=(2 / 3, 1 / 3))
+    plan = replace(place_ops(graph.op_names, [0, 1], ["d0", "d1"]), allocations=(limit,))
+    timeline = simulate(graph, cluster, plan, with_links=True)
+    names = {each["name"] for each in by_phase(trace_document(timeline, cluster))["C"]}
+    assert {"h0 -> s0 rate", "h0 -> s0 #2 rate", "s0 -> h1 rate", "s0 -> h1 #2 rate"} <= names
 
 
 def test_data_parallel_collectives_have_tracks() -> None:

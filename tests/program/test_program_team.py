@@ -17,7 +17,7 @@ from meshwright.program.team.stage import TeamStage
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import MIB
-from small import TYPE, connected, layers, stages, star
+from small import TYPE, connected, layers, rails, stages, star
 
 SHARINGS = pytest.mark.parametrize("sharing", ["none", "fair"])
 
@@ -177,6 +177,17 @@ def test_allocations_hold_for_teams(sharing: str) -> None:
     first, second = stage([[0, 1]], cost(output=2)), stage([[2, 3]], cost())
     timeline = run_given(connected(4), plan, first, second, sharing=sharing)
     assert timeline.step_seconds == pytest.approx(1 + 2 + 3 + 1 + 2)
+
+
+@pytest.mark.parametrize(("sharing", "there"), [("none", 1.0), ("fair", 2.0)])
+def test_allocations_over_several_ways_hold_for_teams(sharing: str, there: float) -> None:
+    # From h0 to h1 a byte a second over two ways: of the two flows of a byte each has it all, or
+    # half of it. Back they have a rail each, 1 s.
+    allocation = Allocation(source="h0", target="h1", bytes_per_second=1.0, shares=(0.75, 0.25))
+    plan = replace(schedule("gpipe", 1), allocations=(allocation,))
+    first, second = stage([[0, 1]], cost(output=2)), stage([[2, 3]], cost())
+    timeline = run_given(rails(2, per_host=2), plan, first, second, sharing=sharing)
+    assert timeline.step_seconds == pytest.approx(1 + there + 3 + 1 + 2, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["gpipe", "1f1b", "zero-bubble"])

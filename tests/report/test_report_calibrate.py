@@ -24,7 +24,7 @@ from meshwright.report.fit import fit_line, fit_pairs, fit_shared, read_traffic
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 from meshwright.simulate.timeline import Timeline
-from small import dag
+from small import dag, rails
 
 MB = 1e6
 DATE = datetime(2026, 11, 15, tzinfo=UTC)
@@ -302,6 +302,45 @@ def test_allocated_bandwidth_says_nothing_of_links() -> None:
     plan = replace(plan, allocations=(limit,))
     measured = as_measured(simulate(graph, cluster, plan))
     assert calibrated_cluster(cluster, measured).links == cluster.links
+
+
+@pytest.mark.parametrize("shares", [(), (0.75, 0.25)])
+def test_allocated_bandwidth_of_collectives_says_nothing_of_links(
+    shares: tuple[float, ...],
+) -> None:
+    graph = chain([0.01] * 2, [MB] * 2, gradient=32 * MB)
+    cluster = rails(2, rail=100 * MB, device=1e12)
+    limits = tuple(
+        Allocation(source=one, target=other, bytes_per_second=20 * MB, shares=shares)
+        for one, other in (("h0", "h1"), ("h1", "h0"))
+    )
+    parts = (Part(ops=graph.op_names, devices=("d0", "d1"), sync=Sync.RING),)
+    measured = as_measured(simulate(graph, cluster, Plan(parts=parts, allocations=limits)))
+    assert calibrated_cluster(cluster, measured).links == cluster.links
+
+
+def test_transfers_over_several_ways_are_in_the_way_of_others_on_all_of_them() -> None:
+    # d1 -> d2 has the second rail to itself, unless d0 -> d2 is divided over both.
+    graph = dag([0, 0, 0, 0], {(0, 2): 4 * MB, (1, 3): 4 * MB})
+    cluster = rails(3, rail=100 * MB, device=1e12)
+    rail = {cluster.links[k].target for k in cluster.routing.links(1, 2)} & {"s0", "s1"}
+    for share, is_alone in ((1.0, True), (0.5, False)):
+        shares = (1 - share, share) if rail == {"s0"} else (share, 1 - share)
+        limit = Allocation(source="h0", target="h2", bytes_per_second=50 * MB, shares=shares)
+        plan = place_ops(graph.op_names, [0, 1, 2, 2], ["d0", "d1", "d2"])
+        timeline = simulate(graph, cluster, replace(plan, allocations=(limit,)))
+        traffic = read_traffic(as_measured(timeline), cluster)
+        rows = timeline.program.instructions
+        sent = rows[(rows["kind"] == Kind.SEND) & (rows["device"] == 1)]
+        shared = [
+            period
+            for link, periods in traffic.periods.items()
+            for period in periods
+            if int(sent["task"][0]) in period
+            and len(period) > 1
+            and cluster.links[link].target == "h2"
+        ]
+        assert (not shared) == is_alone
 
 
 def test_links_that_only_collectives_use_are_fitted_to_these() -> None:

@@ -21,39 +21,44 @@ from meshwright.cost.collective import (
     collective_rounds,
     find_table,
     offered_algorithms,
+    open_lines,
     price_line,
 )
+from meshwright.cost.limit import Limits
 from meshwright.cost.ring import order_hosts
-from meshwright.cost.rounds import Exchange, Round
+from meshwright.cost.rounds import Exchange, Round, pairs_of
 from meshwright.errors import InputError
 
 Groups = Sequence[Sequence[int]]
 Ints = npt.NDArray[np.int64]
 
 
-def axis_model(cluster: Cluster, collective: Collective, groups: Groups) -> CollectiveModel:
+def axis_model(
+    cluster: Cluster, collective: Collective, groups: Groups, limits: Limits | None = None
+) -> CollectiveModel:
     """The cost of a collective of any size that all these groups (of one size) run at once.
 
     The message size is that of one group. All use the same algorithm, whichever is fastest for
-    them together. A measured table, which is of one host's devices, counts as for one group.
+    them together. A measured table, which is of one host's devices, counts as for one group. What
+    `limits` between hosts divide over ways is divided alike for all groups.
     """
     sizes = {len(group) for group in groups}
     if len(sizes) != 1:
         raise InputError(f"axis: groups must be of one size, got {sorted(sizes)}")
     if len(groups) == 1 or sizes == {1}:
-        return collective_model(cluster, collective, groups[0])
+        return collective_model(cluster, collective, groups[0], limits=limits)
     alike = _group_alike(cluster, groups)
     blocks = [_order(cluster, collective, each[0]) for each in alike]
     shared = set.intersection(*({*offered_algorithms(collective, each)} for each in blocks))
     lines = tuple(
-        _line(cluster, collective, alike, blocks, each)
+        _line(cluster, collective, alike, blocks, each, limits)
         for each in offered_algorithms(collective, blocks[0])
         if each in shared
     )
     return CollectiveModel(
-        lines=lines,
+        lines=open_lines(lines, f"{collective} on {len(groups)} groups of devices"),
         table=find_table(cluster, collective, groups[0]),
-        link_bytes_per_second=cluster.link_bytes_per_second,
+        link_bytes_per_second=cluster.link_bytes_per_second if limits is None else limits.capacity,
     )
 
 
@@ -100,6 +105,7 @@ def _line(
     alike: Sequence[Ints],
     blocks: Sequence[Blocks],
     algorithm: Algorithm,
+    limits: Limits | None,
 ) -> CollectiveLine:
     of_groups = [
         [
@@ -109,12 +115,12 @@ def _line(
         for groups, own in zip(alike, blocks, strict=True)
     ]
     merged = [_merge(at_once) for at_once in zip(*of_groups, strict=True)]
-    return price_line(cluster, algorithm, merged)
+    return price_line(cluster, algorithm, merged, limits)
 
 
 def _repeat(each: Round | Exchange, groups: Ints) -> Round:
     """A round of the first group, done by all groups."""
-    rounds = each if isinstance(each, Round) else _pairs(each)
+    rounds = each if isinstance(each, Round) else pairs_of(each)
     order = np.argsort(groups[0])
     source = order[np.searchsorted(groups[0], rounds.sources, sorter=order)]
     target = order[np.searchsorted(groups[0], rounds.targets, sorter=order)]
@@ -136,14 +142,4 @@ def _merge(rounds: Sequence[Round]) -> Round:
         fractions=np.concatenate([each.fractions for each in rounds]),
         repeats=max(each.repeats for each in rounds),
         latency_seconds=max(stated) if stated else None,
-    )
-
-
-def _pairs(exchange: Exchange) -> Round:
-    count = len(exchange.devices)
-    source, target = np.nonzero(~np.eye(count, dtype=np.bool_))
-    return Round(
-        sources=exchange.devices[source],
-        targets=exchange.devices[target],
-        fractions=np.full(len(source), exchange.fraction),
     )

@@ -27,6 +27,7 @@ from meshwright.cost.algorithm import (
     tree_broadcast_rounds,
     tree_rounds,
 )
+from meshwright.cost.limit import Limits
 from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Exchange, Round, price_rounds
 from meshwright.cost.table import table_seconds
@@ -83,9 +84,11 @@ class CollectiveCost:
     amount_bytes: float
     """Bytes through its busiest link in all."""
     links: Ints
-    """The links it uses, rising; none when nothing is moved."""
+    """The links it uses, rising, past the cluster's the limits; none when nothing is moved."""
     link_share: Floats
-    """Bytes through each of them over `amount_bytes`, in (0, 1]."""
+    """Bytes through each of them over `amount_bytes`, in (0, 1]; through limits it may be more."""
+    division: tuple[float, ...] = ()
+    """The part of the message on each rail between hosts; empty: it is not divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,6 +102,7 @@ class CollectiveLine:
     """Bytes through the busiest link for each byte of the message."""
     links: Ints
     link_share: Floats
+    division: tuple[float, ...] = ()
 
     def seconds(self, message_bytes: float) -> float:
         """Latency plus the size times seconds a byte."""
@@ -114,6 +118,7 @@ class CollectiveLine:
             amount_bytes=message_bytes * self.amount_per_byte,
             links=self.links if is_used else self.links[:0],
             link_share=self.link_share if is_used else self.link_share[:0],
+            division=self.division,
         )
 
 
@@ -178,11 +183,12 @@ def collective_model(
     collective: Collective,
     devices: Sequence[int],
     algorithm: Algorithm | None = None,
+    limits: Limits | None = None,
 ) -> CollectiveModel:
     """The cost of a collective of any size on these devices (their numbers).
 
     With no algorithm given, a measured table overrides all formulas and else the fastest counts;
-    with one given, only that one counts.
+    with one given, only that one counts. `limits` are what its traffic between hosts may use.
     """
     chosen = _check_devices(cluster, devices)
     table = find_table(cluster, collective, chosen)
@@ -203,12 +209,25 @@ def collective_model(
                 f"{algorithm} for it (known: {', '.join(offered)})"
             )
         wanted = (algorithm,) if is_formula and algorithm is not None else offered
-        lines = tuple(_line(cluster, collective, blocks, chosen[0], each) for each in wanted)
+        lines = tuple(
+            _line(cluster, collective, blocks, chosen[0], each, limits) for each in wanted
+        )
     return CollectiveModel(
-        lines=lines,
+        lines=open_lines(lines, f"{collective} on {len(chosen)} devices"),
         table=None if is_formula or len(chosen) == 1 else table,
-        link_bytes_per_second=cluster.link_bytes_per_second,
+        link_bytes_per_second=cluster.link_bytes_per_second if limits is None else limits.capacity,
     )
+
+
+def open_lines(lines: Sequence[CollectiveLine], what: str) -> tuple[CollectiveLine, ...]:
+    """The algorithms that limits between hosts leave a rail for; that there is none is refused."""
+    found = tuple(line for line in lines if line.seconds_per_byte < np.inf)
+    if not found:
+        raise InputError(
+            f"{what}: must have one way with a rate between all hosts that send to each other, "
+            f"but the limits between them have none in common"
+        )
+    return found
 
 
 def find_table(
@@ -269,18 +288,26 @@ def _nothing(algorithm: Algorithm) -> CollectiveLine:
 
 
 def _line(
-    cluster: Cluster, collective: Collective, blocks: Blocks, root: int, algorithm: Algorithm
+    cluster: Cluster,
+    collective: Collective,
+    blocks: Blocks,
+    root: int,
+    algorithm: Algorithm,
+    limits: Limits | None,
 ) -> CollectiveLine:
     rounds = collective_rounds(cluster, collective, blocks, root, algorithm)
-    return price_line(cluster, algorithm, rounds)
+    return price_line(cluster, algorithm, rounds, limits)
 
 
 def price_line(
-    cluster: Cluster, algorithm: Algorithm, rounds: Sequence[Round | Exchange]
+    cluster: Cluster,
+    algorithm: Algorithm,
+    rounds: Sequence[Round | Exchange],
+    limits: Limits | None = None,
 ) -> CollectiveLine:
     """The line of an algorithm whose rounds are these."""
-    price = price_rounds(cluster, rounds)
-    amount = float(price.link_loads.max())
+    price = price_rounds(cluster, rounds, limits)
+    amount = float(price.link_loads[price.links < len(cluster.links)].max())
     share = price.link_loads / amount
     price.links.setflags(write=False)
     share.setflags(write=False)
@@ -291,6 +318,7 @@ def price_line(
         amount_per_byte=amount,
         links=price.links,
         link_share=share,
+        division=price.division,
     )
 
 

@@ -6,6 +6,7 @@ Arrows lead from the op that made a tensor to the first op that uses it on anoth
 nothing about plans.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind, Program
+from meshwright.simulate.allocation import crossed_links
 from meshwright.simulate.timeline import Timeline
 
 Event = dict[str, Any]
@@ -237,8 +239,7 @@ def _link_events(timeline: Timeline, cluster: Cluster, times: _Times) -> Iterato
     """Tracks of links. Transfers that share a link overlap, so a link has as many lanes as it has
     transfers at once: events of one track must nest, in both viewers."""
     yield from _name_process(LINKS, "links")
-    names = [f"{link.source} -> {link.target}" for link in cluster.links]
-    names += [f"allocation {each.source} -> {each.target}" for each in timeline.program.allocations]
+    names = _link_names(timeline, cluster)
     thread = 0
     for link, rows in _rows_of_links(timeline, cluster):
         rows = rows[np.lexsort((times.finish[rows], times.start[rows]))]
@@ -260,6 +261,18 @@ def _link_events(timeline: Timeline, cluster: Cluster, times: _Times) -> Iterato
         thread += max(lanes) + 1
     for link, when, rate in _link_rates(timeline):
         yield from _counter(LINKS, f"{names[link]} rate", "bytes/s", when, rate)
+
+
+def _link_names(timeline: Timeline, cluster: Cluster) -> list[str]:
+    """Of the cluster's links, numbered where several join the same nodes, then of allocations."""
+    names: list[str] = []
+    seen: Counter[str] = Counter()
+    for link in cluster.links:
+        name = f"{link.source} -> {link.target}"
+        seen[name] += 1
+        names.append(f"{name} #{seen[name]}" if seen[name] > 1 else name)
+    allocations = timeline.program.allocations
+    return names + [f"allocation {each.source} -> {each.target}" for each in allocations]
 
 
 def _assign_lanes(starts: list[int], finishes: list[int]) -> list[int]:
@@ -297,10 +310,11 @@ def _routes(timeline: Timeline, cluster: Cluster, moves: Ints) -> Iterator[tuple
         yield timeline.network.classes[number].links.tolist(), moves[classes == number]
     alone = moves[(classes < 0) & (rows["peer"][moves] >= 0)]
     pair = rows["device"][alone] * np.int64(cluster.num_devices) + rows["peer"][alone]
-    for each in np.unique(pair).tolist():
-        source, target = divmod(each, cluster.num_devices)
-        route = cluster.routes_between([source], [target]).links
-        yield route.tolist(), alone[pair == each]
+    pairs = [divmod(each, cluster.num_devices) for each in np.unique(pair).tolist()]
+    crossed = crossed_links(cluster, timeline.program.allocations, pairs)
+    for source, target in pairs:
+        key = source * cluster.num_devices + target
+        yield list(crossed[source, target]), alone[pair == key]
 
 
 def _link_rates(timeline: Timeline) -> Iterator[tuple[int, Floats, Floats]]:

@@ -231,8 +231,9 @@ def _with_collectives(
 def _collective_factors(
     cluster: Cluster, program: Program, traffic: Traffic
 ) -> list[tuple[list[int], float]]:
-    """Of each large collective that ran alone: the links that bound it, and by what their rates
-    would have to be multiplied for it to take as long as measured."""
+    """Of each large collective that ran alone and under no allocation: the links that bound it, and
+    by what their rates would have to be multiplied for it to take as long as measured."""
+    limited = {(each.source, each.target) for each in program.allocations}
     rows = program.instructions[program.instructions["group"] >= 0]
     rows = rows[rows["bytes"] >= MIN_BYTES]
     rows = rows[np.unique(rows["task"], return_index=True)[1]]
@@ -241,7 +242,8 @@ def _collective_factors(
     factors = []
     for row in rows:
         task = int(row["task"])
-        if task not in alone:
+        hosts = {cluster.devices[each].host for each in program.groups[int(row["group"])]}
+        if task not in alone or any(hosts.issuperset(pair) for pair in limited):
             continue
         key = int(row["kind"]), int(row["group"]), float(row["bytes"])
         if key not in costs:

@@ -2,7 +2,7 @@
 that had their route to themselves, and those that shared one link with each other and nothing with
 anything else. Changes no cluster (see `meshwright.report.calibrate`)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.program.program import Kind
+from meshwright.simulate.allocation import Pair, crossed_links
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import KIB
 
@@ -112,11 +113,11 @@ def read_traffic(timeline: Timeline, cluster: Cluster) -> Traffic:
     limited = {(each.source, each.target) for each in timeline.program.allocations}
     pairs: dict[tuple[int, int], list[int]] = {}
     links = _collective_links(timeline, cluster)
-    route: dict[tuple[int, int], frozenset[int]] = {}
-    for row in rows[rows["kind"] == Kind.SEND]:
-        pair, task = (int(row["device"]), int(row["peer"])), int(row["task"])
-        if pair not in route:
-            route[pair] = frozenset(cluster.routing.links(*pair).tolist())
+    sends = rows[rows["kind"] == Kind.SEND]
+    ends = list(zip(sends["device"].tolist(), sends["peer"].tolist(), strict=True))
+    route = _crossed(timeline, cluster, ends)
+    for row, pair in zip(sends, ends, strict=True):
+        task = int(row["task"])
         links[task] = route[pair]
         if (cluster.devices[pair[0]].host, cluster.devices[pair[1]].host) not in limited:
             pairs.setdefault(pair, []).append(task)
@@ -127,18 +128,22 @@ def read_traffic(timeline: Timeline, cluster: Cluster) -> Traffic:
     )
 
 
+def _crossed(
+    timeline: Timeline, cluster: Cluster, pairs: Sequence[Pair]
+) -> dict[Pair, frozenset[int]]:
+    """The links between these devices; of all ways, where an allocation is divided over some."""
+    allocations, distinct = timeline.program.allocations, list(dict.fromkeys(pairs))
+    found = crossed_links(cluster, allocations, distinct)
+    return {pair: frozenset(links) for pair, links in found.items()}
+
+
 def _collective_links(timeline: Timeline, cluster: Cluster) -> dict[int, frozenset[int]]:
     """By collective any link between two of its devices: which ones, its algorithm decides."""
     rows, groups = timeline.program.instructions, timeline.program.groups
     of_group: dict[int, frozenset[int]] = {}
     for group in np.unique(rows["group"][rows["group"] >= 0]).tolist():
-        of_group[group] = frozenset(
-            link
-            for one in groups[group]
-            for other in groups[group]
-            if one != other
-            for link in cluster.routing.links(one, other).tolist()
-        )
+        pairs = [(one, other) for one in groups[group] for other in groups[group] if one != other]
+        of_group[group] = frozenset().union(*_crossed(timeline, cluster, pairs).values())
     members = rows[rows["group"] >= 0]
     return {int(row["task"]): of_group[int(row["group"])] for row in members}
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
     Algorithm,
     Collective,
@@ -15,8 +16,10 @@ from meshwright.cost.collective import (
     collective_model,
 )
 from meshwright.cost.group_price import group_prices
+from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.errors import InputError
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
+from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
@@ -81,24 +84,22 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     num_tasks = int(rows["task"].max()) + 1 if len(rows) else 0
     tasks = np.empty(num_tasks + 1, TASK)
     task_of, ordered = np.empty(len(rows), np.int32), np.empty(len(rows), np.int32)
-    capacity = np.append(
-        cluster.link_bytes_per_second, [each.bytes_per_second for each in program.allocations]
-    )
+    limits = find_limits(program.allocations, cluster)
     # Teams have no table, and tables of all pairs of a large cluster would be gigabytes.
     is_listed = bool(program.teams) or not cluster.has_tables
-    routes = _no_tables() if is_listed else _pair_tables(program, cluster, capacity, sharing)
+    routes = _no_tables() if is_listed else _pair_tables(cluster, limits, sharing)
     queued = np.zeros(len(program.stream_rule), np.int64)
     flow_bytes = np.zeros(num_tasks if sharing == "fair" else 0)
     num_ordered, num_collective = set_tasks(
         rows, program.stream_rule, tasks, *routes, task_of, ordered, queued, flow_bytes
     )
     if is_listed:
-        listed = find_pairs(program, cluster, capacity)
+        listed = find_pairs(program, cluster, limits)
         classes = _time_listed(program, listed, tasks, flow_bytes, sharing)
     else:
-        classes = _pair_classes(program, cluster, routes[2], routes[1])
+        classes = _pair_classes(cluster, limits, routes[2])
     if num_collective:
-        models = _Models(program, cluster)
+        models = _Models(program, cluster, limits)
         classes += _time_collectives(program, models, tasks, flow_bytes, sharing, len(classes))
     writer_of = np.ascontiguousarray(program.buffers["writer"])
     chains = _chain_rows(program, ordered[:num_ordered])
@@ -112,18 +113,29 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
         streams=_make_streams(program, queued),
         flow_bytes=flow_bytes,
         network=Network(
-            classes=tuple(classes), link_bytes_per_second=capacity, leaves_out_wide=is_listed
+            classes=tuple(classes),
+            link_bytes_per_second=cluster.link_bytes_per_second
+            if limits is None
+            else limits.capacity,
+            leaves_out_wide=is_listed,
         ),
     )
 
 
 def _pair_tables(
-    program: Program, cluster: Cluster, capacity: Floats, sharing: str
+    cluster: Cluster, limits: Limits | None, sharing: str
 ) -> tuple[Floats, Floats, Ints]:
     """Latency and bandwidth of all pairs, and room for the numbers of those in use."""
-    bandwidth = _pair_bandwidth(cluster, _allocated_pairs(program, cluster), capacity)
-    num_devices = cluster.num_devices if sharing == "fair" else 0
-    return cluster.latency, bandwidth, np.full((num_devices, num_devices), -1, np.int32)
+    if sharing == "fair":
+        pairs = np.full((cluster.num_devices, cluster.num_devices), -1, np.int32)
+        return cluster.latency, cluster.bandwidth, pairs
+    bandwidth = cluster.bandwidth
+    if limits is not None:
+        sources, targets = limits.pairs()
+        bandwidth = bandwidth.copy()
+        bandwidth[sources, targets] = spread_transfers(limits, sources, targets).bytes_per_second
+        bandwidth.setflags(write=False)
+    return cluster.latency, bandwidth, np.zeros((0, 0), np.int32)
 
 
 def _no_tables() -> tuple[Floats, Floats, Ints]:
@@ -157,47 +169,21 @@ def _time_listed(
     ]
 
 
-def _allocated_pairs(program: Program, cluster: Cluster) -> dict[tuple[int, int], int]:
-    """The link that stands for an allocation, for the pairs of devices that are under one."""
-    if not program.allocations:
-        return {}
-    on_host: dict[str, list[int]] = {}
-    for number, device in enumerate(cluster.devices):
-        on_host.setdefault(device.host, []).append(number)
-    return {
-        (source, target): len(cluster.links) + k
-        for k, each in enumerate(program.allocations)
-        for source in on_host[each.source]
-        for target in on_host[each.target]
-        if source != target
-    }
-
-
-def _pair_bandwidth(
-    cluster: Cluster, allocation: dict[tuple[int, int], int], capacity: Floats
-) -> Floats:
-    """Bytes a second of one transfer alone from device to device, within the allocations."""
-    if not allocation:
-        return cluster.bandwidth
-    bandwidth = cluster.bandwidth.copy()
-    for pair, link in allocation.items():
-        bandwidth[pair] = min(bandwidth[pair], capacity[link])
-    bandwidth.setflags(write=False)
-    return bandwidth
-
-
-def _pair_classes(
-    program: Program, cluster: Cluster, pairs: Ints, bandwidth: Floats
-) -> list[FlowClass]:
+def _pair_classes(cluster: Cluster, limits: Limits | None, pairs: Ints) -> list[FlowClass]:
     """A class of flows for each pair of devices in use, in the order of their numbers."""
-    allocation = _allocated_pairs(program, cluster)
     used = np.argwhere(pairs >= 0)
+    used = used[np.argsort(pairs[pairs >= 0])]
+    if limits is not None and len(used):
+        spread = spread_transfers(limits, used[:, 0], used[:, 1])
+        caps = spread.bytes_per_second.tolist()
+        return [
+            FlowClass(links=links, weights=weights, cap=cap)
+            for (links, weights), cap in zip(spread.by_transfer(), caps, strict=True)
+        ]
     classes = []
-    for source, target in used[np.argsort(pairs[pairs >= 0])].tolist():
+    for source, target in used.tolist():
         route = cluster.routing.links(source, target)
-        if (source, target) in allocation:
-            route = np.append(route, np.int32(allocation[source, target]))
-        cap = float(bandwidth[source, target])
+        cap = float(cluster.bandwidth[source, target])
         classes.append(FlowClass(links=route, weights=np.ones(len(route)), cap=cap))
     return classes
 
@@ -256,8 +242,8 @@ def _time_collectives(
 class _Models:
     """The collectives of a program, each kind and group priced once."""
 
-    def __init__(self, program: Program, cluster: Cluster) -> None:
-        self._program, self._cluster = program, cluster
+    def __init__(self, program: Program, cluster: Cluster, limits: Limits | None) -> None:
+        self._program, self._cluster, self._limits = program, cluster, limits
         self._known: dict[tuple[Kind, int], CollectiveModel] = {}
 
     def find(self, kind: Kind, group: int) -> CollectiveModel:
@@ -270,10 +256,14 @@ class _Models:
         program = self._program
         if program.beside:
             together = (program.groups[group], *program.beside[group])
+            if self._limits is not None:
+                return axis_model(self._cluster, COLLECTIVES[kind], together, self._limits)
             return group_prices(self._cluster).model(COLLECTIVES[kind], together)
         name = program.group_algorithm[group] if kind == Kind.ALL_REDUCE else ""
         algorithm = Algorithm(name) if name else None
-        return collective_model(self._cluster, COLLECTIVES[kind], program.groups[group], algorithm)
+        return collective_model(
+            self._cluster, COLLECTIVES[kind], program.groups[group], algorithm, self._limits
+        )
 
 
 def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, Records, Ints]:

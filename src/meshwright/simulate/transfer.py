@@ -2,7 +2,8 @@
 
 What a team sends to a team goes member to member: as many flows of equal size side by side as the
 larger team has members. The flows of a pair are one class: it is as fast as its slowest flow, and
-puts on each link what of its flows goes there.
+puts on each link what of its flows goes there. Between hosts with an allocation over several ways a
+flow goes over all of them.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.program.program import Kind, Program
 
 Floats = npt.NDArray[np.float64]
@@ -37,38 +39,45 @@ class Pairs:
     """Bytes on the link for each byte of the pair."""
 
 
-def find_pairs(program: Program, cluster: Cluster, capacity: Floats) -> Pairs:
-    """The pairs of a program; `capacity` is of the cluster's links and the plan's allocations."""
+def find_pairs(program: Program, cluster: Cluster, limits: Limits | None) -> Pairs:
+    """The pairs of a program; `limits` are its allocations."""
     kinds = program.instructions["kind"]
     rows = np.flatnonzero(kinds == Kind.SEND)
     device = program.instructions["device"][rows].astype(np.int64)
     key = device * cluster.num_devices + program.instructions["peer"][rows]
     keys, pair = np.unique(key, return_inverse=True)
     source, target, owner = _flows(program, *np.divmod(keys, cluster.num_devices))
-    routes = cluster.routes_between(source, target)
-    bandwidth = routes.bandwidth.copy()
-    links, flow = routes.links.astype(np.int64), np.repeat(np.arange(len(source)), routes.hops)
-    if program.allocations:
-        allocated = _allocated(program, cluster, source, target)
-        under = np.flatnonzero(allocated >= 0)
-        bandwidth[under] = np.minimum(bandwidth[under], capacity[allocated[under]])
-        links = np.concatenate((links, allocated[under]))
-        flow = np.concatenate((flow, under))
+    latency, rate, uses = _spread(cluster, limits, source, target, owner)
     start = np.searchsorted(owner, np.arange(len(keys)))
     count = np.bincount(owner, minlength=len(keys))
-    used, times = np.unique(owner[flow] * len(capacity) + links, return_counts=True)
-    user, link = np.divmod(used, len(capacity))
+    used, weight = uses
+    user, link = np.divmod(used, len(cluster.links) + len(program.allocations))
     return Pairs(
         rows=rows,
         pair=pair,
-        latency_seconds=np.maximum.reduceat(routes.latency, start) if len(keys) else np.zeros(0),
-        bytes_per_second=np.minimum.reduceat(bandwidth, start) * count
-        if len(keys)
-        else np.zeros(0),
+        latency_seconds=np.maximum.reduceat(latency, start) if len(keys) else np.zeros(0),
+        bytes_per_second=np.minimum.reduceat(rate, start) * count if len(keys) else np.zeros(0),
         use_start=np.searchsorted(user, np.arange(len(keys) + 1)),
         use_link=link.astype(np.int32),
-        use_weight=times / count[user],
+        use_weight=weight / count[user],
     )
+
+
+def _spread(
+    cluster: Cluster, limits: Limits | None, source: Places, target: Places, owner: Places
+) -> tuple[Floats, Floats, tuple[Places, Floats]]:
+    """Latency and rate of every flow alone, and what the flows of a pair put on links: the pair
+    and the link as one number, rising, and the weight there."""
+    if limits is None:
+        routes = cluster.routes_between(source, target)
+        pair = np.repeat(owner, routes.hops)
+        used, times = np.unique(pair * len(cluster.links) + routes.links, return_counts=True)
+        return routes.latency, routes.bandwidth, (np.asarray(used), times.astype(np.float64))
+    spread = spread_transfers(limits, source, target)
+    key = owner[spread.transfer] * len(limits.capacity) + spread.link
+    used, place = np.unique(key, return_inverse=True)
+    weight = np.bincount(place, weights=spread.weight, minlength=len(used)).astype(np.float64)
+    return spread.latency_seconds, spread.bytes_per_second, (np.asarray(used), weight)
 
 
 def _flows(program: Program, sources: Places, targets: Places) -> tuple[Places, Places, Places]:
@@ -91,15 +100,3 @@ def _flows(program: Program, sources: Places, targets: Places) -> tuple[Places, 
         return np.asarray(member[offset[devices[owner]] + which])
 
     return ends(sources), ends(targets), owner
-
-
-def _allocated(program: Program, cluster: Cluster, source: Places, target: Places) -> Places:
-    """The link that stands for each flow's allocation; -1: it is under none."""
-    number = {host: place for place, host in enumerate(cluster.hosts)}
-    host = np.array([number[device.host] for device in cluster.devices], dtype=np.int64)
-    table = {
-        (number[each.source], number[each.target]): len(cluster.links) + place
-        for place, each in enumerate(program.allocations)
-    }
-    ends = zip(host[source].tolist(), host[target].tolist(), strict=True)
-    return np.array([table.get(each, -1) for each in ends], dtype=np.int64)
