@@ -7,18 +7,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_testbed import MBIT, namespaces_of, needs_namespaces, take_name
 
 from meshwright.cluster.build import hierarchical, multi_rail, spine_leaf
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster, Device, Link
+from meshwright.cluster.interface import Interface
 from meshwright.errors import InputError
 from meshwright.network import testbed as plans
 from meshwright.network import testbed_apply as apply
-from meshwright.network.testbed import Command, namespace_pattern, plan_testbed
+from meshwright.network.testbed import namespace_pattern, plan_testbed
+from meshwright.network.testbed_command import Command
+from meshwright.network.testbed_flow import join_lanes
 from meshwright.network.testbed_path import find_paths, find_switch_tree
 from meshwright.network.testbed_port import (
     Flow,
@@ -27,10 +30,11 @@ from meshwright.network.testbed_port import (
     packet_bytes,
     wire_kbit_per_second,
 )
-from meshwright.network.testbed_wiring import join_lanes
+from meshwright.network.testbed_rail import find_rails
+from meshwright.network.testbed_rate import Demand, measure_rates
 from small import TYPE, connected, star
 
-MBIT = 1e6 / 8
+name = pytest.fixture(take_name)
 ACKNOWLEDGEMENTS = (
     "filter add dev {} parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff match u8 0x05 "
     "0x0f at 0 match u16 0x0000 0xffc0 at 2 match u8 0x10 0xff at 33 flowid 1:"
@@ -206,18 +210,125 @@ def test_several_spines_are_no_tree_and_said_so() -> None:
     assert remark.endswith("inner links that several pairs of hosts share are not emulated")
 
 
-def test_several_rails_are_one_cable_and_said_so() -> None:
-    cluster = multi_rail(
-        num_hosts=2,
-        num_rails=2,
-        devices_per_host=2,
-        rail_bytes_per_second=100 * MBIT,
-        device_type="cpu",
+RAILS = multi_rail(
+    num_hosts=3,
+    num_rails=2,
+    devices_per_host=2,
+    rail_bytes_per_second=100 * MBIT,
+    device_type="cpu",
+)
+
+
+def test_hosts_have_a_cable_to_each_rail() -> None:
+    testbed = plan_testbed(RAILS, "lab")
+    assert testbed.remarks == ()
+    assert testbed.namespaces[3:] == ("meshwright-lab-switch0", "meshwright-lab-switch1")
+    assert [(each.name, each.address) for each in testbed.hosts[2].interfaces] == [
+        ("eth0", "10.77.0.3"),
+        ("eth1", "10.77.1.3"),
+    ]
+    assert (testbed.hosts[2].interface, testbed.hosts[2].address) == ("eth0", "10.77.0.3")
+    assert lines_of(testbed, "ip", "switch1")[2:4] == [
+        "link add host0 type veth peer name eth1 netns meshwright-lab-host0",
+        "link set dev host0 master bridge addrgenmode none up",
+    ]
+    assert lines_of(testbed, "ip", "host0")[4:] == [
+        "link set dev eth1 addrgenmode none gso_max_size 3028 up",
+        "address add 10.77.1.1/24 dev eth1 noprefixroute",
+        "route add 10.77.1.0/24 dev eth1 src 10.77.1.1 congctl cubic initcwnd 64 initrwnd 64 "
+        "rto_min 20ms",
+    ]
+
+
+def test_each_cable_of_a_rail_is_shaped_alone() -> None:
+    testbed = plan_testbed(RAILS, "lab")
+    leaving = lines_of(testbed, "tc", "host0")
+    classes = [line.split() for line in leaving if line.startswith("class")]
+    # On each of two cables one class for 104,558 kbit/s and one leaf for each of two hosts.
+    assert [(each[3], each[7], each[10], each[12]) for each in classes] == [
+        (nic, number, rate, "104558kbit")
+        for nic in ("eth0", "eth1")
+        for number, rate in (("1:1", "104558kbit"), ("1:2", "12kbit"), ("1:3", "12kbit"))
+    ]
+    assert "match ip dst 10.77.1.2/32 flowid 1:2" in leaving[-3]
+    entering = lines_of(testbed, "tc", "switch1")
+    assert sum(line.startswith("qdisc") for line in entering) == 3
+    assert any("dev host0" in line and "match ip src 10.77.1.3/32" in line for line in entering)
+
+
+def test_interfaces_keep_the_names_that_the_cluster_gives_them() -> None:
+    named = [
+        Interface(
+            host=f"host{host}", switch=f"rail{rail}", name=f"en{rail}p0", bridge=f"ovs{rail}",
+            address=f"192.168.5.{10 * host + rail + 1}/24",
+        )
+        for host in range(3)
+        for rail in range(2)
+    ]  # fmt: skip
+    testbed = plan_testbed(dataclasses.replace(RAILS, interfaces=tuple(named)), "lab")
+    assert [(each.name, each.address) for each in testbed.hosts[1].interfaces] == [
+        ("en0p0", "192.168.5.11"),
+        ("en1p0", "192.168.5.12"),
+    ]
+    # Both cables are in one network: only routes to single addresses tell them apart.
+    routes = [line for line in lines_of(testbed, "ip", "host1") if line.startswith("route")]
+    assert [line.split(" src ")[0] for line in routes] == [
+        "route add 192.168.5.1/32 dev en0p0",
+        "route add 192.168.5.21/32 dev en0p0",
+        "route add 192.168.5.2/32 dev en1p0",
+        "route add 192.168.5.22/32 dev en1p0",
+    ]
+    with pytest.raises(InputError, match=r"needs an interface for the link 'host2' -> 'rail1'"):
+        plan_testbed(dataclasses.replace(RAILS, interfaces=tuple(named[:-1])), "lab")
+
+
+def test_two_links_to_one_switch_are_two_rails() -> None:
+    links = [
+        Link(source=one, target=other, bytes_per_second=rate)
+        for host in ("h0", "h1")
+        for rate in (100 * MBIT, 200 * MBIT)
+        for one, other in ((host, "switch"), ("switch", host))
+    ] + [
+        Link(source=one, target=other, bytes_per_second=1e12)
+        for host in ("0", "1")
+        for one, other in ((f"d{host}", f"h{host}"), (f"h{host}", f"d{host}"))
+    ]
+    devices = [Device(name=f"d{k}", type="unit", host=f"h{k}", memory_bytes=1.0) for k in "01"]
+    cluster = Cluster(
+        name="double",
+        types={"unit": TYPE},
+        devices=tuple(devices),
+        switches=("switch",),
+        links=tuple(links),
     )
-    assert plan_testbed(cluster).remarks == (
-        "devices of host 'host0' have 2 ways to host 'host1'; all their transfers together get "
-        "the bandwidth of one, 12.5 MB/s (so do other pairs of hosts)",
+    testbed = plan_testbed(cluster, "lab")
+    assert len(testbed.namespaces) == 4
+    rates = [line for line in lines_of(testbed, "tc", "host1") if line.startswith("class")]
+    assert [(line.split()[3], line.split()[10]) for line in rates] == [
+        ("eth0", "104558kbit"),
+        ("eth1", "209116kbit"),
+    ]
+
+
+def test_rails_whose_switches_are_joined_are_no_rails() -> None:
+    ends = [(f"rail{rail}", "spine") for rail in range(2)]
+    joined = [
+        Link(source=one, target=other, bytes_per_second=1e12)
+        for pair in ends
+        for one, other in (pair, pair[::-1])
+    ]
+    alone = [each for each in RAILS.links if {each.source, each.target} != {"host2", "rail0"}]
+    cluster = dataclasses.replace(
+        RAILS, links=(*alone, *joined), switches=(*RAILS.switches, "spine")
     )
+    # Host 2 is on rail 1 alone, and what comes from rail 0 can still reach it over the spine.
+    assert len(plan_testbed(cluster, "lab").hosts[0].interfaces) == 2
+    star = [each for each in alone if {each.source, each.target} != {"host0", "rail1"}]
+    cluster = dataclasses.replace(
+        RAILS, links=(*star, *joined), switches=(*RAILS.switches, "spine")
+    )
+    assert find_rails(cluster, find_paths(cluster)) == ()
+    assert len(find_rails(RAILS, find_paths(RAILS))) == 2
 
 
 def test_links_that_one_flow_may_take_are_one_lane() -> None:
@@ -288,7 +399,7 @@ def test_a_testbed_owns_only_its_own_namespaces() -> None:
 
 
 def test_without_root_it_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(apply, "_find_program", lambda name: name)
+    monkeypatch.setattr(apply, "find_program", lambda name: name)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="needs root to make network namespaces; run as root or"):
         apply.build(plan_testbed(star([1.0])), tmp_path)
@@ -308,148 +419,53 @@ def test_a_testbed_that_is_not_up_has_no_hosts(tmp_path: Path) -> None:
 # From here on namespaces are made.
 
 
-def _missing() -> str:
-    """What this machine lacks to build a testbed; empty if nothing."""
-    try:
-        apply.check_machine()
-        subprocess.run(["unshare", "--net", "true"], check=True, capture_output=True, timeout=10)
-    except (InputError, OSError, subprocess.SubprocessError) as error:
-        return str(error)
-    return ""
+def steady_rates(testbed: plans.Testbed, pairs: list[tuple[int, int]]) -> list[float]:
+    """Of transfers between hosts at once, in bytes a second."""
+    demands = [Demand(source=f"{testbed.hosts[one].name}", target=testbed.hosts[other].name)
+               for one, other in pairs]  # fmt: skip
+    return [each.steady_bytes_per_second for each in measure_rates(testbed, demands, 1.2)]
 
 
-_REASON = _missing()
-needs_namespaces = pytest.mark.skipif(bool(_REASON), reason=f"cannot build: {_REASON}")
-
-
-@pytest.fixture
-def name(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A testbed of this test alone; whatever it leaves is taken away."""
-    name = f"t{os.getpid():x}{abs(hash(request.node.name)) % 16**6:x}"
-    yield name
-    left = namespaces_of(name)
-    apply._clear(name, Path("/nonexistent"))
-    assert left == []
-
-
-def namespaces_of(name: str) -> list[str]:
-    """As the system has them."""
-    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, timeout=10)
-    names = [line.split()[0] for line in shown.stdout.splitlines() if line]
-    return [each for each in names if each.startswith(f"meshwright-{name}-")]
-
-
-RECEIVE = """
-import socket, sys, time
-listening = socket.create_server((sys.argv[1], 5000))
-print("ready", flush=True)
-while True:
-    source, _ = listening.accept()
-    source.recv_into(buffer := bytearray(1 << 20), 1)
-    start, left = time.perf_counter(), int(sys.argv[2]) - 1
-    while left:
-        left -= source.recv_into(buffer, min(left, len(buffer)))
-    source.sendall(repr(time.perf_counter() - start).encode())
-    source.close()
-"""
-SEND = """
-import socket, sys
-with socket.create_connection((sys.argv[1], 5000), 10) as target:
-    target.sendall(bytes(int(sys.argv[2])))
-    print(target.recv(100).decode())
-"""
-
-
-class Wire:
-    """Measures transfers between hosts of a testbed."""
-
-    def __init__(self, testbed: plans.Testbed, folder: Path) -> None:
-        self.testbed = testbed
-        self.hosts = [each.name for each in testbed.hosts]
-        self.prefixes = apply.rank_prefixes(testbed.name, self.hosts, folder)
-        self.receivers: list[subprocess.Popen[str]] = []
-
-    def close(self) -> None:
-        while self.receivers:
-            receiver = self.receivers.pop()
-            receiver.kill()
-            receiver.communicate()
-
-    def _start(self, host: int, code: str, address: str, num_bytes: int) -> "subprocess.Popen[str]":
-        argv = [*self.prefixes[host], sys.executable, "-ISc", code, address, str(num_bytes)]
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-
-    def seconds(self, pairs: list[tuple[int, int]], num_bytes: list[int]) -> list[float]:
-        """Of transfers at once."""
-        addresses = [self.testbed.hosts[target].address for _, target in pairs]
-        self.close()
-        for target in dict.fromkeys(target for _, target in pairs):
-            number = num_bytes[[each for _, each in pairs].index(target)]
-            address = self.testbed.hosts[target].address
-            self.receivers.append(self._start(target, RECEIVE, address, number))
-            assert self.receivers[-1].stdout is not None
-            assert self.receivers[-1].stdout.readline() == "ready\n"
-        senders = [
-            self._start(source, SEND, address, number)
-            for (source, _), address, number in zip(pairs, addresses, num_bytes, strict=True)
-        ]
-        return [float(each.communicate(timeout=20)[0]) for each in senders]
-
-    def error(self, pair: tuple[int, int], bytes_per_second: float) -> float:
-        """How far a transfer of 0.15 s is from its rate: the best of some, machines do stall."""
-        num_bytes = round(bytes_per_second * 0.15)
-        errors = []
-        for _ in range(4):
-            (seconds,) = self.seconds([pair], [num_bytes])
-            errors.append(num_bytes / seconds / bytes_per_second - 1)
-            if abs(errors[-1]) < 0.03:
-                break
-        return min(errors, key=abs)
+def nearest(testbed: plans.Testbed, pairs: list[tuple[int, int]], wanted: float) -> list[float]:
+    """The best of some measurements: machines do stall."""
+    best: list[float] = []
+    for _ in range(8):
+        rates = steady_rates(testbed, pairs)
+        best = min((best or rates, rates), key=lambda each: max(abs(x / wanted - 1) for x in each))
+        if best == pytest.approx([wanted] * len(pairs), rel=0.03):
+            break
+    return best
 
 
 @needs_namespaces
 def test_transfers_run_at_the_clusters_bandwidths(name: str, tmp_path: Path) -> None:
     cluster = star([500 * MBIT, 100 * MBIT, 250 * MBIT, 500 * MBIT])
-    with apply.built(cluster, name, tmp_path) as testbed:
-        wire = Wire(testbed, tmp_path)
-        try:
-            for target in (1, 2, 3):
-                bandwidth = cluster.bandwidth[0, target]
-                assert wire.error((0, target), bandwidth) == pytest.approx(0, abs=0.05)
-        finally:
-            wire.close()
+    with apply.built(cluster, name, folder=tmp_path) as testbed:
+        for target in (1, 2, 3):
+            bandwidth = float(cluster.bandwidth[0, target])
+            assert nearest(testbed, [(0, target)], bandwidth) == pytest.approx(
+                [bandwidth], rel=0.05
+            )
     assert list(tmp_path.iterdir()) == []
 
 
 @needs_namespaces
 def test_a_shared_link_between_switches_is_shared(name: str, tmp_path: Path) -> None:
-    rate = 200 * MBIT
     cluster = hierarchical(
         devices_per_host=1,
         branching=(2, 2),
         oversubscription=(2,),
         device_type="cpu",
-        host_bytes_per_second=rate,
+        host_bytes_per_second=200 * MBIT,
     )
-    with apply.built(cluster, name, tmp_path) as testbed:
-        wire = Wire(testbed, tmp_path)
-        num_bytes = round(rate * 0.2)
-        try:
-            ratios = []
-            for _ in range(4):  # the best: machines do stall
-                seconds = wire.seconds([(0, 2), (1, 3)], [num_bytes, num_bytes])
-                # Processes start some ms apart, so a little of each transfer is alone.
-                ratios.append(sum(seconds) / (2 * num_bytes / rate))
-                if 1.7 < ratios[-1] < 2.05:
-                    break
-            assert 1.7 < min(ratios, key=lambda each: abs(each - 2)) < 2.05
-        finally:
-            wire.close()
+    with apply.built(cluster, name, folder=tmp_path) as testbed:
+        rates = nearest(testbed, [(0, 2), (1, 3)], 100 * MBIT)
+        assert rates == pytest.approx([100 * MBIT] * 2, rel=0.05)
 
 
 @needs_namespaces
 def test_ranks_find_their_hosts(name: str, tmp_path: Path) -> None:
-    with apply.built(star([1e7] * 2), name, tmp_path) as testbed:
+    with apply.built(star([1e7] * 2), name, folder=tmp_path) as testbed:
         (first, second) = apply.rank_prefixes(name, ["h1", "h0"], tmp_path)
         assert first[1:] == ["netns", "exec", testbed.hosts[1].namespace]
         assert second[-1] == testbed.hosts[0].namespace
@@ -469,10 +485,10 @@ def test_the_same_twice_is_fine_and_another_is_not(name: str, tmp_path: Path) ->
     assert apply.build(testbed, tmp_path) is True
     try:
         assert apply.build(testbed, tmp_path) is False
-        with apply.built(star([1e7] * 2), name, tmp_path):
+        with apply.built(star([1e7] * 2), name, folder=tmp_path):
             pass
         assert sorted(namespaces_of(name)) == sorted(testbed.namespaces)  # it was up before
-        with pytest.raises(InputError, match=r"is up for another cluster, 'star'; take it down"):
+        with pytest.raises(InputError, match=r"is up for another .*'star'\); take it down"):
             apply.build(plan_testbed(star([2e7] * 2), name), tmp_path)
     finally:
         assert apply.remove(name, tmp_path) == testbed.namespaces
@@ -512,7 +528,7 @@ def test_leftovers_are_cleared_before_building_and_by_removing(name: str, tmp_pa
 
 @needs_namespaces
 def test_removing_ends_the_processes_inside(name: str, tmp_path: Path) -> None:
-    with apply.built(star([1e7] * 2), name, tmp_path):
+    with apply.built(star([1e7] * 2), name, folder=tmp_path):
         (prefix,) = apply.rank_prefixes(name, ["h0"], tmp_path)
         process = subprocess.Popen([*prefix, "sleep", "60"])
         namespace = Path(f"/var/run/netns/{prefix[-1]}").stat().st_ino
@@ -527,7 +543,8 @@ BUILD_SLOWLY = """
 import dataclasses, sys
 from pathlib import Path
 from small import star
-from meshwright.network.testbed import Command, plan_testbed
+from meshwright.network.testbed import plan_testbed
+from meshwright.network.testbed_command import Command
 from meshwright.network.testbed_apply import build, raised_signals
 testbed = plan_testbed(star([1e7] * 3), sys.argv[1])
 steps = (*testbed.build, Command(argv=("sleep", "60")))

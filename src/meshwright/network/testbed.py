@@ -4,42 +4,42 @@ Decides names, addresses, rates and the commands that build and remove it, as da
 (see `meshwright.network.testbed_apply`). Bandwidth only: delays are not emulated.
 """
 
+import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
-from meshwright.network.testbed_path import Pair, Path, find_paths, find_switch_tree
+from meshwright.network.script import KINDS, Kind
+from meshwright.network.shape import HostNetwork
+from meshwright.network.testbed_command import ROUTE_OPTIONS, Command, batch, inside
+from meshwright.network.testbed_config import configure_commands, find_networks, queue_rates
+from meshwright.network.testbed_flow import find_ports
+from meshwright.network.testbed_ovs import PACKET_BYTES, hold_command, start_commands
+from meshwright.network.testbed_path import find_paths, find_switch_tree
 from meshwright.network.testbed_port import PACKETS_IN_FLIGHT, Port, packet_bytes, shape_lines
+from meshwright.network.testbed_rail import find_rails
 from meshwright.network.testbed_remark import find_remarks
 from meshwright.network.testbed_wiring import (
-    SUBNET,
+    Cable,
     EmulatedHost,
     Wiring,
-    find_ports,
     host_port,
+    name_interfaces,
     trunk_port,
     wire_hosts,
+    wire_rails,
 )
+from meshwright.plan.plan import Plan
 
 DEFAULT_NAME = "mw"
+RUN_FOLDER = Path("/run/meshwright")
 MAX_HOSTS = 64
 """Every host has a class for every other; one machine has no cores for more anyway."""
-ROUTE_OPTIONS = "congctl cubic initcwnd 64 initrwnd 64 rto_min 20ms"
-"""Cubic, because BBR hovers around the rate it measures; a first window that fills any link here,
-so that neither a new connection nor an idle one starts slowly. As options of a route these need no
-setting of the machine."""
 _NAME = re.compile(r"[a-z0-9]{1,16}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A program with its arguments, and lines for its standard input."""
-
-    argv: tuple[str, ...]
-    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class Testbed:
     name: str
     cluster: str
     """The cluster's name."""
+    kind: Kind = "tc"
+    """What its hosts have between their addresses and their cables, and may be shaped by."""
     hosts: tuple[EmulatedHost, ...]
     """In the order of the cluster's."""
     namespaces: tuple[str, ...]
@@ -74,37 +76,79 @@ def namespace_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"meshwright-{check_name(name)}-(host|switch)[0-9]+")
 
 
+def data_folder(folder: Path, name: str) -> Path:
+    """Where a testbed's own files are, in a folder of testbeds: scripts, daemons' sockets."""
+    return folder / f"{check_name(name)}.d"
+
+
+def host_folder(folder: Path, name: str, place: int) -> Path:
+    """Where the files of a host, by its place among all, are."""
+    return data_folder(folder, name) / f"host{place}"
+
+
 def remove_command(namespace: str) -> Command:
     """Removes one namespace."""
     return Command(argv=("ip", "netns", "delete", namespace))
 
 
-def plan_testbed(cluster: Cluster, name: str = DEFAULT_NAME) -> Testbed:
-    """The testbed of a cluster: one namespace a host, one or more that switch."""
+def plan_testbed(
+    cluster: Cluster,
+    name: str = DEFAULT_NAME,
+    plan: Plan | None = None,
+    kind: Kind = "tc",
+    folder: Path = RUN_FOLDER,
+) -> Testbed:
+    """The testbed of a cluster: one namespace a host, one or more that switch.
+
+    Where a plan has allocations, hosts are shaped by the configuration that is generated for it;
+    otherwise as the cluster's links are.
+    """
     check_name(name)
-    if len(cluster.hosts) > MAX_HOSTS:
-        raise InputError(
-            f"cluster {quoted(cluster.name)}: a testbed has at most {MAX_HOSTS} hosts, "
-            f"got {len(cluster.hosts)}"
-        )
+    _check_request(cluster, kind)
     paths = find_paths(cluster)
-    tree = find_switch_tree(cluster, paths)
-    wiring = wire_hosts(cluster, name, tree)
+    rails = find_rails(cluster, paths)
+    tree = None if rails else find_switch_tree(cluster, paths)
+    interfaces = name_interfaces(cluster, rails, kind)
+    wiring = (
+        wire_rails(cluster, name, interfaces, rails)
+        if rails
+        else wire_hosts(cluster, name, interfaces, tree)
+    )
+    networks = find_networks(cluster, interfaces, plan)
+    leaving, switching = find_ports(cluster, paths, wiring, rails)
+    plain = [port for port in leaving if not _is_configured(port, wiring, networks)]
+    folders = [host_folder(folder, name, place) for place in range(len(wiring.hosts))]
     namespaces = (*(host.namespace for host in wiring.hosts), *wiring.switches)
     return Testbed(
         name=name,
         cluster=cluster.name,
+        kind=kind,
         hosts=wiring.hosts,
         namespaces=namespaces,
         build=(
             *(Command(argv=("ip", "netns", "add", each)) for each in namespaces),
             *_switch_commands(wiring),
-            *_host_commands(wiring, paths),
-            *_shape_commands(find_ports(cluster, paths, wiring)),
+            *_plug_commands(wiring),
+            *_start_commands(wiring, folders, kind, plain),
+            *_address_commands(wiring, leaving, networks, kind),
+            *_shape_commands((*plain, *switching), kind),
+            *_configure_commands(wiring, folders, networks, kind),
         ),
         remove=tuple(remove_command(each) for each in namespaces),
-        remarks=find_remarks(cluster, paths, is_tree=tree is not None),
+        remarks=find_remarks(
+            cluster, paths, is_tree=tree is not None, has_rails=bool(rails), kind=kind
+        ),
     )
+
+
+def _check_request(cluster: Cluster, kind: str) -> None:
+    if kind not in KINDS:
+        raise InputError(f"testbed: a network is by {' or '.join(KINDS)}, got {quoted(kind)}")
+    if len(cluster.hosts) > MAX_HOSTS:
+        raise InputError(
+            f"cluster {quoted(cluster.name)}: a testbed has at most {MAX_HOSTS} hosts, "
+            f"got {len(cluster.hosts)}"
+        )
 
 
 def _switch_commands(wiring: Wiring) -> Iterator[Command]:
@@ -113,19 +157,19 @@ def _switch_commands(wiring: Wiring) -> Iterator[Command]:
         ["link add bridge type bridge", "link set dev bridge addrgenmode none up"]
         for _ in wiring.switches
     ]
-    for place, host in enumerate(wiring.hosts):
-        near = lines[wiring.switch_of_host[place]]
-        near.append(_cable_line(host_port(place), host.interface, host.namespace))
-        near.append(_plug_line(host_port(place)))
+    for cable in wiring.cables:
+        port, host = host_port(cable.host), wiring.hosts[cable.host]
+        lines[cable.switch].append(_cable_line(port, wiring.end(cable).wire, host.namespace))
+        lines[cable.switch].append(_plug_line(port))
     for one, other in wiring.trunks:
         lines[one].append(_cable_line(trunk_port(other), trunk_port(one), wiring.switches[other]))
         lines[one].append(_plug_line(trunk_port(other)))
-    for namespace, batch in zip(wiring.switches, lines, strict=True):
-        yield _batch("ip", namespace, batch)
+    for namespace, each in zip(wiring.switches, lines, strict=True):
+        yield batch("ip", namespace, each)
     for place, namespace in enumerate(wiring.switches):
         far = [_plug_line(trunk_port(one)) for one, other in wiring.trunks if other == place]
         if far:  # only now are all cables there
-            yield _batch("ip", namespace, far)
+            yield batch("ip", namespace, far)
 
 
 def _cable_line(port: str, peer: str, namespace: str) -> str:
@@ -136,37 +180,108 @@ def _plug_line(port: str) -> str:
     return f"link set dev {port} master bridge addrgenmode none up"
 
 
-def _host_commands(wiring: Wiring, paths: Mapping[Pair, Path]) -> Iterator[Command]:
+def _plug_commands(wiring: Wiring) -> Iterator[Command]:
+    """Interfaces that hosts have no address on, because a bridge has it."""
+    for host in wiring.hosts:
+        lines = [
+            f"link set dev {each.cable} addrgenmode none up"
+            for each in host.interfaces
+            if each.cable
+        ]
+        if lines:
+            yield batch("ip", host.namespace, lines)
+
+
+def _is_configured(port: Port, wiring: Wiring, networks: Mapping[str, HostNetwork]) -> bool:
+    """Whether generated configuration shapes a host's interface."""
+    return any(
+        each.name == port.interface and each.queues
+        for host in wiring.hosts
+        if host.namespace == port.namespace and host.name in networks
+        for each in networks[host.name].interfaces
+    )
+
+
+def _start_commands(
+    wiring: Wiring, folders: Sequence[Path], kind: Kind, plain: Sequence[Port]
+) -> Iterator[Command]:
+    """Open vSwitch on every host; `plain` interfaces are shaped by others."""
+    if kind != "ovs":
+        return
+    for host, folder in zip(wiring.hosts, folders, strict=True):
+        yield from start_commands(host, folder)
+        cables = [port.interface for port in plain if port.namespace == host.namespace]
+        if cables:
+            yield hold_command(host, cables, folder)
+
+
+def _address_commands(
+    wiring: Wiring, leaving: Sequence[Port], networks: Mapping[str, HostNetwork], kind: Kind
+) -> Iterator[Command]:
     """Addresses and TCP's settings. No IPv6: the filters are for IPv4, it would not be shaped."""
     for place, host in enumerate(wiring.hosts):
-        rates = [path.bytes_per_second for (source, _), path in paths.items() if source == place]
-        # An interface has one size of packets: between what the slowest and the fastest need.
+        rates = [
+            flow.bytes_per_second
+            for port in leaving
+            if port.namespace == host.namespace
+            for lane in port.lanes
+            for flow in lane.flows
+        ]
+        if host.name in networks:
+            rates = queue_rates(networks[host.name]) or rates
+        # A host has one size of packets: between what the slowest and the fastest flow need.
         packet = packet_bytes(sqrt(min(rates) * max(rates)) if rates else 0.0)
-        yield _batch(
-            "ip",
-            host.namespace,
-            [
-                "link set dev lo up",
-                f"link set dev {host.interface} addrgenmode none gso_max_size {packet} up",
-                f"address add {host.address}/24 dev {host.interface} noprefixroute",
-                f"route add {SUBNET}.0/24 dev {host.interface} src {host.address} {ROUTE_OPTIONS}",
-            ],
-        )
+        if kind == "ovs":
+            packet = max(packet, PACKET_BYTES)
+        lines = ["link set dev lo up"]
+        for cable in wiring.cables:
+            if cable.host == place:
+                lines += _interface_lines(wiring, cable, packet)
+        yield batch("ip", host.namespace, lines)
         limit = "/proc/sys/net/ipv4/tcp_limit_output_bytes"  # each namespace has its own
-        yield Command(
-            argv=("ip", "netns", "exec", host.namespace, "tee", limit),
-            lines=(str(PACKETS_IN_FLIGHT * packet),),
-        )
+        yield inside(host.namespace, "tee", limit, lines=(str(PACKETS_IN_FLIGHT * packet),))
 
 
-def _shape_commands(ports: tuple[Port, ...]) -> Iterator[Command]:
+def _interface_lines(wiring: Wiring, cable: Cable, packet: int) -> Iterator[str]:
+    """An interface, its address, and routes to all that its cable leads to."""
+    own = wiring.end(cable)
+    yield f"link set dev {own.name} addrgenmode none gso_max_size {packet} up"
+    yield f"address add {own.address}/{own.prefix} dev {own.name} noprefixroute"
+    for network in _networks(wiring, cable):
+        yield f"route add {network} dev {own.name} src {own.address} {ROUTE_OPTIONS}"
+
+
+def _networks(wiring: Wiring, cable: Cable) -> Iterable[str]:
+    """The interface's network, if all that the cable leads to is in it and no other cable's is."""
+    own = _network(wiring, cable)
+    peers = [ipaddress.IPv4Address(wiring.end(peer).address) for peer in wiring.peers(cable)]
+    others = [each for each in wiring.cables if each.host == cable.host and each != cable]
+    if all(each in own for each in peers) and not any(
+        _network(wiring, each).overlaps(own) for each in others
+    ):
+        return (str(own),)
+    return [f"{each}/32" for each in peers]
+
+
+def _network(wiring: Wiring, cable: Cable) -> ipaddress.IPv4Network:
+    end = wiring.end(cable)
+    return ipaddress.IPv4Interface(f"{end.address}/{end.prefix}").network
+
+
+def _shape_commands(ports: Iterable[Port], kind: Kind) -> Iterator[Command]:
     lines: dict[str, list[str]] = {}
     for port in ports:
-        lines.setdefault(port.namespace, []).extend(shape_lines(port))
-    for namespace, batch in lines.items():
-        if batch:
-            yield _batch("tc", namespace, batch)
+        lines.setdefault(port.namespace, []).extend(
+            shape_lines(port, PACKET_BYTES if kind == "ovs" else 0)
+        )
+    for namespace, each in lines.items():
+        if each:
+            yield batch("tc", namespace, each)
 
 
-def _batch(program: str, namespace: str, lines: list[str]) -> Command:
-    return Command(argv=(program, "-n", namespace, "-batch", "-"), lines=tuple(lines))
+def _configure_commands(
+    wiring: Wiring, folders: Sequence[Path], networks: Mapping[str, HostNetwork], kind: Kind
+) -> Iterator[Command]:
+    for host, folder in zip(wiring.hosts, folders, strict=True):
+        if host.name in networks:
+            yield from configure_commands(host, networks[host.name], kind, folder)

@@ -22,20 +22,25 @@ import msgspec
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted, some
 from meshwright.files import decode_json, read_bytes, write_bytes
+from meshwright.network.script import Kind
 from meshwright.network.testbed import (
     DEFAULT_NAME,
-    Command,
+    RUN_FOLDER,
     Testbed,
     check_name,
+    data_folder,
     namespace_pattern,
     plan_testbed,
     remove_command,
 )
-from meshwright.network.testbed_wiring import EmulatedHost
+from meshwright.network.testbed_command import Command
+from meshwright.network.testbed_ovs import PROGRAMS as OVS_PROGRAMS
+from meshwright.network.testbed_wiring import EmulatedHost, EmulatedInterface
+from meshwright.plan.plan import Plan
 
-RUN_FOLDER = Path("/run/meshwright")
 NAMESPACE_FOLDER = Path("/var/run/netns")
 """Where `ip netns` keeps them."""
+SYSTEM_PATH = "/usr/sbin:/sbin"
 COMMAND_SECONDS = 60.0
 """No command takes a second; one that takes this long hangs."""
 LOCK_SECONDS = 30.0
@@ -55,15 +60,15 @@ class _State:
 
 def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
     """Build a testbed, whole or not at all; False if the very same is up already."""
-    check_machine()
+    check_machine(testbed.kind)
     with _locked(folder, testbed.name):
         state = _read_state(folder, testbed.name)
         if state is not None and state.is_up and _is_there(state.testbed):
             if state.testbed == testbed:
                 return False
             raise InputError(
-                f"testbed {quoted(testbed.name)}: is up for another cluster, "
-                f"{quoted(state.testbed.cluster)}; take it down first "
+                f"testbed {quoted(testbed.name)}: is up for another cluster, plan or --network "
+                f"(cluster {quoted(state.testbed.cluster)}); take it down first "
                 f"(`meshwright testbed down --name {testbed.name}`) or choose another --name"
             )
         _clear(testbed.name, folder)
@@ -92,13 +97,18 @@ def remove(name: str, folder: Path = RUN_FOLDER) -> tuple[str, ...]:
 
 @contextmanager
 def built(
-    cluster: Cluster, name: str = DEFAULT_NAME, folder: Path = RUN_FOLDER
+    cluster: Cluster,
+    name: str = DEFAULT_NAME,
+    plan: Plan | None = None,
+    kind: Kind = "tc",
+    *,
+    folder: Path = RUN_FOLDER,
 ) -> Iterator[Testbed]:
     """Within this the cluster's testbed is up; one that was up before is left so.
 
     Ctrl-C, SIGTERM and SIGHUP come as exceptions, so that it is taken down after them, too.
     """
-    testbed = plan_testbed(cluster, name)
+    testbed = plan_testbed(cluster, name, plan, kind, folder)
     with raised_signals():
         is_new = False
         try:
@@ -111,7 +121,7 @@ def built(
 
 def rank_prefixes(name: str, hosts: Sequence[str], folder: Path = RUN_FOLDER) -> list[list[str]]:
     """What to put before the command of each rank, by the host it is on."""
-    program, known = _find_program("ip"), _read_hosts(name, folder)
+    program, known = find_program("ip"), _read_hosts(name, folder)
     return [[program, "netns", "exec", _find(name, known, host).namespace] for host in hosts]
 
 
@@ -121,8 +131,13 @@ def host_address(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
 
 
 def interface(name: str, host: str, folder: Path = RUN_FOLDER) -> str:
-    """The network interface of a host, as GLOO_SOCKET_IFNAME wants it."""
+    """The first network interface of a host, as GLOO_SOCKET_IFNAME wants it."""
     return _find(name, _read_hosts(name, folder), host).interface
+
+
+def interfaces(name: str, host: str, folder: Path = RUN_FOLDER) -> tuple[EmulatedInterface, ...]:
+    """All network interfaces of a host: one for each way to every other."""
+    return _find(name, _read_hosts(name, folder), host).interfaces
 
 
 def _read_hosts(name: str, folder: Path) -> dict[str, EmulatedHost]:
@@ -140,10 +155,10 @@ def _find(name: str, known: Mapping[str, EmulatedHost], host: str) -> EmulatedHo
     return known[host]
 
 
-def check_machine() -> None:
+def check_machine(kind: Kind = "tc") -> None:
     """Refuse a machine on which no testbed can be built."""
-    for program in ("ip", "tc"):
-        _find_program(program)
+    for program in ("ip", "tc", *(OVS_PROGRAMS if kind == "ovs" else ())):
+        find_program(program)
     if os.geteuid() != 0:
         raise InputError(
             "testbed: needs root to make network namespaces; run as root or in a container "
@@ -151,22 +166,24 @@ def check_machine() -> None:
         )
 
 
-def _find_program(name: str) -> str:
+def find_program(name: str) -> str:
     """Its path; administrators' folders are not on everybody's PATH."""
-    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+    path = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
     if path is None:
+        package = "openvswitch-switch" if name in OVS_PROGRAMS else "iproute2"
         raise InputError(
             f"testbed: needs the program {quoted(name)}, which is not installed "
-            f"(Debian and Ubuntu: apt-get install iproute2)"
+            f"(Debian and Ubuntu: apt-get install {package})"
         )
     return path
 
 
 def _run(command: Command, name: str) -> None:
-    program, *arguments = command.argv
+    path = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
     try:
         done = subprocess.run(
-            [_find_program(program) if program in ("ip", "tc") else program, *arguments],
+            command.argv,
+            env={**os.environ, "PATH": path},
             input="".join(f"{line}\n" for line in command.lines),
             text=True,
             capture_output=True,
@@ -178,7 +195,8 @@ def _run(command: Command, name: str) -> None:
             f"testbed {quoted(name)}: `{' '.join(command.argv)}` took over {COMMAND_SECONDS:.0f} s"
         ) from None
     if done.returncode:
-        reason = (done.stderr or f"exit code {done.returncode}").strip()[:300]
+        said = [line for text in (done.stderr, done.stdout) for line in text.splitlines() if line]
+        reason = "; ".join(said)[:300] or f"exit code {done.returncode}"
         raise InputError(
             f"testbed {quoted(name)}: `{' '.join(command.argv)}` failed: {reason}{_hint(command)}"
         )
@@ -194,7 +212,7 @@ def _hint(command: Command) -> str:
 
 
 def _clear(name: str, folder: Path) -> tuple[str, ...]:
-    """Remove every namespace of a testbed, and its file."""
+    """Remove every namespace of a testbed, what runs inside, and its files."""
     namespaces = _list_namespaces(name)
     _end_processes(namespaces)
     for namespace in namespaces:
@@ -203,6 +221,7 @@ def _clear(name: str, folder: Path) -> tuple[str, ...]:
         except InputError:
             if namespace in _list_namespaces(name):  # not gone by another hand
                 raise
+    shutil.rmtree(data_folder(folder, name), ignore_errors=True)
     _state_path(folder, name).unlink(missing_ok=True)
     return namespaces
 

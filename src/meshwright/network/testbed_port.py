@@ -7,17 +7,12 @@ flows share. Shares are fair whatever TCP does, because HTB serves its leaves in
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-PAYLOAD_BYTES, FRAME_BYTES = 1448, 1514
-"""Of a full Ethernet frame: what TCP carries, with time stamps, and what HTB counts."""
-MAX_PACKET_BYTES = 65_536
-PACKET_SECONDS = 200e-6
-"""The time of a packet of several frames, which TCP hands over as one. Such packets save the
-cores, but each comes through whole when it is its turn: a message arrives early by up to this."""
+from meshwright.network import htb
+from meshwright.network.htb import FRAME_BYTES, PAYLOAD_BYTES
+
 PACKETS_IN_FLIGHT = 3
 """Of a connection, queues included (TCP small queues). Two keep a link busy. With the kernel's own
 4 MB the older of two connections between two hosts had 80% of the link; with this, half."""
-BURST_SECONDS = 100e-6
-"""A timer may be this late without loss of bandwidth; more would let short messages through."""
 LEAST_KBIT_PER_SECOND = 12
 """A guarantee that comes to nothing: guarantees add up past the capacity that leaves share."""
 
@@ -87,49 +82,44 @@ def wire_kbit_per_second(bytes_per_second: float) -> int:
 
 
 def packet_bytes(bytes_per_second: float) -> int:
-    """The largest packet, several frames in one, that goes at this rate."""
-    wanted = wire_kbit_per_second(bytes_per_second) * 1000 / 8 * PACKET_SECONDS
-    return round(min(max(2 * FRAME_BYTES, wanted), MAX_PACKET_BYTES))
+    """The largest packet, several frames in one, that goes at this rate of payload."""
+    return htb.packet_bytes(wire_kbit_per_second(bytes_per_second))
 
 
 def burst_bytes(bytes_per_second: float) -> int:
-    """What may leave at once after a pause: two frames, or a late timer's worth if that is more."""
-    wanted = wire_kbit_per_second(bytes_per_second) * 1000 / 8 * BURST_SECONDS
-    return round(max(2 * FRAME_BYTES, wanted))
+    """What may leave at once after a pause, at this rate of payload."""
+    return htb.burst_bytes(wire_kbit_per_second(bytes_per_second))
 
 
-def shape_lines(port: Port) -> tuple[str, ...]:
+def shape_lines(port: Port, least_packet_bytes: int = 0) -> tuple[str, ...]:
     """Lines for `tc -batch`; none where nothing is to be shaped.
 
     What no filter names (ARP) passes unshaped: HTB without a default class sends it at once.
+    Packets that are larger than their rates ask for must be known, or shares become unequal.
     """
     if not port.lanes:
         return ()
     lines = [f"qdisc add dev {port.interface} root handle 1: htb", _acknowledgement_line(port)]
     number = 1
     for lane in port.lanes:
-        added = _lane_lines(port.interface, lane, number)
+        added = _lane_lines(port.interface, lane, number, least_packet_bytes)
         number += len(lane.flows) + (len(lane.flows) > 1)
         lines += added
     return tuple(lines)
 
 
 def _acknowledgement_line(port: Port) -> str:
-    """Bare acknowledgements of TCP pass unshaped.
-
-    Behind the data of the other direction they came late and in heaps: transfers both ways at once
-    took up to 1.6 times as long as one alone.
-    """
+    """Bare acknowledgements of TCP pass unshaped."""
     return (
-        f"filter add dev {port.interface} parent 1: protocol ip prio 1 u32 match ip protocol 6 0xff"
-        " match u8 0x05 0x0f at 0 match u16 0x0000 0xffc0 at 2 match u8 0x10 0xff at 33 flowid 1:"
+        f"filter add dev {port.interface} parent 1: protocol ip prio 1 u32 "
+        f"{htb.ACKNOWLEDGEMENT} flowid 1:"
     )
 
 
-def _lane_lines(interface: str, lane: Lane, number: int) -> list[str]:
+def _lane_lines(interface: str, lane: Lane, number: int, least_packet_bytes: int) -> list[str]:
     """Classes from `number` on, and their filters: a flow alone needs no class above its own."""
     # The same for all leaves of a lane: turns of different size would be unequal shares.
-    quantum = packet_bytes(lane.bytes_per_second)
+    quantum = max(packet_bytes(lane.bytes_per_second), least_packet_bytes)
     if len(lane.flows) == 1:
         (flow,) = lane.flows
         rate = min(flow.bytes_per_second, lane.bytes_per_second)

@@ -11,30 +11,41 @@ from meshwright.network.testbed_path import Pair, Path
 from meshwright.network.testbed_port import wire_kbit_per_second
 from meshwright.units import format_rate, format_seconds
 
-MOST_KBIT_PER_SECOND = 5_000_000
-"""Shaped veth pairs hold their rates up to this; above, cores decide."""
+MOST_GBIT_PER_SECOND = {"tc": 5.0, "ovs": 1.0}
+"""Shaped veth pairs hold their rates up to this, Open vSwitch in user space to a fifth; above,
+cores decide."""
 MOST_LATENCY_SECONDS = 1e-3
 """Of the order of what the kernel and the processes themselves take on a busy machine."""
 LEAST_LOOPBACK_BYTES_PER_SECOND = 1e9
 
 
-def find_remarks(cluster: Cluster, paths: Mapping[Pair, Path], *, is_tree: bool) -> tuple[str, ...]:
-    """All remarks on a cluster's testbed; `is_tree` when its switches are built one by one."""
+def find_remarks(
+    cluster: Cluster,
+    paths: Mapping[Pair, Path],
+    *,
+    is_tree: bool,
+    has_rails: bool = False,
+    kind: str = "tc",
+) -> tuple[str, ...]:
+    """All remarks on a cluster's testbed.
+
+    `is_tree` when its switches are built one by one, `has_rails` when hosts have a cable to each.
+    """
     return (
-        *_fast(paths),
+        *_fast(paths, MOST_GBIT_PER_SECOND[kind]),
         *_delayed(cluster),
         *_loopback(cluster),
-        *_several_links(cluster, paths),
-        *(() if is_tree else _shared_inner(paths)),
+        *(() if has_rails else _several_links(cluster, paths)),
+        *(() if is_tree or has_rails else _shared_inner(paths)),
     )
 
 
-def _fast(paths: Mapping[Pair, Path]) -> Iterator[str]:
+def _fast(paths: Mapping[Pair, Path], most: float) -> Iterator[str]:
     rates = [path.bytes_per_second for path in paths.values()]
-    num_fast = sum(wire_kbit_per_second(rate) > MOST_KBIT_PER_SECOND for rate in rates)
+    num_fast = sum(wire_kbit_per_second(rate) > 1e6 * most for rate in rates)
     if num_fast:
         yield (
-            f"{num_fast} of {len(rates)} pairs of hosts are faster than 5 Gbit/s (up to "
+            f"{num_fast} of {len(rates)} pairs of hosts are faster than {most:.0f} Gbit/s (up to "
             f"{format_rate(max(rates))}), which namespaces of one machine may not reach"
         )
 
