@@ -21,11 +21,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.bind import bind_part
 from meshwright.execute.emulate import Emulation, hasten_wakeups
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.group import CommonClock
+from meshwright.execute.interface import INTERFACES, find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.trainer import Lowered, communication
 from meshwright.execute.walk import Times, Walk
@@ -47,6 +49,8 @@ class Job:
     lowered: Lowered
     steps: int
     timed: int = 1
+    cluster: Cluster | None = None
+    """Whose hosts have several interfaces to use; None: they use their first one."""
 
 
 def run_on_hosts(
@@ -130,6 +134,9 @@ def _serve(
         os.environ |= {
             "GLOO_SOCKET_IFNAME": interface,
             "TORCH_CPP_LOG_LEVEL": "ERROR",
+            INTERFACES: ",".join(each.name for each in testbed.hosts[rank].interfaces)
+            if testbed
+            else "",
             "RANK": str(rank),
             "WORLD_SIZE": str(num_ranks),
         }
@@ -174,9 +181,12 @@ def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
         steps=None,
         start=job.lowered.start,
     )
-    part = bind_part(lookup, rank)
+    part, ranks = bind_part(lookup, rank), range(program.num_devices)
+    wiring = None
+    if job.cluster is not None:
+        wiring = find_wiring(job.cluster, program, ranks, job.cluster.hosts, rank)
     exchange = open_exchange(
-        torch.device("cpu"), range(program.num_devices), program.groups, *communication(program)
+        torch.device("cpu"), ranks, program.groups, *communication(program), wiring
     )
     walk = Walk(program, part, exchange, Emulation(program, part, exchange))
     clock = CommonClock()

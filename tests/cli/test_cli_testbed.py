@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from meshwright.cli.testbed import run_command, run_testbed
+from meshwright.cluster.build import multi_rail
 from meshwright.errors import InputError
 from meshwright.network import testbed_apply
+from meshwright.plan.plan import Allocation, Part, Plan
+from small import layers
 
 CLUSTER = {
     "format": "meshwright.cluster",
@@ -33,6 +36,7 @@ def parse(*argv: object) -> Namespace:
         own = actions.add_parser(action)
         if action != "down":
             own.add_argument("cluster")
+            own.add_argument("--network", default="tc")
         own.add_argument("--name", default="mw")
         if action == "up":
             own.add_argument("--json", action="store_true")
@@ -100,6 +104,41 @@ def test_up_and_down(name: str, cluster: Path, capsys: pytest.CaptureFixture[str
 
 
 @needs_namespaces
+def test_up_with_a_plan_has_all_interfaces_and_its_allocation(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = multi_rail(
+        num_hosts=2, num_rails=2, devices_per_host=1, rail_bytes_per_second=1e7, device_type="cpu"
+    )
+    cluster.save(tmp_path / "cluster.yaml")
+    layers(1).save(tmp_path / "graph.json.gz")
+    allocation = Allocation(
+        source="host0", target="host1", bytes_per_second=1.5e7, shares=(0.4, 0.6)
+    )
+    Plan(
+        parts=(Part(ops=layers(1).op_names, devices=("host0.0",)),), allocations=(allocation,)
+    ).save(tmp_path / "plan.json")
+    try:
+        assert run_testbed(parse("up", tmp_path, "--name", name, "--json")) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["network"] == "tc"
+        assert document["hosts"][1]["interfaces"] == [
+            {"name": "eth0", "address": "10.77.0.2", "cable": "eth0"},
+            {"name": "eth1", "address": "10.77.1.2", "cable": "eth1"},
+        ]
+        shown = subprocess.run(
+            ["tc", "-n", f"meshwright-{name}-host0", "class", "show", "dev", "eth1"],
+            capture_output=True, text=True, timeout=10, check=True,
+        )  # fmt: skip
+        # 9 MB/s of payload are 72,000 kbit/s x 1514 / 1448 = 75,281 on the wire.
+        assert "rate 75281Kbit ceil 75281Kbit" in shown.stdout
+        assert run_testbed(parse("up", tmp_path, "--name", name)) == 0
+        assert "10.77.1.1" in capsys.readouterr().out
+    finally:
+        assert run_testbed(parse("down", "--name", name)) == 0
+
+
+@needs_namespaces
 def test_run_tells_the_command_its_testbed_and_gives_its_exit_code(
     name: str, cluster: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,8 +171,9 @@ def test_run_refuses_a_program_that_is_not_there(name: str, cluster: Path) -> No
 RUN = """
 import sys
 from argparse import Namespace
+from meshwright.cluster.build import multi_rail
 from meshwright.cli.testbed import run_testbed
-own = Namespace(action="run", cluster=sys.argv[1], name=sys.argv[2])
+own = Namespace(action="run", cluster=sys.argv[1], name=sys.argv[2], network="tc")
 own.program = [sys.executable, "-c", sys.argv[3]]
 sys.exit(run_testbed(own))
 """
@@ -198,11 +238,11 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_root_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(testbed_apply, "_find_program", lambda name: name)
+    monkeypatch.setattr(testbed_apply, "find_program", lambda name: name)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for action in ("up", "run", "down"):
         with pytest.raises(InputError, match="testbed: needs root to make network namespaces"):
-            run_testbed(Namespace(action=action, name="mw"))
+            run_testbed(Namespace(action=action, name="mw", network="tc"))
 
 
 def test_a_name_that_could_touch_something_else_is_refused() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.execute.exchange import Line
+from meshwright.execute.work import Line
 
 
 class Slow:

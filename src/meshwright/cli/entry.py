@@ -59,6 +59,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.compare import run_compare
 
         return run_compare(arguments)
+    if arguments.command == "network":
+        from meshwright.cli.network import run_network
+
+        return run_network(arguments)
     if arguments.command == "testbed":
         from meshwright.cli.testbed import run_testbed
 

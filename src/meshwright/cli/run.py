@@ -22,11 +22,19 @@ from meshwright.cli.message import say
 from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph
-from meshwright.network.testbed_apply import host_address, interface, rank_prefixes
+from meshwright.network.script import Kind as Network
+from meshwright.network.testbed import check_name
+from meshwright.network.testbed_apply import (
+    built,
+    check_machine,
+    host_address,
+    interfaces,
+    rank_prefixes,
+)
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Program
@@ -85,36 +93,42 @@ def check_memory(num_ranks: int, total_bytes: float) -> None:
 
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
-    from meshwright.execute.launch import HOST, TERMINATED, launch
-
     _builder(arguments, graph)  # an unknown name is refused here, once
     placement = resolve(graph, cluster, plan)
     devices = np.unique(placement.replica_device).tolist()
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     hosts = [cluster.devices[device].host for device in devices]
-    testbed = os.environ.get(VARIABLE)
-    environment = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+    outer = os.environ.get(VARIABLE)
+    if not arguments.testbed:
+        if arguments.network:
+            raise InputError(f"--network: needs --testbed, got {arguments.network} alone")
+        return _start_ranks(arguments, hosts, outer)
+    if outer:
+        raise InputError(f"--testbed: this runs in testbed {quoted(outer)} already")
+    kind: Network = arguments.network or "tc"
+    check_machine(kind)
+    with built(cluster, check_name(arguments.name), plan=plan, kind=kind) as testbed:
+        for remark in testbed.remarks:
+            say(f"testbed {quoted(testbed.name)}: {remark}")
+        return _start_ranks(arguments, hosts, testbed.name)
+
+
+def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
+    """Run this command once a rank, in a testbed or here; the exit code."""
+    from meshwright.execute.launch import TERMINATED, launch
+
     if arguments.model:
         say(f"importing and calling {arguments.model}" if ":" in arguments.model else
-            f"training {arguments.model} on {len(devices)} ranks")  # fmt: skip
-    prefixes: Sequence[Sequence[str]] = [["env", f"{HOST}={host}"] for host in hosts]
-    address = "127.0.0.1"
-    if testbed:
-        ways = rank_prefixes(testbed, hosts)
-        prefixes = [[*way, *each] for way, each in zip(ways, prefixes, strict=True)]
-        address = host_address(testbed, hosts[0])
-        environment["GLOO_SOCKET_IFNAME"] = interface(testbed, hosts[0])
-    else:
-        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+            f"training {arguments.model} on {len(hosts)} ranks")  # fmt: skip
     command = [sys.executable, "-m", "meshwright", *sys.argv[1:]]
     with tempfile.TemporaryDirectory(prefix="meshwright-report-") as folder:
         report = Path(folder) / "report"
         code = launch(
             command,
-            len(devices),
-            prefixes=prefixes,
-            environment={**environment, REPORT: str(report)},
-            master_address=address,
+            len(hosts),
+            prefixes=rank_commands(hosts, testbed),
+            environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
+            master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
             say=say,
         )
@@ -123,6 +137,26 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     if code == TERMINATED:
         say("terminated")
     return code
+
+
+def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
+    """What to put before the command of each rank, by its host: namespace and variables."""
+    from meshwright.execute.exchange import INTERFACE
+    from meshwright.execute.interface import INTERFACES
+    from meshwright.execute.launch import HOST
+
+    entries = rank_prefixes(testbed, hosts) if testbed else [[] for _ in hosts]
+    found = []
+    for host, entry in zip(hosts, entries, strict=True):
+        # On the loopback all hosts are one, whatever interfaces theirs have.
+        names = [each.name for each in interfaces(testbed, host)] if testbed else []
+        variables = {
+            HOST: host,
+            INTERFACE: names[0] if names else os.environ.get(INTERFACE, "lo"),
+            INTERFACES: ",".join(names),
+        }
+        found.append([*entry, "env", *(f"{name}={value}" for name, value in variables.items())])
+    return found
 
 
 def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:

@@ -9,13 +9,16 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from meshwright.cli.console import print_json, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.message import say
+from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.catalogue import load_cluster
+from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.network.testbed import Testbed, check_name, plan_testbed
 from meshwright.network.testbed_apply import (
@@ -25,6 +28,7 @@ from meshwright.network.testbed_apply import (
     raised_signals,
     remove,
 )
+from meshwright.plan.plan import Plan
 
 VARIABLE = "MESHWRIGHT_TESTBED"
 """Tells `meshwright run` inside of `testbed run` in which testbed to place its ranks."""
@@ -35,7 +39,7 @@ GRACE_SECONDS = 15.0
 def run_testbed(arguments: Namespace) -> int:
     """Run `testbed up`, `testbed run` or `testbed down`."""
     check_name(arguments.name)
-    check_machine()
+    check_machine(arguments.network if arguments.action != "down" else "tc")
     if arguments.action == "up":
         return _up(arguments)
     if arguments.action == "run":
@@ -49,8 +53,17 @@ def _down_text(num_namespaces: int) -> str:
     return f"took {num_namespaces} namespaces down" if num_namespaces else "was not up"
 
 
+def read_request(source: str) -> tuple[Cluster, Plan | None]:
+    """A cluster by name or file, or that of a folder with a plan, and the plan."""
+    if os.path.isdir(source):
+        _, cluster, plan = read_plan_folder(Path(source))
+        return cluster, plan
+    return load_cluster(source), None
+
+
 def _up(arguments: Namespace) -> int:
-    testbed = plan_testbed(load_cluster(arguments.cluster), arguments.name)
+    cluster, plan = read_request(arguments.cluster)
+    testbed = plan_testbed(cluster, arguments.name, plan, arguments.network)
     with raised_signals():
         is_new = build(testbed)
     if arguments.json:
@@ -58,7 +71,11 @@ def _up(arguments: Namespace) -> int:
     else:
         print_table(
             ("host", "address", "interface", "namespace"),
-            [(each.name, each.address, each.interface, each.namespace) for each in testbed.hosts],
+            [
+                (host.name, each.address, each.name, host.namespace)
+                for host in testbed.hosts
+                for each in host.interfaces
+            ],
         )
         _say_remarks(testbed)
     if not is_new:
@@ -71,14 +88,19 @@ def testbed_document(testbed: Testbed) -> dict[str, Any]:
     return {
         "name": testbed.name,
         "cluster": testbed.cluster,
+        "network": testbed.kind,
         "hosts": [
             {
-                "name": each.name,
-                "address": each.address,
-                "interface": each.interface,
-                "namespace": each.namespace,
+                "name": host.name,
+                "address": host.address,
+                "interface": host.interface,
+                "interfaces": [
+                    {"name": each.name, "address": each.address, "cable": each.wire}
+                    for each in host.interfaces
+                ],
+                "namespace": host.namespace,
             }
-            for each in testbed.hosts
+            for host in testbed.hosts
         ],
         "remarks": list(testbed.remarks),
     }
@@ -94,7 +116,8 @@ def _run(arguments: Namespace) -> int:
     command = list(arguments.program)
     if shutil.which(command[0]) is None:
         raise InputError(f"testbed run: no program {quoted(command[0])} to run")
-    with built(load_cluster(arguments.cluster), arguments.name) as testbed:
+    cluster, plan = read_request(arguments.cluster)
+    with built(cluster, arguments.name, plan, arguments.network) as testbed:
         _say_remarks(testbed)
         return run_command(command, {**os.environ, VARIABLE: arguments.name})
 

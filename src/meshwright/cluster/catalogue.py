@@ -146,6 +146,18 @@ def _multi_rail(text: Mapping[str, str]) -> Cluster:
     )
 
 
+def _rail_servers(text: Mapping[str, str]) -> Cluster:
+    num_hosts, num_rails = _shape(text["shape"])
+    return build.multi_rail(
+        num_hosts=num_hosts,
+        num_rails=num_rails,
+        devices_per_host=1,
+        rail_bytes_per_second=_number(text["gbit"]) * 1e9 / 8,
+        device_type="v100-32",
+        name=text["name"],
+    )
+
+
 def _family(
     pattern: str,
     example: str,
@@ -263,6 +275,11 @@ _FAMILIES = (
         "multi-rail-<hosts>x<n>x<rails>", "multi-rail-4x8x4",
         "A100 hosts of n with one 25 GB/s NIC on each of several parallel switches",
         rf"multi-rail-(?P<shape>{_N}x{_N}x{_N})", _multi_rail,
+    ),
+    _family(
+        "rail<gbit>-<hosts>x<rails>", "rail10-4x2",
+        "hosts of one V100 with a NIC of so many Gbit/s on each of several parallel switches",
+        rf"rail(?P<gbit>{_N})-(?P<shape>{_N}x{_N})", _rail_servers,
     ),
     _family(
         "hierarchical-<n>x<hosts>[x<switches>...][-o<ratio>]", "hierarchical-8x4x4-o2",

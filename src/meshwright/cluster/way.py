@@ -4,6 +4,7 @@ On hosts with several interfaces to as many switches every pair has several; rou
 the network only, not what is sent over it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,6 +28,9 @@ class Ways:
     links: Mapping[Pair, tuple[Path, ...]]
     """By pair of host numbers: the links of each way, the one that leaves the first host first.
     Empty where nothing can be said: routes of its devices differ and no switch joins both hosts."""
+    off_route: frozenset[Pair] = frozenset()
+    """Pairs of one way that not all routes of their devices take: over one of several links to a
+    switch, say."""
 
 
 def find_exits(network: Network, num_hosts: int) -> tuple[int, ...]:
@@ -118,4 +122,28 @@ def find_ways(network: Network, devices: Sequence[Sequence[int]], find_routes: R
             routes = find_routes([one for one, _ in ends], [other for _, other in ends])
             nodes = network.num_devices + source, network.num_devices + target
             links[source, target] = joined_way(network, routes, *nodes)
-    return Ways(links=MappingProxyType(links))
+    off_route = _find_off_route(network, links, devices, find_routes)
+    return Ways(links=MappingProxyType(links), off_route=off_route)
+
+
+def _find_off_route(
+    network: Network,
+    links: Mapping[Pair, tuple[Path, ...]],
+    devices: Sequence[Sequence[int]],
+    find_routes: RouteFinder,
+) -> frozenset[Pair]:
+    """The pairs of one way whose devices' routes do not all take it."""
+    is_between = (network.sources >= network.num_devices) & (network.targets >= network.num_devices)
+    num_out = Counter(network.sources[is_between].tolist())
+    num_in = Counter(network.targets[is_between].tolist())
+    first = network.num_devices
+    found = set()
+    for (source, target), ways in links.items():
+        # With one link out and one in there is nothing that routes could choose.
+        if len(ways) != 1 or num_out[first + source] == num_in[first + target] == 1:
+            continue
+        ends = [(one, other) for one in devices[source] for other in devices[target]]
+        routes = find_routes([one for one, _ in ends], [other for _, other in ends])
+        if joined_way(network, routes, first + source, first + target) != ways:
+            found.add((source, target))
+    return frozenset(found)

@@ -5,99 +5,49 @@ NCCL is not to be had (two ranks on one device). A gloo receive that is posted l
 transfer late, and NCCL runs what is posted on one communicator in order; so receives are posted
 ahead, and under NCCL every ordered pair of ranks has a communicator of its own. Gloo would run two
 collectives at once, so that both are done late; they wait in line instead, as programs have them.
+On hosts with several network interfaces gloo has a process group for each rail, and a message goes
+in pieces over several (`meshwright.execute.way`); NCCL chooses interfaces by itself.
 """
 
-import queue
-import threading
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted
+from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
+from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
 
-_JOIN_SECONDS = 2.0
-"""As in `meshwright.execute.walk`."""
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""The variable by which gloo chooses the interface of a process group when it is made."""
 
-
-class Work(Protocol):
-    """Communication under way."""
-
-    def wait(self) -> None:
-        """Return when it is done; on a CUDA stream, when what follows will find it done."""
-
-
-@dataclass(slots=True)
-class _Plain:
-    """torch's work, and what must stay alive until it is done."""
-
-    work: Any
-    keep: Any
-
-    def wait(self) -> None:
-        self.work.wait()
-        self.keep = None
+_ANY = -1
+"""Stands for the rail of process groups that have none."""
+_PAIR = -1
+"""Tells process groups of transfers apart from those of collectives of the same ranks."""
 
 
-@dataclass(slots=True)
-class _Staged:
-    """Work on a copy on the host, brought to the device when it is done."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Bundle:
+    """The process groups of the same ranks: one a rail, or one alone."""
 
-    work: Any
-    host: torch.Tensor
-    target: torch.Tensor
+    groups: Mapping[int, Any]
+    """By rail."""
+    division: Division = ((0, 1.0),)
+    ranks: tuple[int, ...] = ()
+    """In the order that they have in the groups."""
 
-    def wait(self) -> None:
-        self.work.wait()
-        self.target.copy_(self.host)
-
-
-@dataclass(slots=True)
-class _Queued:
-    """A collective that waits for its turn."""
-
-    start: Callable[[], Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.start().wait()
-        except BaseException as error:  # raised again by whoever waits
-            self.error = error
-        self.done.set()
-
-    def wait(self) -> None:
-        self.done.wait()
-        if self.error is not None:
-            raise self.error
-
-
-class Line:
-    """Runs collectives one after the other, beside the threads that ask for them."""
-
-    def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, name="collectives", daemon=True)
-        self.thread.start()
-
-    def add(self, start: Callable[[], Any]) -> Work:
-        """Start a collective after all that came before."""
-        queued = _Queued(start)
-        self.queue.put(queued)
-        return queued
-
-    def close(self) -> None:
-        """End the thread after what it has."""
-        self.queue.put(None)
-        self.thread.join(_JOIN_SECONDS)
-
-    def _serve(self) -> None:
-        while (queued := self.queue.get()) is not None:
-            queued.run()
-            del queued
+    def cut(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
+        """The pieces of a flat tensor, each with its process group."""
+        size = flat.element_size()
+        return [
+            (flat[start // size : end // size], self.groups[rail])
+            for rail, start, end in cut_pieces(flat.numel() * size, self.division)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,51 +57,62 @@ class Exchange:
     device: torch.device
     rank_of: Sequence[int]
     """The rank of each device of the program; -1: the plan does not use it."""
-    groups: Mapping[int, Any]
+    groups: Mapping[int, Bundle]
     """torch's process groups, by the number of the program's group."""
     members: Mapping[int, tuple[int, ...]]
-    """The ranks of each group."""
-    channels: Mapping[tuple[int, int], Any]
-    """Under NCCL: the process group of each ordered pair of devices."""
+    """The ranks of each group, in the program's order."""
+    channels: Mapping[tuple[int, int], Bundle]
+    """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
     is_staged: bool
     """Whether what lies on the device goes by way of the host."""
-    default: Any = None
+    default: Bundle
+    """Of all other pairs."""
+    gatherers: Mapping[int, Bundle] = field(default_factory=dict)
+    """Like `groups`, for gathering where that takes others."""
     line: Line | None = None
     """Where collectives wait for each other; None: they do so by themselves."""
+    is_tagged: bool = True
+    """Whether messages between two ranks are told apart by tags; NCCL knows their order only."""
+    opened: Sequence[Any] = ()
+    """All process groups that were made."""
 
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to send a flat tensor of bytes to a device."""
         if self.is_staged:
             flat = flat.cpu()
-        group = self.channels.get((source, target), self.default)
-        work = dist.isend(flat, self.rank_of[target], group=group, tag=self._tag(task))
-        return _Plain(work, flat)
+        works = [
+            dist.isend(piece, self.rank_of[target], group=group, tag=self._tag(task))
+            for piece, group in self._channel(source, target).cut(flat)
+        ]
+        return Plain(join_works(works), flat)
 
     def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to receive a flat tensor of bytes from a device."""
-        group = self.channels.get((source, target), self.default)
-        if self.is_staged:
-            host = torch.empty(flat.shape, dtype=flat.dtype)
-            work = dist.irecv(host, self.rank_of[source], group=group, tag=self._tag(task))
-            return _Staged(work, host, flat)
-        work = dist.irecv(flat, self.rank_of[source], group=group, tag=self._tag(task))
-        return _Plain(work, flat)
+        host = torch.empty(flat.shape, dtype=flat.dtype) if self.is_staged else flat
+        works = [
+            dist.irecv(piece, self.rank_of[source], group=group, tag=self._tag(task))
+            for piece, group in self._channel(source, target).cut(host)
+        ]
+        work = join_works(works)
+        return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
+
+    def _channel(self, source: int, target: int) -> Bundle:
+        return self.channels.get((source, target), self.default)
 
     def _tag(self, task: int) -> int:
-        return 0 if self.channels else task + 1
+        return task + 1 if self.is_tagged else 0
 
     def all_reduce(self, flat: torch.Tensor, group: int) -> Work:
         """Start to add up a flat tensor over a group, in place."""
         return self._collective(
-            flat, lambda each: dist.all_reduce(each, group=self.groups[group], async_op=True)
+            flat, group, lambda each, way: dist.all_reduce(each, group=way, async_op=True)
         )
 
     def broadcast(self, flat: torch.Tensor, group: int) -> Work:
         """Start to overwrite a flat tensor with that of the group's first rank."""
         root = self.members[group][0]
         return self._collective(
-            flat,
-            lambda each: dist.broadcast(each, root, group=self.groups[group], async_op=True),
+            flat, group, lambda each, way: dist.broadcast(each, root, group=way, async_op=True)
         )
 
     def all_gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
@@ -160,35 +121,31 @@ class Exchange:
             hosts = [torch.empty(each.shape, dtype=each.dtype) for each in flats]
             own = own.cpu()
             work = self._in_turn(lambda: self._gather(hosts, own, group))
-            return _StagedMany(work, hosts, list(flats))
-        work = self._in_turn(lambda: self._gather(list(flats), own, group))
-        return _Plain(work, (own, flats))
+            return StagedMany(work, hosts, list(flats))
+        work = self._in_turn(lambda: self._gather(flats, own, group))
+        return Plain(work, (own, flats))
 
-    def _gather(self, flats: list[torch.Tensor], own: torch.Tensor, group: int) -> Any:
-        return dist.all_gather(flats, own, group=self.groups[group], async_op=True)
+    def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
+        bundle = self.gatherers.get(group, self.groups[group])
+        of_rank = dict(zip(self.members[group], flats, strict=True))
+        parts = [[each for each, _ in bundle.cut(of_rank[rank])] for rank in bundle.ranks]
+        return join_works(
+            [
+                dist.all_gather([each[place] for each in parts], piece, group=way, async_op=True)
+                for place, (piece, way) in enumerate(bundle.cut(own))
+            ]
+        )
 
-    def _collective(self, flat: torch.Tensor, start: Callable[[torch.Tensor], Any]) -> Work:
-        if self.is_staged:
-            host = flat.cpu()
-            return _Staged(self._in_turn(lambda: start(host)), host, flat)
-        return _Plain(self._in_turn(lambda: start(flat)), flat)
+    def _collective(
+        self, flat: torch.Tensor, group: int, start: Callable[[torch.Tensor, Any], Any]
+    ) -> Work:
+        host = flat.cpu() if self.is_staged else flat
+        pieces = self.groups[group].cut(host)
+        work = self._in_turn(lambda: join_works([start(*each) for each in pieces]))
+        return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
 
     def _in_turn(self, start: Callable[[], Any]) -> Any:
         return start() if self.line is None else self.line.add(start)
-
-
-@dataclass(slots=True)
-class _StagedMany:
-    """Like `_Staged`, for several tensors."""
-
-    work: Any
-    hosts: list[torch.Tensor]
-    targets: list[torch.Tensor]
-
-    def wait(self) -> None:
-        self.work.wait()
-        for host, target in zip(self.hosts, self.targets, strict=True):
-            target.copy_(host)
 
 
 def open_exchange(
@@ -197,11 +154,13 @@ def open_exchange(
     groups: Sequence[tuple[int, ...]],
     used: Sequence[int],
     pairs: Sequence[tuple[int, int]],
+    wiring: Wiring | None = None,
 ) -> Exchange:
     """Make the process groups of a program; all ranks call it with the same arguments.
 
     `groups` are those of the program, as device numbers, `used` the numbers of those that
-    communicate, `pairs` the ordered pairs of devices between which there are transfers.
+    communicate, `pairs` the ordered pairs of devices between which there are transfers. With
+    `wiring`, whose names alone are a rank's own, these go over several interfaces.
     """
     if not dist.is_initialized():  # one rank by itself
         return Exchange(
@@ -211,41 +170,127 @@ def open_exchange(
             members={},
             channels={},
             is_staged=False,
+            default=Bundle(groups={0: None}),
         )
-    known: dict[tuple[int, ...], Any] = {}
-    made: dict[int, Any] = {}
-    members: dict[int, tuple[int, ...]] = {}
-    for number in sorted(set(used)):
-        ranks = tuple(rank_of[each] for each in groups[number])
-        if ranks not in known:
-            known[ranks] = dist.new_group(list(ranks), sort_ranks=False)
-        made[number], members[number] = known[ranks], ranks
     backend = dist.get_backend()
-    channels = {}
-    if backend == "nccl":
-        for source, target in sorted(set(pairs)):
-            channels[source, target] = dist.new_group([rank_of[source], rank_of[target]])
-    elif backend != "gloo":
+    if backend not in ("gloo", "nccl"):
         raise InputError(f"backend: must be gloo or nccl, got {quoted(backend)}")
+    opener = _Opener(rank_of, wiring if backend == "gloo" else None)
+    made = {number: opener.open_group(number, groups[number]) for number in sorted(set(used))}
+    if backend == "nccl":
+        channels = {each: opener.open_pair(*each) for each in sorted(set(pairs))}
+    else:
+        channels = opener.open_rails()
     return Exchange(
         device=device,
         rank_of=tuple(rank_of),
         groups=made,
-        members=members,
+        gatherers=opener.open_gatherers(),
+        members={number: tuple(rank_of[each] for each in groups[number]) for number in made},
         channels=channels,
         is_staged=device.type == "cuda" and backend == "gloo",
-        default=dist.group.WORLD,
+        default=Bundle(groups={0: dist.group.WORLD}),
         line=Line() if backend == "gloo" and made else None,
+        is_tagged=backend == "gloo",
+        opened=opener.opened,
     )
+
+
+class _Opener:
+    """Makes process groups, each once, in the same order on all ranks."""
+
+    def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
+        self.rank_of, self.wiring = rank_of, wiring
+        self.known: dict[tuple[tuple[int, ...], int], Any] = {}
+
+    @property
+    def opened(self) -> list[Any]:
+        """All that were made, of which this rank is a member."""
+        return [
+            each for each in self.known.values() if each is not dist.GroupMember.NON_GROUP_MEMBER
+        ]
+
+    def open_group(self, number: int, members: Sequence[int]) -> Bundle:
+        """Of a group of the program; around a ring where rails are known."""
+        ring = None if self.wiring is None else self.wiring.rails.rings.get(number)
+        if ring is None:
+            ranks = tuple(self.rank_of[each] for each in members)
+            return Bundle(groups={0: self._open(ranks)}, ranks=ranks)
+        # When gloo (of torch 2.13) adds up, each rank sends to the one before it.
+        return self._open_ring(ring, ring.devices[::-1])
+
+    def open_gatherers(self) -> dict[int, Bundle]:
+        """Of groups that gather around a ring: each rank sends to the one after it."""
+        if self.wiring is None:
+            return {}
+        rails = self.wiring.rails
+        return {
+            number: self._open_ring(ring, ring.devices)
+            for number, ring in sorted(rails.rings.items())
+            if number in rails.gathered
+        }
+
+    def _open_ring(self, ring: Ring, devices: Sequence[int]) -> Bundle:
+        ranks = tuple(self.rank_of[each] for each in devices)
+        return Bundle(
+            groups={rail: self._open(ranks, rail) for rail, _ in ring.division},
+            division=ring.division,
+            ranks=ranks,
+        )
+
+    def open_pair(self, source: int, target: int) -> Bundle:
+        """Of an ordered pair of devices by themselves."""
+        ranks = self.rank_of[source], self.rank_of[target]
+        return Bundle(groups={0: self._make((_PAIR, *ranks), tuple(sorted(ranks)), _ANY)})
+
+    def open_rails(self) -> dict[tuple[int, int], Bundle]:
+        """Of all pairs of devices that have rails."""
+        if self.wiring is None:
+            return {}
+        rails, host_of = self.wiring.rails, self.wiring.host_of
+        groups = {}
+        for rail in rails.used:
+            on_it = (
+                self.rank_of[k] for k, host in enumerate(host_of) if host in rails.places[rail]
+            )
+            ranks = tuple(sorted(rank for rank in on_it if rank >= 0))
+            # Never a collective's own: a transfer would wait behind it on their one connection.
+            groups[rail] = self._make((_PAIR, *ranks), ranks, rail)
+        return {
+            pair: Bundle(groups=groups, division=division) for pair, division in rails.pairs.items()
+        }
+
+    def _open(self, ranks: tuple[int, ...], rail: int = _ANY) -> Any:
+        """A process group of these ranks, on a rail or wherever the environment says."""
+        return self._make(ranks, ranks, rail)
+
+    def _make(self, key: tuple[int, ...], ranks: tuple[int, ...], rail: int) -> Any:
+        if (key, rail) not in self.known:
+            names = {} if self.wiring is None else self.wiring.names
+            with _bound_to(names.get(rail)):
+                self.known[key, rail] = dist.new_group(list(ranks), sort_ranks=False)
+        return self.known[key, rail]
+
+
+@contextmanager
+def _bound_to(interface: str | None) -> Iterator[None]:
+    """Within this gloo makes process groups on an interface of this host; None: on any."""
+    if interface is None:
+        yield
+        return
+    before = os.environ.get(INTERFACE)
+    os.environ[INTERFACE] = interface
+    try:
+        yield
+    finally:
+        del os.environ[INTERFACE]
+        if before is not None:
+            os.environ[INTERFACE] = before
 
 
 def close_exchange(exchange: Exchange) -> None:
     """Give the process groups back."""
     if exchange.line is not None:
         exchange.line.close()
-    for group in {id(each): each for each in exchange.groups.values()}.values():
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
-            dist.destroy_process_group(group)
-    for group in exchange.channels.values():
-        if group is not dist.GroupMember.NON_GROUP_MEMBER:
-            dist.destroy_process_group(group)
+    for group in exchange.opened:
+        dist.destroy_process_group(group)

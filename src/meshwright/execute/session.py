@@ -31,6 +31,7 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
+from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.plain import check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
@@ -38,6 +39,7 @@ from meshwright.execute.recorder import Recorder
 from meshwright.execute.state import Real
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
+from meshwright.execute.way import Wiring
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
@@ -107,9 +109,13 @@ def run_rank(
             watched(names, settings.stall_seconds) as watch,
             joined_group(pick_backend(device, settings.backend), store, watch),
         ):
+            with waiting(watch, "agreeing on network interfaces"):
+                wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
             if build is None:
-                return _emulate(lowered, rank_of, rank, settings, watch)
-            return _train(graph, lowered, rank_of, rank, device, build, settings, watch, say)
+                return _emulate(lowered, rank_of, rank, wiring, settings, watch)
+            return _train(
+                graph, lowered, rank_of, rank, wiring, device, build, settings, watch, say
+            )
     raise AssertionError("an error ends the process")
 
 
@@ -123,6 +129,7 @@ def _emulate(
     lowered: Lowered,
     rank_of: tuple[int, ...],
     rank: int,
+    wiring: Wiring | None,
     settings: Settings,
     watch: Progress | None,
 ) -> Outcome:
@@ -133,7 +140,7 @@ def _emulate(
     part = bind_part(lookup, rank_of.index(rank))
     with waiting(watch, "making process groups"):
         exchange = open_exchange(
-            torch.device("cpu"), rank_of, program.groups, *communication(program)
+            torch.device("cpu"), rank_of, program.groups, *communication(program), wiring
         )
     walk = Walk(program, part, exchange, Emulation(program, part, exchange), watch)
     recorder = Recorder(lowered, settings.steps, watch, is_measured=settings.is_measured)
@@ -150,6 +157,7 @@ def _train(
     lowered: Lowered,
     rank_of: tuple[int, ...],
     rank: int,
+    wiring: Wiring | None,
     device: torch.device,
     build: Callable[[], Workload],
     settings: Settings,
@@ -168,8 +176,9 @@ def _train(
         say(deferred.remark)
     _note(watch, "tracing the step")
     trainer = make_trainer(
-        graph, lowered, rank_of, rank, device, deferred.workload, deferred.real, settings, watch
-    )
+        graph, lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
+        watch,
+    )  # fmt: skip
     _note(watch, "reading the checkpoint")
     losses = resume(trainer, found)
     first = trainer.num_steps
@@ -221,6 +230,7 @@ def make_trainer(
     lowered: Lowered,
     rank_of: tuple[int, ...],
     rank: int,
+    wiring: Wiring | None,
     device: torch.device,
     workload: Workload,
     real: Real | None,
@@ -241,6 +251,7 @@ def make_trainer(
         seed=settings.seed,
         real=real,
         rank_of=rank_of,
+        wiring=wiring,
         progress=watch,
     )
     if not settings.allows_local_statistics and lowered.divides_batch:

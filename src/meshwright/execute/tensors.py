@@ -5,19 +5,19 @@ order of instructions.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from meshwright.errors import RankError
 from meshwright.execute.code import Compiled, Held, Segment, compile_segment
-from meshwright.execute.exchange import Exchange, Work
+from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Start
 from meshwright.execute.rows import Rows
 from meshwright.execute.steps import Steps
 from meshwright.execute.traced import Layout
 from meshwright.execute.walk import Finish, Times, clock
+from meshwright.execute.work import All, Work
 from meshwright.program.program import Kind, Program
 
 
@@ -174,7 +174,7 @@ class Tensors:
                 base.copy_(flats[base.dtype].as_strided(base.shape, base.stride(), at))
                 offsets[base.dtype] += _span(base)
 
-        return _All(works), finish
+        return All(works), finish
 
     def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""
@@ -273,17 +273,6 @@ class Tensors:
             if one != two:
                 return dim
         raise AssertionError(f"tensor {piece.tensor} does not grow")
-
-
-@dataclass(slots=True)
-class _All:
-    """Several works as one."""
-
-    works: list[Work]
-
-    def wait(self) -> None:
-        for each in self.works:
-            each.wait()
 
 
 def _marker(marks: list[Any], device: torch.device) -> Callable[[], None]:

@@ -30,6 +30,7 @@ from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
+from meshwright.execute.way import Wiring
 from meshwright.graph.graph import Graph
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
@@ -101,6 +102,7 @@ class Trainer:
         seed: int = 0,
         real: Real | None = None,
         rank_of: Sequence[int] | None = None,
+        wiring: Wiring | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.lowered, self.workload, self.seed = lowered, workload, seed
@@ -119,7 +121,7 @@ class Trainer:
         self.part: Part = bind_part(lookup, self.number)
         with waiting(progress, "making process groups"):
             self.exchange: Exchange = open_exchange(
-                device, self.rank_of, program.groups, *communication(program)
+                device, self.rank_of, program.groups, *communication(program), wiring
             )
         self.held = Held(
             state=make_state(

@@ -22,6 +22,7 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
+from meshwright.execute.interface import find_wiring
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.session import (
@@ -108,8 +109,10 @@ def open_training(
         watched(names_by_rank(cluster, rank_of), settings.stall_seconds) as watch,
         joined_group(pick_backend(device, settings.backend), store, watch),
     ):
+        with waiting(watch, "agreeing on network interfaces"):
+            wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
         trainer = make_trainer(
-            graph, lowered, rank_of, rank, device, workload, None, settings, watch
+            graph, lowered, rank_of, rank, wiring, device, workload, None, settings, watch
         )
         yield Training(rank, lowered, trainer, watch, [])
         with waiting(watch, "the end"):

@@ -15,8 +15,9 @@ from typing import Protocol
 
 import torch
 
-from meshwright.execute.exchange import Exchange, Work
+from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.work import Work
 from meshwright.program.program import Kind, Program
 
 AHEAD_BYTES = 256 * 2**20

@@ -9,6 +9,7 @@ from typing import NoReturn
 from meshwright import __version__
 from meshwright.cli.parser.cluster import add_cluster
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
+from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
 from meshwright.cli.parser.run import add_compare, add_run, add_testbed
 from meshwright.errors import InputError
@@ -35,6 +36,7 @@ def make_parser() -> ArgumentParser:
     add_simulate(commands)
     add_run(commands)
     add_compare(commands)
+    add_network(commands)
     add_testbed(commands)
     add_capture(commands)
     add_profile(commands)

@@ -55,6 +55,11 @@ def add_plan(commands: Any) -> None:
         metavar="M",
         help="numbers of microbatches that pipelines may use (default: whatever is best)",
     )
+    parser.add_argument(
+        "--allocate",
+        action="store_true",
+        help="share each host's network interfaces out to the destinations, too",
+    )
     add_batch(parser)
     add_sharing(parser)
     _add_scope(parser)

@@ -18,10 +18,20 @@ from meshwright.cli.parser.option import (
     whole,
 )
 
+NETWORKS = ("tc", "ovs")
+"""What a testbed's allocations can be held by."""
+RUN_NOTE = (
+    "Under torchrun, hosts with several network interfaces use all of them, as cluster and "
+    "allocations say, where their names are known: from the cluster's file (`interfaces`), or from "
+    "the variable MESHWRIGHT_INTERFACES of each rank (eth0,eth1: in the order of the host's links "
+    "to switches). With NCCL, NCCL_SOCKET_IFNAME and NCCL_IB_HCA decide."
+)
+
 
 def add_run(commands: Any) -> None:
     """Add `meshwright run`."""
     parser = add_command(commands, "run", "train a model by a plan, on torch.distributed")
+    parser.epilog = RUN_NOTE
     parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--model", metavar="MODEL", help=MODEL)
@@ -43,6 +53,7 @@ def add_run(commands: Any) -> None:
     add_autocast(parser)
     _add_training(parser)
     _add_recovery(parser)
+    _add_network(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -73,6 +84,22 @@ def _add_training(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
     )
+
+
+def _add_network(parser: ArgumentParser) -> None:
+    """What ranks speak over."""
+    parser.add_argument(
+        "--testbed",
+        action="store_true",
+        help="emulate the network of the plan's cluster on this machine meanwhile, with the plan's "
+        "allocations (root)",
+    )
+    parser.add_argument(
+        "--network",
+        choices=NETWORKS,
+        help="what holds allocations in the testbed: tc, or Open vSwitch (default: tc)",
+    )
+    _add_testbed_name(parser)
 
 
 def _add_recovery(parser: ArgumentParser) -> None:
@@ -126,14 +153,28 @@ def add_testbed(commands: Any) -> None:
     parser = add_command(commands, "testbed", "emulate a cluster's network on this machine (root)")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = add_command(actions, "up", "build hosts as network namespaces with shaped links")
-    up.add_argument("cluster", metavar="CLUSTER", help=CLUSTER)
+    _add_testbed_network(up)
     _add_testbed_name(up)
     add_json(up)
     run = add_command(actions, "run", "build it, run a command, take it down")
-    run.add_argument("cluster", metavar="CLUSTER", help=CLUSTER)
+    _add_testbed_network(run)
     _add_testbed_name(run)
     run.add_argument("program", nargs="+", metavar="COMMAND", help="after --, with its arguments")
     _add_testbed_name(add_command(actions, "down", "take it down, or what is left of it"))
+
+
+def _add_testbed_network(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "cluster",
+        metavar="CLUSTER|PLAN",
+        help=f"{CLUSTER}; or a folder as `meshwright plan -o` writes it, to have its allocations",
+    )
+    parser.add_argument(
+        "--network",
+        choices=NETWORKS,
+        default=NETWORKS[0],
+        help="what hosts are switched and shaped by: tc, or Open vSwitch (default: tc)",
+    )
 
 
 def _add_testbed_name(parser: ArgumentParser) -> None:
