@@ -92,6 +92,7 @@ def plan(
     microbatches: Sequence[int] = (),
     scope: Scope | None = None,
     engine: Engine | None = None,
+    allocate: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
@@ -99,8 +100,10 @@ def plan(
     `graph` is a Graph, the path of a graph file, the name of a model of the zoo or a
     "package.module:factory" (see `load_graph`); `microbatches` are the numbers that pipelines
     may use (none: whatever is best); `scope` limits what method `hybrid` looks at, and `engine`
-    (see `open_engine`) evaluates its candidates, on all cores if none is given; `progress` receives
-    a line of text now and then. That no plan fits is an answer too: `plan` is None.
+    (see `open_engine`) evaluates its candidates, on all cores if none is given; `allocate` shares
+    each host's network interfaces out to the destinations, too: the plan has `allocations`;
+    `progress` receives a line of text now and then. That no plan fits is an answer too: `plan` is
+    None.
     """
     return find_plan(
         load_graph(graph, say=progress),
@@ -112,6 +115,7 @@ def plan(
         microbatches=microbatches,
         scope=scope,
         engine=engine,
+        allocate=allocate,
         progress=progress,
     )
 

@@ -1,5 +1,6 @@
 """Answers and timelines as plain objects, for JSON."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ def answer_document(
         "batch": finite(graph.batch),
         "method": answer.method,
         "step_seconds": finite(answer.step_seconds),
+        "uniform_seconds": finite(answer.statistics.get("uniform_seconds", math.nan)),
         "bound_seconds": finite(answer.bound_seconds),
         "gap": finite(answer.gap),
         "stop": answer.stop.value,
@@ -36,6 +38,15 @@ def answer_document(
         "peak_bytes": [finite(size) for size in answer.peak_bytes],
         "statistics": {name: finite(value) for name, value in answer.statistics.items()},
         "plan": plan,
+        "allocations": [
+            {
+                "source": each.source,
+                "target": each.target,
+                "bytes_per_second": each.bytes_per_second,
+                "shares": list(each.shares),
+            }
+            for each in (answer.plan.allocations if answer.plan is not None else ())
+        ],
         "runner_ups": [
             {"step_seconds": finite(each.step_seconds), "description": each.description}
             for each in answer.runner_ups

@@ -70,6 +70,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             microbatches=arguments.microbatches,
             scope=scope,
             engine=engine,
+            allocate=arguments.allocate,
             progress=progress,
         )
     return answer, notice.was_pressed

@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from meshwright.cli.allocation_summary import UNIFORM, allocation_row, show_allocations
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
 from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
@@ -45,12 +46,13 @@ def show_answer(
 ) -> None:
     """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
-    is_general = answer.method.startswith("auto") and not answer.notes
+    is_general = answer.method.startswith("auto") and not _is_of_one_kind(answer)
     kind = "" if is_general else " of this kind"
     rows = {
         "step": f"{format_seconds(answer.step_seconds)}   {_speed(graph, answer, facts)}",
         **(hybrid_rows(answer, facts) if facts is not None else {}),
         **_launch_row(timeline),
+        **allocation_row(answer),
         "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
@@ -63,6 +65,7 @@ def show_answer(
     if answer.notes:
         rows["note"] = "; ".join(answer.notes)
     console.print(_panel(_facts(rows), _title(graph, cluster)))
+    show_allocations(console, cluster, answer.plan)
     if facts is None:
         show_timeline(console, cluster, answer.plan, timeline)
         return
@@ -70,6 +73,11 @@ def show_answer(
     console.print()
     show_runner_ups(console, answer)
     _show_path(console, timeline, _first_devices(cluster, answer.plan))
+
+
+def _is_of_one_kind(answer: Answer) -> bool:
+    """Whether `auto` has searched one kind of plans only, which its first note then says."""
+    return any(note.startswith("only ") for note in answer.notes)
 
 
 def _speed(graph: Graph, answer: Answer, facts: HybridFacts | None) -> str:
@@ -131,7 +139,7 @@ def _compare_methods(answer: Answer) -> str:
     times = {
         name.removesuffix(suffix): seconds
         for name, seconds in answer.statistics.items()
-        if name.endswith(suffix)
+        if name.endswith(suffix) and name != UNIFORM
     }
     if not answer.method.startswith("auto"):
         return ""

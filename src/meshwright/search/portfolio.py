@@ -16,6 +16,8 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
+from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
+from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
 from meshwright.search.baseline import data, data_proportional, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
 from meshwright.search.consecutive import consecutive
@@ -31,7 +33,7 @@ from meshwright.search.pipedream import pipedream
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
-from meshwright.search.warm import small_cluster, small_step
+from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
 from meshwright.units import format_seconds
 
@@ -78,6 +80,13 @@ _PIPELINES = MappingProxyType(
 )
 """Those that can be told the numbers of microbatches."""
 
+_ALLOCATED_SHARE = 0.85
+"""Of the budget for a search, or for all of them, where the network is shared out afterwards."""
+_FIRST_FEW = 3
+"""Plans of `auto` that the network is shared out for in any case; others while there is time."""
+_FAR = 10.0
+"""Times the best step that a plan of `auto` takes for which no allocation is looked for."""
+
 _SHARES: Mapping[str, float] = MappingProxyType({"hybrid": 0.5, "pipeline": 0.5})
 """Of what is left of the budget of `auto`, for searches that use all they are given; all where
 none is said."""
@@ -114,16 +123,20 @@ def find_plan(
     microbatches: Sequence[int] = (),
     scope: Scope | None = None,
     engine: Engine | None = None,
+    allocate: bool = False,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what
-    `hybrid` looks at, `engine`: what evaluates its candidates. The budget does not count the
-    compilation of kernels, which happens once on a machine.
+    `hybrid` looks at, `engine`: what evaluates its candidates. `allocate`: share each host's
+    network interfaces out to the destinations, too. The budget does not count the compilation of
+    kernels, which happens once on a machine.
     """
     _check(graph, method, budget_seconds, microbatches, scope)
     choice = _choose(method, graph, cluster)
-    _compile_kernels(choice.names)
+    nothing = explain_nothing(cluster) if allocate else ""
+    allocates = allocate and not nothing
+    _compile_kernels(choice.names, allocates=allocates)
     started = perf_counter()
     report = progress or (lambda _: None)
     if choice.refusal is not None:
@@ -132,19 +145,35 @@ def find_plan(
     searches = {name: _find_method(name, microbatches, scope, engine) for name in choice.names}
     if choice.note:
         report(choice.note)
+    allocator = partial(allocate_method, graph, cluster, sharing, scope) if allocates else None
     if len(searches) > 1:
         until = started + budget_seconds
-        return _find_best(searches, graph, cluster, seed, until, sharing, report)
-    ((name, search),) = searches.items()
-    answer = search(graph, cluster, seed=seed, budget_seconds=budget_seconds, sharing=sharing)
-    report(_line(name, answer))
-    return answer if method != "auto" else _only_answer(name, answer, choice.note)
+        answer = _find_best(searches, graph, cluster, seed, until, sharing, report, allocator)
+    else:
+        ((name, search),) = searches.items()
+        if allocator is not None and name == "placement":
+            search, allocator = joint, None
+        budget = budget_seconds * (1.0 if allocator is None else _ALLOCATED_SHARE)
+        answer = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
+        if allocator is not None:
+            answer = allocator(name, answer)
+        report(_line(name, answer))
+        answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
+    return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
+
+
+Allocator = Callable[[str, Answer], Answer]
+"""Shares the network out for the plan of a method."""
 
 
 def _only_answer(name: str, answer: Answer, note: str) -> Answer:
     """Of `auto` where one method is all that it tries, with that method's own bound: one on all
     plans takes a minute on 16,384 devices."""
-    counts = {key: each for key, each in answer.statistics.items() if not key.endswith("_seconds")}
+    counts = {
+        key: each
+        for key, each in answer.statistics.items()
+        if not key.endswith("_seconds") or key == UNIFORM
+    }
     return replace(
         answer,
         method="auto" if answer.plan is None else f"auto:{name}",
@@ -215,7 +244,7 @@ def _find_method(
     return _SEARCHES[name]
 
 
-def _compile_kernels(names: Sequence[str]) -> None:
+def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:
     """Run the methods on a small step, so that compilation is not searching."""
     graph, cluster = small_step(), small_cluster()
     with announced_compilation(warm.__name__, *names):
@@ -228,6 +257,9 @@ def _compile_kernels(names: Sequence[str]) -> None:
     if "placement" in names:
         with announced_compilation():  # of what is left: the process beside compiles it last
             _SEARCHES["placement"](graph, cluster, budget_seconds=0.01)
+    if allocates:
+        with announced_compilation():
+            joint(graph, small_rails(), budget_seconds=0.01)
 
 
 def _find_best(
@@ -238,27 +270,52 @@ def _find_best(
     until: float,
     sharing: str,
     report: Callable[[str], None],
+    allocator: Allocator | None = None,
 ) -> Answer:
     """Run all methods, within what is left of the budget; Ctrl-C ends it with the best so far."""
     started = perf_counter()
+    if allocator is not None:
+        searches = {**searches, "placement": joint}
+    end = until if allocator is None else started + _ALLOCATED_SHARE * (until - started)
     bound = plan_bound(make_instance(graph, cluster))
     answers: dict[str, Answer] = {}
     is_interrupted = False
     try:
         for name, search in searches.items():
-            left = until - perf_counter()
+            left = end - perf_counter()
             if answers and left <= 0:
                 break
             budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
             found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
             answers[name] = found
             report(_line(name, found))
+        if allocator is not None:
+            _allocate_all(answers, allocator, until, report)
     except KeyboardInterrupt:
         if not answers:
             raise
         is_interrupted = True
     is_interrupted |= any("interrupted" in each.statistics for each in answers.values())
     return _best_answer(answers, bound, started, is_interrupted)
+
+
+def _allocate_all(
+    answers: dict[str, Answer], allocator: Allocator, until: float, report: Callable[[str], None]
+) -> None:
+    """Share the network out for all plans that may gain by it, the best first, while there is time.
+
+    That of `placement` has been searched with it. What an allocation gains differs much by plan:
+    data parallelism may come from behind.
+    """
+    ranked = sorted(answers, key=lambda name: (name != "data", answers[name].step_seconds))
+    for place, name in enumerate(ranked):
+        best = min(each.step_seconds for each in answers.values())
+        is_far = answers[name].step_seconds > _FAR * best
+        has_time = perf_counter() < until or place < _FIRST_FEW
+        # Of hybrid for its bound, too.
+        if name == "hybrid" or (name != "placement" and has_time and not is_far):
+            answers[name] = allocator(name, answers[name])
+            report(_line(name, answers[name]))
 
 
 def _best_answer(
@@ -273,8 +330,14 @@ def _best_answer(
         bound = min(bound, of_hybrid.bound_seconds)  # the other is of ops that are not divided
     if is_interrupted:
         statistics["interrupted"] = 1.0
+    if any(UNIFORM in each.statistics for each in answers.values()):
+        statistics[UNIFORM] = min(
+            each.statistics.get(UNIFORM, each.step_seconds) for each in answers.values()
+        )
     winner = min(answers, key=lambda name: answers[name].step_seconds)
     best = answers[winner]
+    if GAP in best.statistics:
+        statistics[GAP] = best.statistics[GAP]
     if best.plan is None:
         lacking = {name: _missing(each) for name, each in answers.items()}
         nearest = min(lacking, key=lambda name: lacking[name])

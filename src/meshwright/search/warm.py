@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from meshwright.cluster.build import fully_connected
+from meshwright.cluster.build import fully_connected, multi_rail
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
@@ -28,6 +28,11 @@ _LAYERS = 32
 def small_cluster() -> Cluster:
     """Two devices."""
     return fully_connected(num_devices=2, device_type="cpu", bytes_per_second=1.0)
+
+
+def small_rails() -> Cluster:
+    """Two hosts with two ways between them."""
+    return multi_rail(num_hosts=2, num_rails=2, devices_per_host=1, device_type="cpu")
 
 
 def small_step() -> Graph:

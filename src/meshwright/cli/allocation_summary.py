@@ -1,0 +1,68 @@
+"""The allocations of a plan for people: which host may send how much to which, over which ways."""
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.plan.answer import Answer
+from meshwright.plan.part import Allocation
+from meshwright.plan.plan import Plan
+from meshwright.search.bandwidth.joint import UNIFORM
+from meshwright.units import format_rate, format_seconds
+
+__all__ = ["UNIFORM", "allocation_row", "show_allocations"]
+
+MAX_ROWS = 32
+"""Allocations that get lines of their own."""
+_LEAST_PERCENT = 0.005
+"""What is written as 0.00 %."""
+
+
+def allocation_row(answer: Answer) -> dict[str, str]:
+    """How much faster than without an allocation; nothing where none was looked for."""
+    uniform = answer.statistics.get(UNIFORM)
+    if uniform is None or answer.plan is None:
+        return {}
+    percent = 100 * (1 - answer.step_seconds / uniform) if uniform > 0 else 0.0
+    if not answer.plan.allocations or percent < _LEAST_PERCENT:
+        return {"allocation": "none is faster than uniform bandwidth"}
+    text = f"{percent:.3g} % faster than uniform bandwidth ({format_seconds(uniform)} a step)"
+    return {"allocation": text}
+
+
+def show_allocations(console: Console, cluster: Cluster, plan: Plan) -> None:
+    """One line a pair of hosts; nothing for a plan without allocations."""
+    if not plan.allocations:
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in ("from host", "to host", "rate", "ways"):
+        table.add_column(
+            name,
+            no_wrap=name != "ways",
+            overflow="ellipsis",
+            justify="right" if name == "rate" else "left",
+        )
+    for each in plan.allocations[:MAX_ROWS]:
+        # As Text: brackets in names are no markup.
+        row = each.source, each.target, format_rate(each.bytes_per_second), _ways(cluster, each)
+        table.add_row(*map(Text, row))
+    if len(plan.allocations) > MAX_ROWS:
+        table.add_row(f"... {len(plan.allocations) - MAX_ROWS} more")
+    console.print(table)
+    console.print()
+
+
+def _ways(cluster: Cluster, allocation: Allocation) -> str:
+    """By the switch that each way goes over its part of the rate, where it has any."""
+    number = {host: place for place, host in enumerate(cluster.hosts)}
+    ways = cluster.ways.links[number[allocation.source], number[allocation.target]]
+    if not allocation.shares:
+        return "its route"
+    parts = [
+        (cluster.links[way[0]].target, share)
+        for way, share in zip(ways, allocation.shares, strict=True)
+        if share > 0
+    ]
+    return ", ".join(f"{switch} {100 * share:.3g} %" for switch, share in parts)
