@@ -6,9 +6,9 @@ the proportions of fast ones, and one machine can carry them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from execution_cases import PATH_SECONDS, make_type
+from execution_cases import make_type, with_path_latency
 from meshwright.cluster.build import multi_rail
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.graph.build import GraphBuilder
@@ -32,16 +32,7 @@ def make_rails(num_hosts: int, num_rails: int, megabits: float, device_type: Dev
         device_bytes_per_second=1e12,
         name=f"rails-{num_hosts}x{num_rails}x{megabits:g}",
     )
-    links = tuple(
-        replace(
-            link,
-            latency_seconds=0.0
-            if cluster.index.keys() & {link.source, link.target}
-            else PATH_SECONDS / 2,
-        )
-        for link in cluster.links
-    )
-    return replace(cluster, links=links)
+    return with_path_latency(cluster)
 
 
 IDLE = DeviceType(

@@ -54,6 +54,11 @@ def make_cluster(num_hosts: int, megabits: int, device_type: DeviceType) -> Clus
         host_bytes_per_second=megabits * 1e6 / 8,
         name=f"star-{num_hosts}x{megabits}",
     )
+    return with_path_latency(cluster)
+
+
+def with_path_latency(cluster: Cluster) -> Cluster:
+    """The cluster with the path's latency on the links between hosts and switches only."""
     links = tuple(
         replace(
             link,

@@ -3,40 +3,20 @@
 Rails carry a byte a second and device links a hundred unless said; there is no latency then.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pytest
+from allocated_plans import allocated, placed, ring
 
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.plan import Allocation, Part, Plan, Sync, place_ops
+from meshwright.plan.plan import Allocation, Part, Plan, Sync
 from meshwright.program.program import Kind
 from meshwright.simulate.allocation import crossed_links
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
-from small import connected, dag, layers, rails, stages, star
+from small import connected, dag, rails, star
 
 SHARINGS = pytest.mark.parametrize("sharing", ["none", "fair"])
-
-
-def allocated(source: int, target: int, rate: float, *shares: float) -> Allocation:
-    """From host to host, by number."""
-    names = f"h{source}", f"h{target}"
-    return Allocation(source=names[0], target=names[1], bytes_per_second=rate, shares=shares)
-
-
-def placed(graph: Graph, devices: Sequence[int], *allocations: Allocation) -> Plan:
-    names = [f"d{k}" for k in range(max(devices) + 1)]
-    return replace(place_ops(graph.op_names, devices, names), allocations=allocations)
-
-
-def ring(size: float, devices: Sequence[int], *allocations: Allocation) -> tuple[Graph, Plan]:
-    """Data parallelism of a layer that takes no time, with a ring over so many bytes."""
-    graph = layers(1, forward=0.0, backward=0.0, gradient=size)
-    plan = stages(graph, [[f"d{k}" for k in devices]], sync=Sync.RING)
-    return graph, replace(plan, allocations=allocations)
 
 
 def all_ways_round(num_hosts: int, rate: float, *shares: float) -> tuple[Allocation, ...]:
