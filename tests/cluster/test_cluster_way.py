@@ -175,3 +175,45 @@ def test_interfaces_of_a_cluster_are_told_apart() -> None:
     ):
         with pytest.raises(InputError, match=message):
             replace(RAILS, interfaces=(OWN[1], replace(OWN[0], **change)))
+
+
+def test_one_way_of_several_links_to_a_switch_may_be_off_the_route() -> None:
+    cluster = joined(("h0", "s0"), ("h0", "s0"), ("h1", "s0"))
+    one, other = cluster.ways.links[0, 1], cluster.ways.links[1, 0]
+    assert (len(one), len(other)) == (1, 1)  # h1 has one link
+    for pair, way, ends in (((0, 1), one, (0, 1)), ((1, 0), other, (1, 0))):
+        route = cluster.routing.links(*ends).tolist()[1:-1]
+        assert (pair in cluster.ways.off_route) == (tuple(route) != way[0])
+    direct = joined(("h0", "s0"), ("h1", "s0"), ("h0", "h1"))
+    assert direct.ways.off_route == {(0, 1), (1, 0)}  # which needs no switch
+
+
+def test_one_link_a_host_is_the_route() -> None:
+    assert joined(("h0", "s0"), ("h1", "s0")).ways.off_route == frozenset()
+    assert RAILS.ways.off_route == frozenset()
+    assert find_cluster("hierarchical-1x2x2").ways.off_route == frozenset()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["10.0.0.0/24", "10.0.0.255/24", "127.0.0.1/8", "224.0.0.1/24", "0.0.0.0/0", "250.1.1.1/8"],
+)
+def test_an_address_that_no_host_can_have_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match=f"address must be that of a host .*, got {address}$"):
+        Interface(host="h0", switch="s0", name="eth0", address=address)
+
+
+def test_two_addresses_alone_on_a_cable_are_hosts() -> None:
+    for address in ("10.0.0.0/31", "10.0.0.1/31"):
+        assert Interface(host="h0", switch="s0", name="eth0", address=address).address == address
+
+
+@pytest.mark.parametrize("name", ["all", "default", "lo"])
+def test_names_of_other_things_than_interfaces_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"and be none of all, default, lo, got '{name}'$"):
+        Interface(host="h0", switch="s0", name=name, address="10.0.0.1/24")
+
+
+def test_an_interface_is_no_port_of_itself() -> None:
+    with pytest.raises(InputError, match=r"bridge must not be the interface itself, got eth0$"):
+        Interface(host="h0", switch="s0", name="eth0", address="10.0.0.1/24", bridge="eth0")

@@ -214,6 +214,18 @@ def _end_process(path: Path) -> None:
         time.sleep(0.02)
 
 
+def killing(folder: Path, program: str, call: int) -> str:
+    """A PATH on which the call of that number of a program kills the script that makes it."""
+    folder = folder / f"kill-{program}-{call}"
+    folder.mkdir()
+    (folder / program).write_text(
+        f'#!/bin/sh\necho >>{folder}/calls\n[ "$(wc -l <{folder}/calls)" != {call} ] || '
+        f'{{ kill -KILL "$PPID"; exit 1; }}\nexec {shutil.which(program)} "$@"\n'
+    )
+    (folder / program).chmod(0o755)
+    return f"PATH={folder}:{os.environ['PATH']}"
+
+
 def forge(network: HostNetwork, changes: Mapping[str, str]) -> HostNetwork:
     """The same host with names that its classes would refuse: `host`, `name`, `bridge`, ..."""
     made = HostNetwork(host=network.host, interfaces=tuple(map(replace, network.interfaces)))

@@ -77,6 +77,12 @@ def test_differences_are_lines_and_other_failures_errors(folder: Path) -> None:
     assert run_script(folder, "h0", "apply", "tc").message == "done"
 
 
+def test_a_verification_that_stumbles_is_no_success(folder: Path) -> None:
+    write(folder, "verify", "echo 'no such socket' >&2; exit 1")
+    with pytest.raises(InputError, match=r"^host 'h0': verify.sh failed: no such socket$"):
+        run_script(folder, "h0", "verify", "tc")
+
+
 def test_a_script_that_hangs_is_told_to_end_and_may_tidy_up(folder: Path) -> None:
     tidy = folder / "tidy"
     write(folder, "apply", f"trap 'touch {tidy}; exit 143' TERM; while :; do sleep 0.05; done")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from network_example import Space, example_host, missing_for_ovs, switched_namespace
+from network_example import Space, example_host, killing, missing_for_ovs, switched_namespace
 
 from meshwright.errors import InputError
 from meshwright.network.ovs import find_datapath_line, ovs_steps
@@ -236,3 +236,27 @@ def test_a_configuration_by_tc_takes_the_place_of_one_by_ovs(space: Space, tmp_p
     assert space.run("ovs-vsctl", "list", "qos").stdout == ""
     space.run(*script(tmp_path, "undo"))  # the wrong script: the kept one knows
     assert space.snapshot(BRIDGES) == before
+
+
+def test_without_open_vswitch_nothing_is_as_it_should_be(space: Space, tmp_path: Path) -> None:
+    """Its exit code is not that of a host that differs, of which there would be lines."""
+    space.run(*script(tmp_path, "apply"))
+    for verb in ("verify", "undo", "apply"):
+        done = space.run("env", f"OVS_RUNDIR={tmp_path}", *script(tmp_path, verb), code=3)
+        assert done.stdout == ""
+        assert "database connection failed" in done.stderr
+    space.run(*script(tmp_path, "verify"))
+
+
+@pytest.mark.parametrize(
+    ("program", "call"), [("ovs-vsctl", 10), ("ovs-ofctl", 3), ("ovs-ofctl", 5), ("tc", 9)]
+)
+def test_who_is_killed_is_undone_by_the_next(
+    space: Space, tmp_path: Path, program: str, call: int
+) -> None:
+    before = space.snapshot(BRIDGES)
+    path = killing(tmp_path, program, call)
+    assert space.run("env", path, *script(tmp_path, "apply"), code=None).returncode not in (0, 3)
+    space.run(*script(tmp_path, "undo"))
+    assert space.snapshot(BRIDGES) == before
+    assert not (space.state / "h0").exists()

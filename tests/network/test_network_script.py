@@ -16,6 +16,7 @@ from network_example import (
     Space,
     example_host,
     forge,
+    killing,
     missing_for_namespaces,
     namespace,
 )
@@ -30,7 +31,7 @@ EXPECTED_HEAD = """\
 #!/bin/sh
 # The network of host h0 by tc, written by `meshwright network`.
 # Usage, as root: sh undo.sh [apply|verify|undo]
-# Exit codes: 0 done, 1 what is there differs (verify), 2 refused, 3 failed and undone.
+# Exit codes: 0 done, 1 differs (verify), 2 refused, 3 failed (apply: undone).
 set -eu
 host=h0
 settings=/proc/sys/net/ipv4/conf
@@ -129,7 +130,7 @@ case "${0##*/} $*" in
 esac
 """
 STUBS = ("id", "ip", "tc", "ovs-vsctl", "ovs-ofctl", "flock", "touch", "rm-all")
-REAL = ("awk", "cat", "cp", "grep", "mkdir", "rm", "sed", "sh", "tr")
+REAL = ("awk", "cat", "grep", "ls", "mkdir", "mv", "rm", "sed", "sh", "tr")
 names = st.one_of(
     st.sampled_from([each for each in HOSTILE if each not in ("", ".", "..")]),
     st.text(min_size=1, max_size=15),
@@ -446,3 +447,75 @@ def test_a_wrong_word_or_a_foreign_state_folder_is_refused(space: Space, tmp_pat
     space.state.mkdir()
     os.chown(space.state, 12345, 12345)
     assert "must belong to root" in space.run(*script(tmp_path, "apply"), code=2).stderr
+
+
+def test_a_state_folder_that_others_can_write_to_is_refused(space: Space, tmp_path: Path) -> None:
+    """They could leave a script there, which root would run."""
+    for path in (space.state, space.state / "h0"):
+        path.mkdir()
+        for mode in (0o1777, 0o775):
+            path.chmod(mode)
+            for verb in VERBS:
+                done = space.run(*script(tmp_path, verb), code=2)
+                assert f"folder {path}: must be writable for root alone" in done.stderr
+        path.chmod(0o755)
+    os.chown(space.state / "h0", 12345, 12345)
+    assert "must belong to root" in space.run(*script(tmp_path, "undo"), code=2).stderr
+
+
+def test_a_script_from_standard_input_is_refused_before_it_changes_anything(
+    space: Space, tmp_path: Path
+) -> None:
+    before = space.snapshot()
+    path = script(tmp_path, "apply")[1]
+    done = space.run("sh", "-c", f"cd {path.parent} && sh -s <{path}", code=2)
+    assert done.stderr == "meshwright: must be run from its file: sh FILE\n"
+    assert space.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("program", "call"), [("mkdir", 2), ("mv", 1), ("mv", 2), ("mv", 4), ("ip", 30), ("rm", 1)]
+)
+def test_who_is_killed_is_undone_by_the_next(
+    space: Space, tmp_path: Path, program: str, call: int
+) -> None:
+    other = replace(example_host(), interfaces=example_host().interfaces[1:])
+    write_scripts([other], "tc", tmp_path / "other")
+    before = space.snapshot()
+    for following in (tmp_path / "out", tmp_path / "other"):
+        path = killing(following, program, call)
+        verb = "undo" if program == "rm" else "apply"
+        if verb == "undo":
+            space.run(*script(tmp_path, "apply"))
+        space.run("env", path, *script(tmp_path, verb), code=None)
+        space.run("sh", following / "h0" / "undo.sh")
+        assert space.snapshot() == before, following
+        assert list(space.state.iterdir()) == []
+
+
+def test_a_kept_script_without_its_configuration_asks_no_other(
+    space: Space, tmp_path: Path
+) -> None:
+    """What is left when a script is killed between writing one and the other."""
+    before = space.snapshot()
+    space.run(*script(tmp_path, "apply"))
+    (space.state / "h0" / "configuration").unlink()
+    space.run(*script(tmp_path, "undo"))
+    assert space.snapshot() == before
+
+
+def test_settings_of_a_renamed_interface_are_kept_until_it_is_back(
+    space: Space, tmp_path: Path
+) -> None:
+    before = space.snapshot()
+    space.run(*script(tmp_path, "apply"))
+    space.run("ip", "link", "set", "dev", "eth1", "name", "other")
+    for _ in range(2):
+        done = space.run(*script(tmp_path, "undo"))
+        assert "interface eth1: is not on this host any more, its settings stay" in done.stderr
+    assert "must be of this configuration" in space.run(*script(tmp_path, "verify"), code=1).stdout
+    assert space.run("ip", "rule").stdout in before
+    space.run("ip", "link", "set", "dev", "other", "name", "eth1")
+    space.run(*script(tmp_path, "undo"))
+    assert space.snapshot() == before
+    assert list(space.state.iterdir()) == []

@@ -69,13 +69,13 @@ def test_addresses_are_on_bridges_and_cables_are_their_ports(tmp_path: Path) -> 
 
 
 def test_bridges_have_the_clusters_names_where_those_are_free(tmp_path: Path) -> None:
-    bridges = {0: "ovs0", 1: "ovs0", 2: "", 3: "a-long-name-0"}
+    bridges = {0: ("ovs0", "ovs0"), 1: ("ovs0", "ovs0"), 2: ("", ""), 3: ("", "a-long-name-0")}
     named = [
         Interface(
             host=f"host{host}",
             switch=f"rail{rail}",
             name=f"a-long-name-{rail}",
-            bridge=bridges[host],
+            bridge=bridges[host][rail],
             address=f"10.0.{rail}.{host + 1}/24",
         )
         for host in range(4)

@@ -13,6 +13,9 @@ from meshwright.errors import InputError, quoted
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
 """What Linux allows (15 characters), less what a shell or a path could take for something else."""
+_RESERVED = ("all", "default", "lo")
+"""In the kernel's settings the first two stand for other things than an interface; no cable ends at
+the third."""
 MOST_HOSTS, MOST_INTERFACES = 254, 256
 """What the default addresses have room for."""
 
@@ -35,6 +38,8 @@ class Interface:
         _check_name(self.name, f"{where}: name")
         if self.bridge:
             _check_name(self.bridge, f"{where}: bridge")
+        if self.bridge == self.name:
+            raise InputError(f"{where}: bridge must not be the interface itself, got {self.name}")
         try:
             found = ipaddress.IPv4Interface(self.address)
         except ValueError:
@@ -44,13 +49,29 @@ class Interface:
                 f"{where}: address must be IPv4 with a prefix, such as 10.0.0.1/24, "
                 f"got {quoted(self.address)}"
             )
+        if not _is_own(found):
+            raise InputError(
+                f"{where}: address must be that of a host (no loopback, multicast or reserved one, "
+                f"neither the first nor the last of its network), got {self.address}"
+            )
+
+
+def _is_own(address: ipaddress.IPv4Interface) -> bool:
+    """Whether it can be the address of one interface in its network."""
+    own, network = address.ip, address.network
+    is_end = network.prefixlen < 31 and own in (
+        network.network_address,
+        network.broadcast_address,
+    )
+    is_other = own.is_loopback or own.is_multicast or own.is_reserved or own.is_unspecified
+    return not (is_end or is_other)
 
 
 def _check_name(name: str, what: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _RESERVED:
         raise InputError(
-            f"{what} must be 1 to 15 letters, digits, '_', '.' or '-', and begin with a letter, "
-            f"digit or '_', got {quoted(name)}"
+            f"{what} must be 1 to 15 letters, digits, '_', '.' or '-', begin with a letter, digit "
+            f"or '_', and be none of {', '.join(_RESERVED)}, got {quoted(name)}"
         )
 
 

@@ -89,16 +89,33 @@ set_sysctl() {
     kept=$state/sysctls/$1
     mkdir -p "$kept"
     value=$(cat "$settings/$1/$2")  # not `read`: it asks byte by byte, and gets one
-    [ -e "$kept/$2" ] || fact "$value" >"$kept/$2"
+    [ -e "$kept/$2" ] || fact "$value" | keep "$kept/$2"
     [ "$value" = "$3" ] || fact "$3" >"$settings/$1/$2"
 }
 
+# Write a file ($1) all at once: who is killed meanwhile leaves none.
+keep() {
+    cat >"$1.new"
+    mv "$1.new" "$1"
+}
+
+# Those of an interface that has gone, or has another name now, stay kept.
 restore_sysctls() {
-    for kept in "$state"/sysctls/*/*; do
-        device=${kept%/*}
-        place=$settings/${device##*/}/${kept##*/}
-        [ -f "$kept" ] && [ -w "$place" ] || continue
-        [ "$(cat "$place")" = "$(cat "$kept")" ] || cat "$kept" >"$place"
+    gone=0
+    for kept in "$state"/sysctls/*; do
+        [ -d "$kept" ] || continue
+        device=${kept##*/}
+        if [ ! -d "$settings/$device" ]; then
+            say "interface $device: is not on this host any more, its settings stay in $state"
+            gone=1
+            continue
+        fi
+        for each in "$kept"/*; do
+            place=$settings/$device/${each##*/}
+            [ -f "$each" ] && [ -w "$place" ] || continue
+            [ "$(cat "$place")" = "$(cat "$each")" ] || cat "$each" >"$place"
+        done
+        rm -rf "$kept"
     done
 }
 
@@ -184,12 +201,14 @@ apply() {
         say "host $host: is configured already"
         return
     fi
+    # It is kept for `undo`, which standard input could not be.
+    grep -qs "^configuration=$configuration\$" "$0" || refuse "must be run from its file: sh FILE"
     check_host
     undo
     check
     mkdir -p "$state"
-    cp "$0" "$state/script"
-    fact "$configuration" >"$state/configuration"
+    fact "$configuration" | keep "$state/configuration"
+    keep "$state/script" <"$0"
     is_changing=1
     change
     left=$(differences)
@@ -209,28 +228,32 @@ $left}"
     fi
     if [ -n "$left" ]; then
         fact "$left"
+        differs=1
         exit 1
     fi
     say "host $host: is as it should be"
 }
 
 # What was applied before may have been something else: its own script knows best. Without a state
-# our marks still show what is ours, but only on the host that this script is for.
+# our marks still show what is ours, but only on the host that this script is for. The kept script
+# asks no other: who was killed may have left it without its configuration.
 undo() {
-    if [ -f "$state/script" ] && ! is_applied; then
+    if [ -f "$state/script" ] && ! is_applied && [ "${MESHWRIGHT_LOCKED:-}" != 1 ]; then
         MESHWRIGHT_LOCKED=1 sh "$state/script" undo
     fi
     if [ -d "$state" ] || (check_host) 2>/dev/null; then
         restore
         restore_sysctls
-        rm -rf "$state"
+        if [ "$gone" = 0 ]; then rm -rf "$state"; else rm -f "$state/script" "$state/configuration"; fi
     fi
 }
 
-# All or nothing, also when something fails or somebody interrupts.
+# All or nothing, also when something fails or somebody interrupts. That a command failed is no
+# difference.
 finish() {
     code=$?
     trap - EXIT
+    if [ "$code" = 1 ] && [ "$differs" = 0 ]; then code=3; fi
     if [ "$is_changing" = 1 ]; then
         say "host $host: failed, what was done is undone"
         undo || say "host $host: could not be undone, see $state"
@@ -242,7 +265,12 @@ finish() {
 # One at a time, in a folder that nobody else can write scripts to.
 lock() {
     mkdir -p -m 755 "$states" || refuse "cannot make the folder $states"
-    [ -O "$states" ] || refuse "folder $states: must belong to root"
+    for each in "$states" "$state"; do
+        [ ! -e "$each" ] || [ -O "$each" ] || refuse "folder $each: must belong to root"
+        case $(ls -dlH "$each" 2>/dev/null) in
+            ?????w* | ????????w*) refuse "folder $each: must be writable for root alone" ;;
+        esac
+    done
     if [ "${MESHWRIGHT_LOCKED:-}" != 1 ]; then
         exec 9<"$states"
         flock -w 60 9 || refuse "folder $states: another process has held it for 60 s"
@@ -259,6 +287,7 @@ main() {
     states=${MESHWRIGHT_STATE:-/run/meshwright/network}
     state=$states/$host
     is_changing=0
+    differs=0
     [ "$(id -u)" = 0 ] || refuse "needs root to change the network"
     programs
     lock

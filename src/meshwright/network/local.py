@@ -84,7 +84,9 @@ def run_script(
     except BaseException:
         _end(process)
         raise
-    if process.returncode == 0 or (verb == "verify" and process.returncode == DIFFERS):
+    # Differences are named: an exit code of a shell that stumbled is none.
+    differs = verb == "verify" and process.returncode == DIFFERS and bool(out.strip())
+    if process.returncode == 0 or differs:
         return Ran(differences=tuple(out.splitlines()), message=_last(errors))
     reasons = " / ".join([*out.splitlines(), *map(_bare, errors.splitlines())])
     raise InputError(

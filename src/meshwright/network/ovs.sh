@@ -22,7 +22,8 @@ check_ovs() {
     [ "$bridge" = "$2" ] || refuse "interface $1: must be a port of bridge $2, is of: ${bridge:-none}"
     there=$(vsctl get port "$1" qos)
     [ "$there" = "[]" ] || refuse "interface $1: must have no QoS in Open vSwitch, has $there"
-    there=$(ofctl --no-stats dump-flows "$2" | awk '!/^ *(cookie=0x0, )?priority=0 actions=NORMAL$/')
+    there=$(ofctl --no-stats dump-flows "$2")  # by itself: that it fails would be lost in a pipe
+    there=$(fact "$there" | awk 'NF && !/^ *(cookie=0x0, )?priority=0 actions=NORMAL$/')
     [ -z "$there" ] || refuse "bridge $2: must have no flows but the default one, has$there"
     [ "$3" != netdev ] || [ "$4" -le 63 ] ||
         refuse "interface $1: the userspace datapath has at most 63 queues, the plan has $4"

@@ -118,7 +118,7 @@ def script_text(
         "#!/bin/sh\n"
         f"# The network of host {network.host} by {kind}, written by `meshwright network`.\n"
         f"# Usage, as root: sh {verb}.sh [apply|verify|undo]\n"
-        "# Exit codes: 0 done, 1 what is there differs (verify), 2 refused, 3 failed and undone.\n"
+        "# Exit codes: 0 done, 1 differs (verify), 2 refused, 3 failed (apply: undone).\n"
         "set -eu\n"
         f"{assignment('host', network.host)}\n"
         f"{assignment('settings', settings)}\n"

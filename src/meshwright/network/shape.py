@@ -28,8 +28,9 @@ MOST_QUEUES = 65_532
 """HTB has 16 bits for a class; two are taken by the interface and by all other traffic."""
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}")
-_RESERVED = ("all", "default")
-"""In the kernel's settings these stand for other things than an interface."""
+_RESERVED = ("all", "default", "lo")
+"""In the kernel's settings the first two stand for other things than an interface; no cable ends at
+the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

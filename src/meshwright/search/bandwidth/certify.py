@@ -9,6 +9,7 @@ subtracted is never more than the rows' rates at their prices, since rows are ne
 
 import numpy as np
 
+from meshwright.search.bandwidth.dense import product
 from meshwright.search.bandwidth.precedence import Floats, Paths
 from meshwright.search.bandwidth.room import Room
 
@@ -22,14 +23,14 @@ def certify(paths: Paths, room: Room, weights: Floats, prices: Floats) -> float:
     assert bool(np.all(weights >= 0)) and bool(np.all(prices >= 0))
     share = weights / weights.sum()
     constant = float(share @ paths.constants)
-    amounts = share @ paths.amounts
-    price = np.minimum.reduceat(prices @ room.rows, room.way_start)
+    amounts = product(paths.amounts.T, share)
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
     return constant + float(2.0 * np.sqrt(amounts * price).sum() - prices @ room.bytes_per_second)
 
 
 def scale_prices(paths: Paths, room: Room, weights: Floats, prices: Floats) -> Floats:
     """The multiple of the prices that proves most: of 2 s sqrt(x) - p x at x = (s / p)^2."""
-    amounts = weights @ paths.amounts / weights.sum()
-    price = np.minimum.reduceat(prices @ room.rows, room.way_start)
+    amounts = product(paths.amounts.T, weights) / weights.sum()
+    price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)
     gain, cost = float(np.sqrt(amounts * price).sum()), float(prices @ room.bytes_per_second)
     return prices * (gain / cost) ** 2 if cost > 0 else prices

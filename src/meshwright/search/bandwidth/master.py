@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.search.bandwidth.dense import product, solve
 from meshwright.search.bandwidth.precedence import Floats, Paths
 from meshwright.search.bandwidth.room import Room
 
@@ -19,8 +20,6 @@ _MAX_STEPS = 40
 """Newton steps for one centre; a dozen is usual."""
 _RIDGE = 1e-13
 """Relative: keeps the system from being singular where rounding swallows its identity."""
-_MATRIX, _VECTOR = 200_000, 8_000
-"""Multiplications that are done in one thread; see `_product`."""
 _CLOSE = 0.01
 """Half the square of the Newton decrement at which a centre is close enough."""
 
@@ -54,7 +53,7 @@ class Master:
 
     def longest(self, ways: Floats) -> float:
         """Of the paths, at these rates."""
-        return float((self._constants + _product(self._amounts, 1.0 / self._sums(ways))).max())
+        return float((self._constants + product(self._amounts, 1.0 / self._sums(ways))).max())
 
     def centre(self, point: Point, barrier: float) -> Point:
         """From a point inside to (near) the one that balances time against nearness to limits."""
@@ -85,9 +84,9 @@ class Master:
         """
         slack = self._slack(point)
         step, rise, _ = self._newton(point, slack, barrier)
-        faster = (self._amounts / slack.rates**2) @ self._sums(step)
+        faster = product(self._amounts / slack.rates**2, self._sums(step))
         weights = (1.0 - (rise + faster) / slack.paths) / slack.paths
-        prices = (1.0 + self._rows @ step / slack.rows) / slack.rows
+        prices = (1.0 + product(self._rows, step) / slack.rows) / slack.rows
         weights, prices = np.maximum(weights, 0.0), np.maximum(prices, 0.0)
         total = float(weights.sum())
         return (weights / total, prices / total) if total > 0 else self._plain_duals(slack)
@@ -105,8 +104,8 @@ class Master:
             return _Slack(rates=rates, paths=np.full(1, -1.0), rows=self._limits)
         return _Slack(
             rates=rates,
-            paths=point.seconds - self._constants - _product(self._amounts, 1.0 / rates),
-            rows=self._limits - _product(self._rows, point.ways),
+            paths=point.seconds - self._constants - product(self._amounts, 1.0 / rates),
+            rows=self._limits - product(self._rows, point.ways),
         )
 
     def _value(self, point: Point, slack: _Slack, barrier: float) -> float:
@@ -119,25 +118,25 @@ class Master:
         """The step of ways, that of seconds, and half the square of the decrement."""
         path_force, row_force = 1.0 / slack.paths, 1.0 / slack.rows
         steep = self._amounts / slack.rates**2
-        bend = 2.0 * _product(steep.T, path_force) / slack.rates
+        bend = 2.0 * product(steep.T, path_force) / slack.rates
         if not self._is_single:
             steep = steep[:, self._pair_of]
         # Each row times its force: then what follows is the identity and more.
         normals = np.concatenate((path_force[:, None] * steep, row_force[:, None] * self._rows))
         signs = np.concatenate((-np.ones(len(path_force)), np.ones(len(row_force))))
         # Minus the gradient: what pushes the ways up, and the seconds.
-        push = 1.0 / point.ways - _product(normals.T, signs)
+        push = 1.0 / point.ways - product(normals.T, signs)
         rise = path_force.sum() - 1.0 / barrier
         spread = self._soften(np.column_stack((normals.T, push)), point.ways, bend)
-        system = _product(normals, spread[:, :-1])
+        system = product(normals, spread[:, :-1])
         diagonal = np.diag_indices_from(system)
         system[diagonal] = system[diagonal] * (1.0 + _RIDGE) + 1.0
         ahead = np.concatenate((path_force, np.zeros(len(row_force))))
-        known = np.column_stack((_product(normals, spread[:, -1]), ahead))
-        solved = np.linalg.solve(system, known)
+        known = np.column_stack((product(normals, spread[:, -1]), ahead))
+        solved = solve(system, known)
         shift = (rise - ahead @ solved[:, 0]) / (ahead @ solved[:, 1])
         reaction = solved[:, 0] + shift * solved[:, 1]
-        step = spread[:, -1] - _product(spread[:, :-1], reaction)
+        step = spread[:, -1] - product(spread[:, :-1], reaction)
         return step, float(shift), 0.5 * float(push @ step + rise * shift)
 
     def _soften(self, columns: Floats, ways: Floats, bend: Floats) -> Floats:
@@ -150,16 +149,3 @@ class Master:
         weight = np.add.reduceat(ways**2, self._start)
         part = (bend / (1.0 + bend * weight))[:, None] * sums
         return np.asarray(spread - square * part[self._pair_of])
-
-
-def _product(one: Floats, other: Floats) -> Floats:
-    """Of a matrix and a matrix or vector, in pieces that OpenBLAS computes in one thread.
-
-    From some 2^18 multiplications on it takes all cores, from 2^13 for a vector, and waits for them
-    where others use them: on two busy cores that took twenty times as long (2026-11-15).
-    """
-    most = _MATRIX if other.ndim == 2 else _VECTOR
-    count = max(1, most // max(other.size, 1))
-    if count >= len(one):
-        return np.asarray(one @ other)
-    return np.concatenate([one[k : k + count] @ other for k in range(0, len(one), count)])

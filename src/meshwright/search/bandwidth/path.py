@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.search.bandwidth.certify import certify, scale_prices
+from meshwright.search.bandwidth.dense import product
 from meshwright.search.bandwidth.master import Master, Point
 from meshwright.search.bandwidth.precedence import (
     Floats,
@@ -87,12 +88,12 @@ def fill_rows(room: Room, ways: Floats) -> Floats:
     ways = ways.copy()
     is_open = ways > 0
     while is_open.any():
-        growth = room.rows @ np.where(is_open, ways, 0.0)
-        left = np.maximum(room.bytes_per_second - room.rows @ ways, 0.0)
+        growth = product(room.rows, np.where(is_open, ways, 0.0))
+        left = np.maximum(room.bytes_per_second - product(room.rows, ways), 0.0)
         is_growing = growth > 0
         factor = float((left[is_growing] / growth[is_growing]).min())
         ways = np.where(is_open, ways * (1.0 + factor), ways)
-        is_full = room.rows @ ways >= room.bytes_per_second * (1.0 - 1e-12)
+        is_full = product(room.rows, ways) >= room.bytes_per_second * (1.0 - 1e-12)
         is_open &= ~(room.rows[is_full] > 0).any(axis=0)
     return ways
 
@@ -145,7 +146,7 @@ class _Search:
         return np.asarray(ways)
 
     def _fullness(self, ways: Floats) -> float:
-        return float((self.room.rows @ ways / self.room.bytes_per_second).max())
+        return float((product(self.room.rows, ways) / self.room.bytes_per_second).max())
 
     def _walk(self, ways: Floats) -> float:
         """Walk the graph with these rates, grown until a row is full; add the long paths."""
