@@ -104,3 +104,14 @@ def test_model_that_does_not_fit_is_refused_as_without(rails: Path) -> None:
     )
     assert result.code == 3
     assert "no plan fits" in result.err
+
+
+def test_teams_across_hosts_are_the_reason_where_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    multi_rail(num_hosts=2, num_rails=2, devices_per_host=1).save(path)
+    result = run(
+        "plan", "gpt:hidden=64,heads=4,layers=2,sequence=32", "--cluster", path, "--method",
+        "hybrid", "--tensor", "2", "--budget", 2, "--allocate",
+    )  # fmt: skip
+    assert result.code == 0
+    assert "none for teams, experts or ZeRO 2 and 3 across hosts" in result.out

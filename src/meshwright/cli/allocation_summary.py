@@ -9,6 +9,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.part import Allocation
 from meshwright.plan.plan import Plan
+from meshwright.search.bandwidth.allocate import talks_within_ops
 from meshwright.search.bandwidth.joint import UNIFORM
 from meshwright.units import format_rate, format_seconds
 
@@ -20,11 +21,13 @@ _LEAST_PERCENT = 0.005
 """What is written as 0.00 %."""
 
 
-def allocation_row(answer: Answer) -> dict[str, str]:
+def allocation_row(cluster: Cluster, answer: Answer) -> dict[str, str]:
     """How much faster than without an allocation; nothing where none was looked for."""
     uniform = answer.statistics.get(UNIFORM)
     if uniform is None or answer.plan is None:
         return {}
+    if talks_within_ops(cluster, answer.plan):
+        return {"allocation": "none for teams, experts or ZeRO 2 and 3 across hosts"}
     percent = 100 * (1 - answer.step_seconds / uniform) if uniform > 0 else 0.0
     if not answer.plan.allocations or percent < _LEAST_PERCENT:
         return {"allocation": "none is faster than uniform bandwidth"}

@@ -52,7 +52,7 @@ def show_answer(
         "step": f"{format_seconds(answer.step_seconds)}   {_speed(graph, answer, facts)}",
         **(hybrid_rows(answer, facts) if facts is not None else {}),
         **_launch_row(timeline),
-        **allocation_row(answer),
+        **allocation_row(cluster, answer),
         "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",

@@ -88,7 +88,7 @@ def allocate(
         program = lower(graph, cluster, bare, choose_granularity(bare))
         uniform = _run(program, cluster, sharing)
         search = _Search(cluster, sharing, gap, uniform)
-        if search.hosts.pairs and not _talks_within_ops(cluster, plan):
+        if search.hosts.pairs and not talks_within_ops(cluster, plan):
             search.improve(uniform, prefers_rings=False)
             if plan.allocations:
                 given = _run(replace(program, allocations=plan.allocations), cluster, sharing)
@@ -101,7 +101,7 @@ def allocate(
     return search.answer(plan, uniform)
 
 
-def _talks_within_ops(cluster: Cluster, plan: Plan) -> bool:
+def talks_within_ops(cluster: Cluster, plan: Plan) -> bool:
     """Whether a team (or replicas that gather or scatter in every microbatch) is on several hosts:
     what it says is within the time of its ops, as without allocations, and no rate is known to be
     enough for it."""
