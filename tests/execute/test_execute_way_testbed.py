@@ -24,7 +24,8 @@ from meshwright.simulate.measured import Run
 from meshwright.simulate.simulate import simulate
 from small import dag, layers, stages
 
-NAME = "wayrun"
+NAME = f"way{os.getpid():x}"
+"""Of this process alone: tests run side by side."""
 RATE = 200e6 / 8
 NUM_BYTES = 4 * 2**20
 
@@ -140,7 +141,7 @@ def test_a_signal_takes_ranks_and_testbed_down(tmp_path: Path) -> None:
 
 
 def _namespaces() -> list[str]:
-    return [each for each in os.listdir(testbed_apply.NAMESPACE_FOLDER) if NAME in each]
+    return [each for each in os.listdir(testbed_apply.NAMESPACE_FOLDER) if f"-{NAME}-" in each]
 
 
 def test_within_a_testbed_no_other_is_built(tmp_path: Path) -> None:

@@ -41,18 +41,22 @@ def namespaces_of(name: str) -> list[str]:
     return [each for each in names if each.startswith(f"meshwright-{name}-")]
 
 
+DAEMONS = ("ovsdb-server", "ovs-vswitchd")
+
+
 def daemons_of(folder: Path) -> list[str]:
-    """The command lines of processes, but for this one, that name a folder."""
-    found = []
+    """The command lines of Open vSwitch's daemons that name a folder, each once: one that starts
+    is two processes for a moment."""
+    found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
-            if str(folder) in line and "ovs" in line.split()[0]:
-                found.append(line)
-    return found
+            if str(folder) in line and Path(line.split()[0]).name in DAEMONS:
+                found.add(line)
+    return sorted(found)
 
 
 def take_name(request: pytest.FixtureRequest) -> Iterator[str]:
