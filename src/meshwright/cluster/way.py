@@ -2,6 +2,9 @@
 
 On hosts with several interfaces to as many switches every pair has several; routes take one. Knows
 the network only, not what is sent over it.
+
+A rail is what the ways of several pairs have in common: the j-th links of hosts to switches that
+are all joined to each other.
 """
 
 from collections import Counter
@@ -42,6 +45,35 @@ def find_exits(network: Network, num_hosts: int) -> tuple[int, ...]:
         if first <= source < end <= target
     ]
     return tuple(link for _, _, link in sorted(found))
+
+
+def label_rails(network: Network, num_hosts: int) -> dict[int, tuple[int, int]]:
+    """The rail of each link that leaves a host: the first of the switches that are joined where it
+    ends, and which of the host's links to these it is. Links from host to host are of one rail."""
+    first_switch = network.num_devices + num_hosts
+    ends = list(zip(network.sources.tolist(), network.targets.tolist(), strict=True))
+    first = list(range(network.num_nodes))
+
+    def find(node: int) -> int:
+        while first[node] != node:
+            first[node] = first[first[node]]
+            node = first[node]
+        return node
+
+    for source, target in ends:
+        if min(source, target) >= first_switch:
+            low, high = sorted((find(source), find(target)))
+            first[high] = low
+    seen: Counter[tuple[int, int]] = Counter()
+    found: dict[int, tuple[int, int]] = {}
+    for link, (source, target) in sorted(enumerate(ends), key=lambda each: (each[1], each[0])):
+        if network.num_devices <= source < first_switch <= target:
+            key = source, find(target)
+            found[link] = key[1], seen[key]
+            seen[key] += 1
+        elif network.num_devices <= source < first_switch:
+            found[link] = -1, 0
+    return found
 
 
 def common_ways(network: Network, num_hosts: int) -> dict[Pair, tuple[Path, ...]]:

@@ -5,11 +5,10 @@ past the cluster's. It may be divided over the ways between the two hosts: then 
 these at once, in place of the links that its route has between the hosts, and may be faster than
 any one of them. What does not pass its hosts keeps its route under whatever limit.
 
-A rail is what several pairs' ways have in common: the j-th links of hosts to switches that are all
-joined to each other. Who talks to several hosts at once, as collectives do, takes a rail.
+Who talks to several hosts at once, as collectives do, takes a rail: what several pairs' ways have
+in common (see `meshwright.cluster.way`).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster, Routes
+from meshwright.cluster.way import label_rails
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -59,7 +59,7 @@ class Limits:
     @cached_property
     def rails(self) -> tuple[tuple[int, ...], ...]:
         """Of each limit the rail of each of its ways, numbered as switches are."""
-        label = _label_exits(self.cluster)
+        label = label_rails(self.cluster.network, len(self.cluster.hosts))
         ways = self.cluster.ways.links if self.is_divided.any() else {}
         labels = [
             [label[way[0]] for way in ways[each.source, each.target]] if each.shares else []
@@ -160,36 +160,6 @@ def spread_transfers(
         link=link,
         weight=weight,
     )
-
-
-def _label_exits(cluster: Cluster) -> dict[int, tuple[int, int]]:
-    """By link that leaves a host: the first of the switches that are joined where it ends, and
-    which of the host's links to these it is. Links from host to host count as one switch's."""
-    network = cluster.network
-    first_switch = network.num_devices + len(cluster.hosts)
-    ends = list(zip(network.sources.tolist(), network.targets.tolist(), strict=True))
-    first = list(range(network.num_nodes))
-
-    def find(node: int) -> int:
-        while first[node] != node:
-            first[node] = first[first[node]]
-            node = first[node]
-        return node
-
-    for source, target in ends:
-        if min(source, target) >= first_switch:
-            low, high = sorted((find(source), find(target)))
-            first[high] = low
-    seen: Counter[tuple[int, int]] = Counter()
-    found: dict[int, tuple[int, int]] = {}
-    for link, (source, target) in sorted(enumerate(ends), key=lambda each: (each[1], each[0])):
-        if network.num_devices <= source < first_switch <= target:
-            key = source, find(target)
-            found[link] = key[1], seen[key]
-            seen[key] += 1
-        elif network.num_devices <= source < first_switch:
-            found[link] = -1, 0
-    return found
 
 
 def _find_between(

@@ -1,9 +1,9 @@
 """Which network interfaces carry what between ranks, on hosts that have several.
 
 Decides on which rails a transfer or collective goes and how many of its bytes on each, from cluster
-and program alone, so that all ranks decide alike. A rail is a switch and the interfaces that hosts
-have to it (the first of each host, where some have several cables to it: the second, ...); a way
-between two hosts is a rail that both are on. Opens no connection and knows no process groups.
+and program alone, so that all ranks decide alike. A rail is as `meshwright.cluster.way` and the
+simulator have it; a way between two hosts is a rail that both are on. Opens no connection and knows
+no process groups.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.way import find_exits
+from meshwright.cluster.way import find_exits, label_rails
 from meshwright.cost.ring import order_hosts
 from meshwright.plan.part import Allocation
 from meshwright.program.program import Kind, Program
@@ -108,19 +108,14 @@ class _Finder:
         self.allocation = {(number[each.source], number[each.target]): each for each in allocations}
         self.num_interfaces = [0] * len(cluster.hosts)
         self.places: dict[Pair, dict[int, int]] = {}
-        """By switch and number of the cable to it: hosts' interfaces."""
-        self.rail_of_exit: dict[int, Pair] = {}
+        """By rail: hosts' interfaces."""
+        self.rail_of_exit = label_rails(cluster.network, len(cluster.hosts))
         for link in find_exits(cluster.network, len(cluster.hosts)):
-            self._add(number[cluster.links[link].source], link)
+            host = number[cluster.links[link].source]
+            self.places.setdefault(self.rail_of_exit[link], {})[host] = self.num_interfaces[host]
+            self.num_interfaces[host] += 1
         self.places = {key: self.places[key] for key in sorted(self.places)}
         self.number = {key: rail for rail, key in enumerate(self.places)}
-
-    def _add(self, host: int, link: int) -> None:
-        switch = int(self.cluster.network.targets[link])
-        cable = sum(switch == key[0] and host in there for key, there in self.places.items())
-        self.places.setdefault((switch, cable), {})[host] = self.num_interfaces[host]
-        self.rail_of_exit[link] = switch, cable
-        self.num_interfaces[host] += 1
 
     def divide_pair(self, source: int, target: int) -> Division:
         """Of what one device sends to another; nothing where they have no rail in common."""
@@ -168,7 +163,7 @@ class _Finder:
         for way, share in zip(self.cluster.ways.links[hosts], allocation.shares, strict=True):
             rail = self._rail(way[0], hosts[1])
             if rail is None:
-                return None  # a way over several switches, of which there is no other
+                return None  # from host to host, past all switches
             if share > 0:
                 rates[rail] = share * allocation.bytes_per_second
         return rates
@@ -183,7 +178,9 @@ class _Finder:
     def _rail(self, exit_link: int, target: int) -> int | None:
         """The rail of an interface, if a host is on it, too."""
         key = self.rail_of_exit.get(exit_link)
-        return self.number[key] if key is not None and target in self.places[key] else None
+        if key is None or target not in self.places.get(key, {}):
+            return None
+        return self.number[key]
 
 
 def _share(rates: Mapping[int, float]) -> Division:

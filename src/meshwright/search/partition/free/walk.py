@@ -62,8 +62,7 @@ def walk(
     """Try `steps` moves; `held[wire, device]` are pins, power = 2 ** squarings, `order` is what
     comes after and what comes before each node."""
     num_nodes = len(nodes) - 1
-    for device in range(len(devices)):
-        devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
+    _set_energies(devices, numbers[SCALE], squarings)
     for _ in range(steps):
         counts[STEPS] += 1
         numbers[TEMPERATURE] *= numbers[COOLING]
@@ -92,14 +91,10 @@ def walk(
             picked[num_picked] = partner
             num_picked += 1
             _shift(nodes, wires, devices, node_wires, held, seconds, partner, source)
-        for device in range(len(devices)):
-            devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
+        _set_energies(devices, numbers[SCALE], squarings)
         after, new_overflow = _sums(devices)
         change = after - before
-        is_legal = True
-        for p in range(num_picked):
-            node = picked[p]
-            is_legal = is_legal and _is_in_order(nodes, order, node, nodes[node].device)
+        is_legal = _are_in_order(nodes, order, picked, num_picked)
         # Metropolis; what fits the memory better is taken whatever it costs.
         is_taken = is_legal and (
             new_overflow < overflow
@@ -114,8 +109,7 @@ def walk(
                 _shift(
                     nodes, wires, devices, node_wires, held, seconds, node, nodes[node].came_from
                 )
-            for device in range(len(devices)):
-                devices[device].energy = _energy(devices[device].load, numbers[SCALE], squarings)
+            _set_energies(devices, numbers[SCALE], squarings)
             continue
         if new_overflow == 0.0:
             _keep_best(nodes, devices, numbers)
@@ -132,6 +126,21 @@ def _is_in_order(nodes: Any, order: Any, node: Any, device: Any) -> Any:
         if nodes[before_node[edge]].device > device:
             return False
     return True
+
+
+@inlined
+def _are_in_order(nodes: Any, order: Any, picked: Any, num_picked: Any) -> Any:
+    """Whether all picked nodes are, where they are now."""
+    for p in range(num_picked):
+        if not _is_in_order(nodes, order, picked[p], nodes[picked[p]].device):
+            return False
+    return True
+
+
+@inlined
+def _set_energies(devices: Any, scale: Any, squarings: Any) -> None:
+    for device in range(len(devices)):
+        devices[device].energy = _energy(devices[device].load, scale, squarings)
 
 
 @inlined
