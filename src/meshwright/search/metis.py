@@ -8,12 +8,11 @@ from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
-import pymetis
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.partition import (
+    cut_graph,
     gather_neighbours,
-    quiet_output,
     scaled_weights,
 )
 from meshwright.graph.graph import Graph
@@ -60,20 +59,15 @@ def partition_units(instance: Instance, seed: int) -> Ints:
         return np.full(instance.num_units, devices[0] if len(devices) else 0, dtype=np.int32)
     start, neighbour, weight = _unit_graph(instance)
     targets = speed[devices] / speed[devices].sum()
-    edge_weights = None
-    if len(weight):
-        edge_weights = scaled_weights(weight, whole=2 * weight.sum()).tolist()
-    with quiet_output():
-        found = pymetis.part_graph(
-            len(devices),
-            pymetis.CSRAdjacency(start.tolist(), neighbour.tolist()),
-            vweights=scaled_weights(mean_type_seconds(instance.unit_seconds)).tolist(),
-            eweights=edge_weights,
-            tpwgts=targets.tolist(),
-            recursive=len(devices) <= 8,  # METIS's manual: better for few parts
-            options=pymetis.Options(seed=seed % 2**31),
-        )
-    placed: Ints = devices[np.array(found.vertex_part, dtype=np.int64)].astype(np.int32)
+    found = cut_graph(
+        len(devices),
+        (start, neighbour),
+        scaled_weights(mean_type_seconds(instance.unit_seconds)),
+        scaled_weights(weight, whole=2 * weight.sum()),
+        seed=seed,
+        targets=targets.tolist(),
+    )
+    placed: Ints = devices[found].astype(np.int32)
     return placed
 
 

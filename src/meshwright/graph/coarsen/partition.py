@@ -7,7 +7,7 @@ too: neighbours by rows, weights that it can count, and its remarks kept off the
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,8 @@ import pymetis
 
 from meshwright.graph.coarsen.web import Web
 from meshwright.graph.column import Floats, Ints
+
+Counts = npt.NDArray[np.int64]
 
 _WEIGHT_SUM = 2**30
 """METIS counts in 32 bits: weights are scaled to add up to this at most."""
@@ -34,17 +36,44 @@ def partition_web(web: Web, num_parts: int, seed: int) -> Ints:
     label = unit_of.astype(np.int64)
     start, neighbour, size = gather_neighbours(label[first], label[second], between, num_units)
     weight: Any = np.bincount(unit_of, weights=web.nodes["seconds"], minlength=num_units)
+    found = cut_graph(
+        num_parts,
+        (start, neighbour),
+        scaled_weights(weight),
+        scaled_weights(size),
+        seed=seed,
+    )
+    part: Ints = found[unit_of]
+    return part
+
+
+def cut_graph(
+    num_parts: int,
+    neighbours: tuple[Counts, Counts],
+    weights: Counts,
+    edge_weights: Counts,
+    *,
+    seed: int,
+    targets: Sequence[float] = (),
+    imbalance: float | None = None,
+) -> Ints:
+    """METIS's part of each node of a graph given by rows, as `gather_neighbours` makes them.
+
+    `targets`: the share of the weight that each part is to have; none: equal. `imbalance`: how many
+    times its share a part may weigh; None: METIS's own choice.
+    """
+    more = {} if imbalance is None else {"ufactor": max(1, round(1000 * (imbalance - 1)))}
     with quiet_output():
         found = pymetis.part_graph(
             num_parts,
-            pymetis.CSRAdjacency(start.tolist(), neighbour.tolist()),
-            vweights=scaled_weights(weight).tolist(),
-            eweights=scaled_weights(size).tolist() if len(size) else None,
+            pymetis.CSRAdjacency(neighbours[0].tolist(), neighbours[1].tolist()),
+            vweights=weights.tolist(),
+            eweights=edge_weights.tolist() if len(edge_weights) else None,
+            tpwgts=list(targets) or None,
             recursive=num_parts <= 8,  # METIS's manual: better for few parts
-            options=pymetis.Options(seed=seed % 2**31),
+            options=pymetis.Options(seed=seed % 2**31, **more),
         )
-    part: Ints = np.array(found.vertex_part, dtype=np.int32)[unit_of]
-    return part
+    return np.array(found.vertex_part, dtype=np.int32)
 
 
 def gather_neighbours(

@@ -1,0 +1,37 @@
+"""What can be chosen for a group of ops: on which devices, and how (after TAG).
+
+Knows nothing of graphs and of what a choice costs.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Option(IntEnum):
+    """How a group of ops runs on several devices."""
+
+    ALL_REDUCE = 0
+    """Replicated, each replica on its share of the batch; gradients are all-reduced."""
+    PARAMETER_SERVER = 1
+    """Likewise, but gradients are summed by the replicas in turn, each for some of them."""
+    DUPLICATE = 2
+    """Every device runs everything on the whole batch: nothing is to be synchronised."""
+    MODEL = 3
+    """The ops are dealt out over the devices, each runs on one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A choice for one group of ops."""
+
+    places: tuple[int, ...]
+    """The device groups, rising."""
+    devices: tuple[int, ...]
+    """Numbers of the devices, rising: those of the places, less those without a sample."""
+    option: Option
+    shares: tuple[float, ...] = ()
+    """Of the batch, one a device; empty: equal. Always empty where nothing is replicated."""
+
+
+Strategy = tuple[Action, ...]
+"""An action for each group, in the order of groups."""
