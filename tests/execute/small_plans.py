@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from small_models import make_workload
 
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.search.chain import make_chain, stages_plan
 from meshwright.search.consecutive import equal_stages
@@ -40,6 +40,22 @@ def data_plan(
 ) -> Plan:
     part = Part(ops=graph.op_names, devices=device_names(count), shares=tuple(shares), sync=sync)
     return Plan(parts=(part,))
+
+
+def factor_plan(graph: Graph, count: int) -> Plan:
+    """Data parallelism in which every replica computes whole weight gradients, not the rest."""
+    is_sum = (graph.split == Split.SUM) & (graph.phase == Phase.BACKWARD)
+    plans = (
+        tuple(name for name, each in zip(graph.op_names, is_sum, strict=True) if each == wanted)
+        for wanted in (False, True)
+    )
+    syncs = (Sync.ALL_REDUCE, Sync.DUPLICATE)
+    return Plan(
+        parts=tuple(
+            Part(ops=ops, devices=device_names(count), sync=sync)
+            for ops, sync in zip(plans, syncs, strict=True)
+        )
+    )
 
 
 def pipeline_plan(

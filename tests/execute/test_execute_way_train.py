@@ -17,6 +17,7 @@ from small_plans import (  # noqa: E402
     LEARNING_RATE,
     OPTIMIZER,
     data_plan,
+    factor_plan,
     pipeline_plan,
     random_placement,
 )
@@ -112,7 +113,7 @@ KINDS = {
     "data": lambda graph: data_plan(graph, RANKS),
     "unequal": lambda graph: data_plan(graph, RANKS, (0.5, 0.25, 0.125, 0.125)),
     "server": lambda graph: data_plan(graph, RANKS, sync=Sync.PARAMETER_SERVER),
-    "duplicate": lambda graph: data_plan(graph, RANKS, sync=Sync.DUPLICATE),
+    "factors": lambda graph: factor_plan(graph, RANKS),
 }
 
 
@@ -133,7 +134,7 @@ def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
 def test_training_with_shares_is_that_of_one_process(four: Ranks, kind: str) -> None:
     answers = check(four, allocate(KINDS[kind](captured("language"))))
     pairs, groups = answers[0][2]
-    assert pairs or kind in ("data", "unequal", "duplicate")
+    assert pairs or kind in ("data", "unequal", "factors")
     assert groups or kind in ("placement", "pipeline")
 
 

@@ -10,7 +10,7 @@ from meshwright.plan.plan import Allocation, Discipline, Part, Plan, Sync, place
 from meshwright.program.program import Kind
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
-from small import connected, dag, layers, stages, star
+from small import connected, dag, layers, rails, stages, star
 
 US = 1e-6
 
@@ -204,18 +204,114 @@ def test_parameter_server_receives_sums_and_broadcasts() -> None:
     assert timeline.step_seconds >= 1 + 6 + 6
 
 
-def test_duplicate_gathers_inputs_and_computes_the_whole_gradient() -> None:
+def test_parameter_servers_take_turns() -> None:
+    # Two layers, 40 MB of gradient each, a bucket each: the first goes to d0, the second to d1.
+    # Backward of layer 1 ends at 1 s, of layer 0 at 2 s; 40 MB take 4 s, and d1 sends to d0 while
+    # d0 sends to d1. d0 has the first bucket's sum at 5 and sends it back until 9; d1, which has
+    # all of the second at 6, is in that broadcast and sums up after it, then sends until 13.
+    graph = layers(2, forward=0.0, backward=2.0, gradient=4e7)
+    plan = stages(graph, [["d0", "d1"]], sync=Sync.PARAMETER_SERVER)
+    timeline = simulate(graph, connected(2, bandwidth=1e7), plan, sharing="none")
+    rows, finish = timeline.program.instructions, timeline.finish
+    sums = rows["kind"] == Kind.SUM
+    assert dict(zip(rows["device"][sums].tolist(), finish[sums], strict=True)) == pytest.approx(
+        {0: 5, 1: 9}, rel=1e-6
+    )
+    roots = [timeline.program.groups[each] for each in rows["group"][rows["group"] >= 0][::2]]
+    assert roots == [(0, 1), (1, 0)]
+    assert timeline.step_seconds == pytest.approx(13, rel=1e-6)
+
+
+def test_replicas_that_duplicate_run_all_of_the_batch_and_exchange_nothing() -> None:
+    # Forward 1 s and the gradient 3 s on both of them.
+    graph = weight_gradient()
+    plan = stages(graph, [["d0", "d1"]], sync=Sync.DUPLICATE)
+    timeline = simulate(graph, connected(2), plan)
+    rows = timeline.program.instructions
+    assert timeline.step_seconds == pytest.approx(1 + 3)
+    assert (rows["kind"] == Kind.COMPUTE).all()
+    assert (rows["rows_from"] == 0).all()
+    assert (rows["rows_to"] == 1).all()
+
+
+def test_duplicated_gradients_gather_their_inputs_and_move_no_gradient() -> None:
     # Forward 1 / 2 s on each of two replicas, then each gathers the other's half of a 4-byte
     # activation (2 s) and computes the whole gradient, 3 s; nothing of the 100-byte gradient moves.
+    graph = weight_gradient()
+    devices = ("d0", "d1")
+    around = Part(ops=("f0", "u0"), devices=devices)
+    plan = Plan(parts=(around, Part(ops=("w0",), devices=devices, sync=Sync.DUPLICATE)))
+    timeline = simulate(graph, connected(2), plan)
+    assert timeline.step_seconds == pytest.approx(0.5 + 2 + 3)
+    # Each holds its half of the activation and the gathered one, then the gradient, too.
+    assert timeline.peak_bytes == pytest.approx((4 + 100, 4 + 100))
+
+
+@pytest.mark.parametrize(
+    ("sources", "targets", "sends", "expected"),
+    [
+        # Each has all rows: halves of them are where they are read, for nothing.
+        (["d0", "d1"], ["d1", "d0"], [], 1 + 0.5),
+        # Halves go out from one each.
+        (["d0", "d1"], ["d2", "d3"], [3, 3], 1 + 3 + 0.5),
+        # The third on d1 is there; the others come from d0, d0 and d1 in turn.
+        (["d0", "d1"], ["d1", "d2", "d3"], [2, 2], 1 + 2 + 1 / 3),
+        # One reader of the whole batch gets it from one of them.
+        (["d0", "d1"], ["d2"], [6], 1 + 6 + 1),
+    ],
+)
+def test_readers_take_their_rows_of_what_replicas_duplicate(
+    sources: list[str], targets: list[str], sends: list[float], expected: float
+) -> None:
+    graph = dag([1, 1], {(0, 1): 6})
+    parts = (
+        Part(ops=("o0",), devices=tuple(sources), sync=Sync.DUPLICATE),
+        Part(ops=("o1",), devices=tuple(targets)),
+    )
+    timeline = simulate(graph, connected(4), Plan(parts=parts), sharing="none")
+    rows = timeline.program.instructions
+    picked = rows[rows["kind"] == Kind.SEND]
+    assert sorted(picked["bytes"]) == pytest.approx(sends)
+    assert len(set(picked["device"].tolist())) == min(len(picked), len(sources))
+    assert (rows["kind"] == Kind.CONCATENATE).sum() == 0
+    assert timeline.step_seconds == pytest.approx(expected)
+
+
+def test_a_reader_takes_what_is_duplicated_from_its_own_host() -> None:
+    # d0 and d2 hold it, on hosts h0 and h1; d1 is on h0, d3 on h1.
+    graph = dag([1, 1], {(0, 1): 6})
+    parts = (
+        Part(ops=("o0",), devices=("d0", "d2"), sync=Sync.DUPLICATE),
+        Part(ops=("o1",), devices=("d3", "d1")),
+    )
+    rows = simulate(graph, rails(2, per_host=2), Plan(parts=parts)).program.instructions
+    sends = rows[rows["kind"] == Kind.SEND]
+    pairs = zip(sends["device"].tolist(), sends["peer"].tolist(), strict=True)
+    assert sorted(pairs) == [(0, 1), (2, 3)]
+
+
+def test_what_forward_makes_of_a_loss_is_not_added_up_over_replicas() -> None:
+    # Forward 1/2 s, the loss 1/2 s, twice that number 1 s, each of its own half of the batch.
+    builder = GraphBuilder("loss")
+    f = builder.add_op("f0", seconds={"any": 1.0})
+    loss = builder.add_op("l0", split=Split.SUM, seconds={"any": 1.0})
+    twice = builder.add_op("t0", split=Split.NONE, seconds={"any": 1.0})
+    builder.add_tensor(f, 4.0, [loss])
+    builder.add_tensor(loss, 4.0, [twice], fixed_bytes=4.0)
+    graph = builder.finish()
+    timeline = simulate(graph, connected(2), stages(graph, [["d0", "d1"]]))
+    assert (timeline.program.instructions["kind"] == Kind.COMPUTE).all()
+    assert timeline.step_seconds == pytest.approx(0.5 + 0.5 + 1)
+
+
+def weight_gradient() -> Graph:
     builder = GraphBuilder("duplicate")
     f = builder.add_op("f0", seconds={"any": 1.0})
     w = builder.add_op("w0", phase=Phase.BACKWARD, split=Split.SUM, seconds={"any": 3.0})
     u = builder.add_op("u0", phase=Phase.UPDATE, split=Split.NONE, seconds={"any": 0.0})
     builder.add_tensor(f, 4.0, [w])
     builder.add_tensor(w, 100.0, [u], fixed_bytes=100.0)
-    graph = builder.finish()
-    plan = stages(graph, [["d0", "d1"]], sync=Sync.DUPLICATE)
-    assert seconds(graph, connected(2), plan) == pytest.approx(0.5 + 2 + 3)
+    return builder.finish()
 
 
 def rows_between(sources: list[str], targets: list[str]) -> Timeline:

@@ -7,6 +7,7 @@ ahead. Knows nothing of processes and of how anything is sent.
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Star
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.rows import Rows
 from meshwright.execute.segment import Here, bind_segment
-from meshwright.graph.graph import Phase, Split
+from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind, Program
 
 
@@ -84,29 +85,49 @@ class _PartBinder:
         place = dict.fromkeys(self.mine, -1)
         place |= self.place
         others = [i for i in self.mine if i not in self.place and self.kind[i] != Kind.RECEIVE]
-        lanes = self.rows["stream"]
-        # Collectives keep the order of their stream; sends come in that of their start.
-        sends = [i for i in others if lanes[i] < 0]
-        queued = sorted(
-            (i for i in others if lanes[i] >= 0), key=lambda i: -self.rows["priority"][i]
-        )
         found: dict[int, list[int]] = defaultdict(list)
+        self._place_queued([i for i in others if self.rows["stream"][i] >= 0], place, found)
+        rank = self._place_sends([i for i in others if self.rows["stream"][i] < 0], place, found)
+        for each in found.values():
+            # As the simulation has it, because a server's sum waits.
+            each.sort(key=lambda i: (float(self.lookup.start[i]), rank.get(i, 1)))
+        return found, place
+
+    def _place_queued(
+        self, queued: list[int], place: dict[int, int], found: dict[int, list[int]]
+    ) -> None:
+        """Collectives keep the order of their stream."""
         last = -1
-        for instruction in queued:
+        for instruction in sorted(queued, key=lambda i: -self.rows["priority"][i]):
             last = max([last, *(place[each] for each in self._needs(instruction))])
+            if self.kind[instruction] == Kind.SUM:
+                # A server's sum, which the main thread runs: were it to wait for what it receives
+                # before its time, others might wait for what comes after it.
+                last = max(last, self._running_at(float(self.lookup.start[instruction])))
             place[instruction] = last
             found[last].append(instruction)
+
+    def _place_sends(
+        self, sends: list[int], place: dict[int, int], found: dict[int, list[int]]
+    ) -> dict[int, int]:
+        """Sends come in the order of their start; the rank of each among what starts with it: they
+        are before collectives, but for those of what a collective brings."""
         sent: dict[int, int] = {}
+        rank: dict[int, int] = {}
+        last_rank: dict[tuple[int, float], int] = defaultdict(int)
         for instruction in sorted(sends, key=self._send_order):
             # To one device in one order, on which both ends agree.
             peer = int(self.rows["peer"][instruction])
             needs = self._needs(instruction)
             where = max([-1, sent.get(peer, -1), *(place[each] for each in needs)])
-            if any(each not in self.place for each in needs):
+            is_late = any(each not in self.place for each in needs)
+            if is_late:
                 where = max(where, self._running_at(float(self.lookup.start[instruction])))
             place[instruction] = sent[peer] = where
+            key = peer, float(self.lookup.start[instruction])
+            rank[instruction] = last_rank[key] = max(last_rank[key], 2 * is_late)
             found[where].append(instruction)
-        return found, place
+        return rank
 
     def _send_order(self, instruction: int) -> tuple[float, int]:
         return float(self.lookup.start[instruction]), int(self.rows["task"][instruction])
@@ -166,10 +187,13 @@ class _PartBinder:
         return items
 
     def _continues(self, before: int, after: int) -> bool:
-        """Whether two ops are of one microbatch, so that their code can serve the others too."""
-        return bool(self.rows["microbatch"][before] == self.rows["microbatch"][after]) and (
-            (self.program.graph.phase[self.rows["op"][before]] == Phase.UPDATE)
-            == (self.program.graph.phase[self.rows["op"][after]] == Phase.UPDATE)
+        """Whether two ops are of one microbatch and see the same rows of it, so that their code can
+        serve other microbatches, too."""
+        one, other = self.rows[before], self.rows[after]
+        phase = self.program.graph.phase
+        is_same = all(one[name] == other[name] for name in ("microbatch", "rows_from", "rows_to"))
+        return is_same and bool(
+            (phase[one["op"]] == Phase.UPDATE) == (phase[other["op"]] == Phase.UPDATE)
         )
 
     def _awaited(self, instruction: int) -> tuple[int, ...]:
@@ -224,22 +248,13 @@ class _PartBinder:
 
     def _cut(self, piece: Piece, row: np.void) -> Piece:
         """The rows of a buffer that a send or a join means."""
-        if piece.samples == 0:
-            return piece
-        source = int(self.program.graph.tensor_source[piece.tensor])
-        if self.lookup.split[source] == Split.NONE:
+        if not piece.samples:
             return piece
         rows = self.lookup.rows
         first = self.lookup.first_row(piece.buffer)
         low = max(first, rows.bound(row["rows_from"]))
         high = min(first + piece.samples, rows.bound(row["rows_to"]))
-        return Piece(
-            buffer=piece.buffer,
-            tensor=piece.tensor,
-            samples=piece.samples,
-            start=low - first,
-            count=high - low,
-        )
+        return replace(piece, start=low - first, count=high - low)
 
     def _receives(self) -> tuple[Receive, ...]:
         receives = []

@@ -20,7 +20,6 @@ from meshwright.execute.traced import Layout, TracedStep
 Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
 
-
 FILE_NAME = "<segment>"
 """Of generated code, in tracebacks."""
 
@@ -89,6 +88,7 @@ class Segment:
     """Line and version of what it writes in place although somebody else still reads it."""
     weight: float = 1.0
     """The share of the batch that a microbatch of these rows is."""
+    loss_weight: float = 1.0  # the same, less where several replicas compute the same loss
 
 
 def state_name(slot: int) -> Hashable:
@@ -252,7 +252,7 @@ class _Writer:
     def _keep_loss(self, number: int, step: TracedStep) -> None:
         base = self.made[number, step.loss_version]
         view = self._view(base, step.layouts[step.loss_version], step.loss_layout)
-        self.text.append(f"held.losses.append({view}.detach() * {self.segment.weight!r})")
+        self.text.append(f"held.losses.append({view}.detach() * {self.segment.loss_weight!r})")
 
     def _copy_written(
         self, number: int, step: TracedStep, kernel: Kernel, names: dict[int, Hashable]

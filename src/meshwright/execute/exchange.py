@@ -202,6 +202,7 @@ class _Opener:
     def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
         self.rank_of, self.wiring = rank_of, wiring
         self.known: dict[tuple[tuple[int, ...], int], Any] = {}
+        self.order_of: dict[frozenset[int], tuple[int, ...]] = {}
 
     @property
     def opened(self) -> list[Any]:
@@ -215,6 +216,8 @@ class _Opener:
         ring = None if self.wiring is None else self.wiring.rails.rings.get(number)
         if ring is None:
             ranks = tuple(self.rank_of[each] for each in members)
+            # Groups that differ in who serves are the same processes.
+            ranks = self.order_of.setdefault(frozenset(ranks), ranks)
             return Bundle(groups={0: self._open(ranks)}, ranks=ranks)
         # When gloo (of torch 2.13) adds up, each rank sends to the one before it.
         return self._open_ring(ring, ring.devices[::-1])

@@ -14,22 +14,6 @@ Key = Hashable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSegment:
-    """Run a segment for one microbatch."""
-
-    segment: Segment | None
-    """None where compute is emulated."""
-    instructions: tuple[int, ...]
-    microbatch: int
-    inputs: tuple[Key, ...]
-    outputs: tuple[int, ...]
-    sums: tuple[tuple[int, int], ...]
-    """Places in `Held.sums` that are complete after it, and the buffers that they are."""
-    waits: tuple[int, ...]
-    """Instructions that run beside the main thread and must be done first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Some rows of a tensor in a buffer."""
 
@@ -41,11 +25,39 @@ class Piece:
     start: int
     count: int
     """Those that are meant."""
+    has_rows: bool = True
+    """Whether there are samples in it; else the three numbers above are zero."""
+    factor: float = 1.0
+    """What a reader that sees another share of the batch multiplies it with."""
 
     @property
     def is_whole(self) -> bool:
         """Whether all that the buffer has is meant."""
         return self.count == self.samples
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no sample is meant: rows of a plan may be less than one."""
+        return self.has_rows and self.count == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSegment:
+    """Run a segment for one microbatch."""
+
+    segment: Segment | None
+    """None where compute is emulated."""
+    instructions: tuple[int, ...]
+    microbatch: int
+    inputs: tuple[Key, ...]
+    """A `Piece` is made for this segment alone."""
+    outputs: tuple[int, ...]
+    sums: tuple[tuple[int, int], ...]
+    """Places in `Held.sums` that are complete after it, and the buffers that they are."""
+    waits: tuple[int, ...]
+    """Instructions that run beside the main thread and must be done first."""
+    drops: tuple[int, ...] = ()
+    """Buffers of which it reads pieces, and nobody anything after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,21 @@ How many samples an instruction sees, which rows a buffer has, which buffers are
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
+from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
+from meshwright.capture.ledger import op_name
+from meshwright.errors import InputError, quoted
 from meshwright.execute.item import Piece
 from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
-from meshwright.graph.graph import Split
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.program import Kind, Program
 
 _JOINS = (Kind.CONCATENATE, Kind.SUM)
@@ -27,7 +32,7 @@ class Lookup:
     program: Program
     rows: Rows
     split: npt.NDArray[np.int8]
-    """Of each op, as the plan has it: NONE where replicas duplicate it."""
+    """Of each op, as the plan has it: NONE where replicas duplicate it, SUM of losses."""
     steps: Mapping[int, TracedStep] | None
     """The traced steps by samples; None: compute is emulated."""
     start: npt.NDArray[np.float64]
@@ -120,13 +125,18 @@ class Lookup:
         samples = self.rows.samples
         if row["kind"] == Kind.COMPUTE:
             samples = self.samples_of(writer)
-        elif row["kind"] in (Kind.RECEIVE, *_JOINS) and tensor >= 0:
-            source = int(self.program.graph.tensor_source[tensor])
-            if self.split[source] != Split.NONE:
-                samples = self.rows.count(row["rows_from"], row["rows_to"])
-        if tensor < 0 or self.is_fixed[tensor]:
-            samples = 0
-        return Piece(buffer=buffer, tensor=tensor, samples=samples, start=0, count=samples)
+        elif row["kind"] in (Kind.RECEIVE, *_JOINS):
+            samples = self.rows.count(row["rows_from"], row["rows_to"])
+        has_rows = tensor >= 0 and not self.is_fixed[tensor]
+        samples *= has_rows
+        return Piece(
+            buffer=buffer,
+            tensor=tensor,
+            samples=samples,
+            start=0,
+            count=samples,
+            has_rows=bool(has_rows),
+        )
 
     def first_row(self, buffer: int) -> int:
         """The first sample that a buffer has."""
@@ -136,18 +146,115 @@ class Lookup:
         return self.rows.bound(row["rows_from"])
 
     def step_of(self, instruction: int) -> TracedStep:
-        """The traced step that an op is run from; one that never grows is the same in all."""
+        """The traced step that an op is run from; updates, which never grow, are the same in all.
+
+        So are most others that do not grow, but not the mean's division by the samples.
+        """
         assert self.steps is not None
         op = int(self.program.instructions["op"][instruction])
-        if self.split[op] == Split.NONE and not self.needs_whole[op] and self.steps:
+        is_update = self.program.graph.phase[op] == Phase.UPDATE
+        if is_update and not self.needs_whole[op] and self.steps:
             return next(iter(self.steps.values()))
         return self.steps[self.samples_of(instruction)]
+
+    def taken_by(self, instruction: int, buffer: int) -> Piece:
+        """What an op reads of a buffer: its rows, and gradients of the loss for these rows."""
+        piece = self.piece_of(buffer)
+        if not piece.has_rows:
+            return replace(piece, factor=self._factor(instruction, piece))
+        count = self.samples_of(instruction)
+        row = self.program.instructions[instruction]
+        is_whole = count == self.rows.samples
+        first = 0 if is_whole else self.rows.bound(row["rows_from"])
+        start = first - self.first_row(buffer)
+        assert 0 <= start <= piece.samples - count, "lowering brings all rows that are read"
+        return replace(piece, start=start, count=count)
+
+    def _factor(self, instruction: int, piece: Piece) -> float:
+        """What a gradient that has no rows is multiplied with.
+
+        Backward begins with each replica's share of the batch in place of one, because losses are
+        means over a replica's samples. Where a replica reads what another with another share made
+        of that, both shares matter; an update is of the whole batch.
+        """
+        ops = self.chains.get(piece.tensor)
+        if ops is None or not self.is_mean:
+            return 1.0
+        row = self.program.instructions[instruction]
+        wanted = self.rows.samples
+        if self.program.graph.phase[row["op"]] != Phase.UPDATE:
+            wanted = self.rows.count(row["rows_from"], row["rows_to"])
+        made = self.program.instructions[self.origin(piece.buffer)]
+        found = self.rows.count(made["rows_from"], made["rows_to"])
+        if wanted == found:
+            return 1.0
+        assert self.steps is not None
+        graph, steps = self.program.graph, (self.steps[found], self.steps[wanted])
+        return wanted / found * prod(growth(graph, op, *steps) for op in ops)
+
+    @cached_property
+    def chains(self) -> dict[int, tuple[int, ...]]:
+        """By tensor without rows that is in proportion to the gradient which backward begins with:
+        the ops on the way from there to it, on one of the ways."""
+        assert self.steps is not None
+        graph, seed = self.program.graph, next(iter(self.steps.values())).seed_kernel
+        found: dict[int, tuple[int, ...]] = dict.fromkeys(graph.outputs[seed].tolist(), ())
+        may = (graph.split == Split.NONE) & (graph.phase == Phase.BACKWARD)
+        for op in np.flatnonzero(may).tolist():
+            read = [found[each] for each in graph.inputs[op].tolist() if each in found]
+            if read:
+                found |= dict.fromkeys(graph.outputs[op].tolist(), (*read[0], op))
+        return found
+
+    def origin(self, buffer: int) -> int:
+        """The op's instruction that made what a buffer holds, wherever that was."""
+        writer = int(self.program.buffers["writer"][buffer])
+        if self.program.instructions["kind"][writer] != Kind.RECEIVE:
+            return writer
+        send = self.sends[int(self.program.instructions["task"][writer])]
+        return self.origin(self.read_by[send][0])
+
+    @cached_property
+    def sends(self) -> dict[int, int]:
+        """The send of each task that has one."""
+        rows = self.program.instructions
+        sends = np.flatnonzero(rows["kind"] == Kind.SEND)
+        return dict(zip(rows["task"][sends].tolist(), sends.tolist(), strict=True))
+
+    def copies_of(self, instruction: int) -> int:
+        """How many replicas run the same op on the same rows."""
+        rows, row = self.program.instructions, self.program.instructions[instruction]
+        is_same = rows["kind"] == Kind.COMPUTE
+        for name in ("op", "microbatch", "rows_from", "rows_to"):
+            is_same = is_same & (rows[name] == row[name])
+        return int(np.count_nonzero(is_same))
 
     def adds_to(self, instruction: int, buffer: int) -> bool:
         """Whether an op reads a buffer only to add its own result."""
         tensor = int(self.program.buffers["tensor"][buffer])
         source = self.program.graph.tensor_source[tensor]
         return tensor >= 0 and bool(source == self.program.instructions["op"][instruction])
+
+
+def growth(graph: Graph, op: int, one: TracedStep, other: TracedStep) -> float:
+    """By what the result of an op on a gradient grows from one number of samples to another."""
+    nodes = one.ledger.kernels[op].node, other.ledger.kernels[op].node
+    numbers = [
+        [each for each in tree_leaves((node.args, node.kwargs)) if not isinstance(each, Node)]
+        for node in nodes
+    ]
+    differing = [pair for pair in zip(*numbers, strict=True) if pair[0] != pair[1]]
+    if not differing:
+        return 1.0
+    name = op_name(nodes[0])
+    if len(differing) == 1 and name in ("div", "mul"):
+        before, after = (float(each) for each in differing[0])
+        return before / after if name == "div" else after / before
+    raise InputError(
+        f"op {quoted(graph.op_names[op])}: depends on the number of samples, so its readers must "
+        f"be in a part with the same shares as its own, but run on {other.samples} samples in "
+        f"place of {one.samples}"
+    )
 
 
 def held_name(step: TracedStep, version: int) -> str | None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.execute.code import Line, Segment, state_name
-from meshwright.execute.item import Key, RunSegment
+from meshwright.execute.item import Key, Piece, RunSegment
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.traced import TracedStep
-from meshwright.graph.graph import Phase
+from meshwright.graph.graph import Phase, Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +64,7 @@ class _SegmentBinder:
             sums=sums,
             copied=frozenset(self.copied),
             weight=self._weight(first),
+            loss_weight=self._weight(first) / self._copies(),
         )
         return RunSegment(
             segment=segment,
@@ -73,6 +74,14 @@ class _SegmentBinder:
             outputs=buffers,
             sums=complete,
             waits=waits,
+            drops=tuple(
+                dict.fromkeys(
+                    key.buffer
+                    for key in keys
+                    if isinstance(key, Piece)
+                    and self.here.last_user.get(key.buffer) in self.line_of
+                )
+            ),
         )
 
     def _weight(self, row: np.void) -> float:
@@ -81,7 +90,18 @@ class _SegmentBinder:
         rows = self.lookup.rows
         return rows.count(row["rows_from"], row["rows_to"]) / rows.batch
 
+    def _copies(self) -> int:
+        """How many replicas make the same loss."""
+        for instruction in self.run:
+            step = self.lookup.step_of(instruction)
+            kernel = step.ledger.kernels[int(self.rows["op"][instruction])]
+            if step.loss_version in kernel.made:
+                return self.lookup.copies_of(instruction)
+        return 1
+
     def _is_last(self, key: Key) -> bool:
+        if isinstance(key, Piece):
+            return True
         return isinstance(key, int) and self.here.last_user.get(key) in self.line_of
 
     def _line(self, number: int, instruction: int) -> Line:
@@ -112,11 +132,27 @@ class _SegmentBinder:
         root = step.held.get(version)
         if root is not None:  # an input of the step
             return self._input_name(step, int(root.removeprefix("input ")), instruction)
-        buffer = buffers[step.tensor_of[version]]
+        tensor = step.tensor_of[version]
+        if tensor not in buffers:
+            assert self._adds_nothing(tensor, instruction), "what is read was brought here"
+            nothing = Piece(buffer=-1, tensor=tensor, samples=0, start=0, count=0, has_rows=False)
+            return self.names.setdefault(nothing, ("input", len(self.names)))
+        buffer = buffers[tensor]
         writer = int(self.program.buffers["writer"][buffer])
         if writer in self.line_of and not self.lookup.is_gathered[buffer]:
             return "made", self.line_of[writer], version
-        return self.names.setdefault(buffer, ("input", len(self.names)))
+        taken = self.lookup.taken_by(instruction, buffer)
+        key = buffer if taken.is_whole and taken.factor == 1.0 else taken
+        return self.names.setdefault(key, ("input", len(self.names)))
+
+    def _adds_nothing(self, tensor: int, instruction: int) -> bool:
+        """Whether an op may add zeros in place of its share of a gradient: others add it all."""
+        graph = self.program.graph
+        op = self.rows["op"][instruction]
+        is_gradient = graph.phase[graph.tensor_source[tensor]] == Phase.BACKWARD
+        return bool(
+            is_gradient and graph.tensor_partial[tensor] and self.lookup.split[op] == Split.SUM
+        )
 
     def _input_name(self, step: TracedStep, number: int, instruction: int) -> Hashable:
         row = self.rows[instruction]

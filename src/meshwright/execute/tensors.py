@@ -5,6 +5,7 @@ order of instructions.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from meshwright.execute.code import Compiled, Held, Segment, compile_segment
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Start
 from meshwright.execute.rows import Rows
+from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import Steps
 from meshwright.execute.traced import Layout
 from meshwright.execute.walk import Finish, Times, clock
@@ -37,6 +39,8 @@ class Tensors:
         self.exchange, self.held, self.device = exchange, held, exchange.device
         self.kept: dict[Key, Any] = {}
         self.times: Times | None = None
+        self.blocks: list[int] = []
+        """By tensor; counted when it first matters."""
         self.marks: list[tuple[RunSegment, list[Any]]] = []
         self.compiled: dict[tuple[Segment, bool], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
@@ -60,9 +64,11 @@ class Tensors:
         segment, kept, held = item.segment, self.kept, self.held
         assert segment is not None
         given = [
-            kept.pop(key) if last else kept[key]
+            self._take(key) if isinstance(key, Piece) else kept.pop(key) if last else kept[key]
             for key, last in zip(item.inputs, segment.last, strict=True)
         ]
+        for buffer in item.drops:
+            del kept[buffer]
         held.moment = item.microbatch, self.first_row[id(item)]
         function = self.functions[id(item)]
         if self.times is not None:
@@ -79,6 +85,21 @@ class Tensors:
         for place, buffer in item.sums:
             kept[buffer] = held.sums[place]
             held.sums[place] = None
+
+    def _take(self, piece: Piece) -> torch.Tensor:
+        """A piece of a buffer by itself, in the layout that it has when it is all there is.
+
+        A gradient that is in no buffer is zero: others have all of it.
+        """
+        if piece.buffer < 0:
+            return self._layout(piece).empty(self.device).zero_()
+        if not piece.has_rows:
+            scaled: torch.Tensor = self.kept[piece.buffer] * piece.factor
+            return scaled
+        whole = replace(piece, samples=piece.count, start=0)
+        base = self._layout(whole).empty(self.device)
+        self._opened(base, whole)[0].copy_(self._rows(piece))
+        return base
 
     def _explain(self, item: RunSegment, error: Exception) -> RankError:
         """Which op it was: the line of the generated function says."""
@@ -113,20 +134,24 @@ class Tensors:
 
     def pack(self, item: Start) -> torch.Tensor:
         """What is sent, as bytes in a row."""
-        flats = [
-            flat_bytes(self.kept[piece.buffer])
-            if piece.is_whole
-            else flat_bytes(self._rows(piece).clone())  # in the same order in memory
-            for piece in item.pieces
-        ]
+        flats = [self._flat_rows(piece) for piece in item.pieces]
         self._drop(item)
         return flats[0] if len(flats) == 1 else torch.cat(flats)
+
+    def _flat_rows(self, piece: Piece) -> torch.Tensor:
+        if piece.is_empty:
+            return torch.zeros(1, dtype=torch.uint8, device=self.device)
+        if piece.is_whole:
+            return flat_bytes(self.kept[piece.buffer])
+        return flat_bytes(self._rows(piece).clone())  # in the same order in memory
 
     def empty(self, receive: Receive) -> torch.Tensor:
         """Room for what is received."""
         piece = receive.output
         size = round(receive.bytes)  # of a bucket of gradients
-        if piece.tensor >= 0:
+        if piece.is_empty:
+            size = 1  # nothing cannot be sent
+        elif piece.tensor >= 0:
             layout = self._layout(piece)
             size = layout.length * layout.dtype.itemsize
         return torch.empty(size, dtype=torch.uint8, device=self.device)
@@ -135,7 +160,7 @@ class Tensors:
         """Keep what was received, in the layout that it has here."""
         piece = receive.output
         self.kept[piece.buffer] = flat
-        if piece.tensor >= 0:
+        if piece.tensor >= 0 and not piece.is_empty:
             layout = self._layout(piece)
             shaped = flat.view(layout.dtype).as_strided(layout.shape, layout.stride)
             self.kept[piece.buffer] = shaped
@@ -179,7 +204,7 @@ class Tensors:
     def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""
         own = self._rows(item.pieces[0])
-        dim = self._rows_dim(output)
+        dim = self._opened(self.kept[item.pieces[0].buffer], item.pieces[0])[1]
         counts = self._member_counts(item)
         unit = own.shape[dim] // item.pieces[0].count
         padded = own.new_zeros(_resized(own.shape, dim, unit * max(counts)))
@@ -192,7 +217,8 @@ class Tensors:
             pairs = zip(parts, counts, strict=True)
             rows = [each.narrow(dim, 0, unit * count) for each, count in pairs]
             base = self._layout(output).empty(self.device)
-            self.kept[output.buffer] = base.copy_(torch.cat(rows, dim))
+            self._opened(base, output)[0].copy_(torch.cat(rows, dim))
+            self.kept[output.buffer] = base
 
         return work, finish
 
@@ -212,10 +238,11 @@ class Tensors:
         if item.kind == Kind.CONCATENATE:
             assert item.output is not None
             base = self._layout(item.output).empty(self.device)
-            dim = self._rows_dim(item.output)
-            unit, done = base.shape[dim] // item.output.samples, 0
-            for piece in sorted(item.pieces, key=self._first_row):
-                base.narrow(dim, done * unit, piece.count * unit).copy_(self._rows(piece))
+            opened, dim = self._opened(base, item.output)
+            unit, done = opened.shape[dim] // item.output.samples, 0
+            pieces = [each for each in item.pieces if not each.is_empty]
+            for piece in sorted(pieces, key=self._first_row):
+                opened.narrow(dim, done * unit, piece.count * unit).copy_(self._rows(piece))
                 done += piece.count
             self.kept[item.output.buffer] = base
         elif item.output is not None:
@@ -257,22 +284,24 @@ class Tensors:
         return step.layouts[step.versions[piece.tensor]]
 
     def _rows(self, piece: Piece) -> torch.Tensor:
-        base: torch.Tensor = self.kept[piece.buffer]
-        if piece.is_whole:
-            return base
-        dim = self._rows_dim(piece)
-        unit = base.shape[dim] // piece.samples
-        return base.narrow(dim, piece.start * unit, piece.count * unit)
+        """The samples that are meant, in an opened tensor."""
+        opened, dim = self._opened(self.kept[piece.buffer], piece)
+        unit = opened.shape[dim] // piece.samples
+        return opened.narrow(dim, piece.start * unit, piece.count * unit)
 
-    def _rows_dim(self, piece: Piece) -> int:
-        """The dimension that grows with the batch."""
-        layout = self._layout(piece)
-        step = self.steps.other(piece.samples)
-        other = step.layouts[step.versions[piece.tensor]]
-        for dim, (one, two) in enumerate(zip(layout.shape, other.shape, strict=True)):
-            if one != two:
-                return dim
-        raise AssertionError(f"tensor {piece.tensor} does not grow")
+    def _opened(self, base: torch.Tensor, piece: Piece) -> tuple[torch.Tensor, int]:
+        """A tensor of as many samples as the piece's, and a dimension in which each of them is in a
+        row; blocks that have all samples get a dimension of their own before it."""
+        step, other = self.steps[piece.samples], self.steps.other(piece.samples)
+        one, two = (each.layouts[each.versions[piece.tensor]].shape for each in (step, other))
+        dim = next(k for k, pair in enumerate(zip(one, two, strict=True)) if pair[0] != pair[1])
+        if not self.blocks:
+            found = count_blocks(step, other)
+            self.blocks = [found.get(version, 1) for version in step.versions]
+        blocks = self.blocks[piece.tensor]
+        if blocks == 1:
+            return base, dim
+        return base.view((*base.shape[:dim], blocks, -1, *base.shape[dim + 1 :])), dim + 1
 
 
 def _marker(marks: list[Any], device: torch.device) -> Callable[[], None]:

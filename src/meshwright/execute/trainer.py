@@ -19,6 +19,7 @@ from meshwright.capture.optimiser import LEARNING_RATE
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part, check_rows
 from meshwright.execute.code import Held, Line
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
@@ -47,6 +48,8 @@ class Lowered:
     program: Program
     start: np.ndarray[Any, np.dtype[np.float64]]
     split: np.ndarray[Any, np.dtype[np.int8]]
+    partial: np.ndarray[Any, np.dtype[np.bool_]]
+    """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""
     rows: Rows
 
     @property
@@ -73,13 +76,14 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
             )
     program = lower(graph, cluster, plan)
     timeline = run_program(program, cluster, sharing=sharing)
-    split, _ = effective_splits(graph, resolve(graph, cluster, plan), plan)
+    split, partial = effective_splits(graph, resolve(graph, cluster, plan), plan)
     rows = divide_batch(graph.name, graph.batch, program.microbatches)
     check_rows(program, rows)
     return Lowered(
         program=freeze_order(program, timeline.start, timeline.finish),
         start=np.asarray(timeline.start),
         split=split,
+        partial=partial,
         rows=rows,
     )
 
@@ -118,6 +122,7 @@ class Trainer:
             start=lowered.start,
             is_mean=is_mean,
         )
+        check_sums(lookup, lowered.partial)
         self.part: Part = bind_part(lookup, self.number)
         with waiting(progress, "making process groups"):
             self.exchange: Exchange = open_exchange(

@@ -24,9 +24,11 @@ class Sync(StrEnum):
     RING = "ring"
     TREE = "tree"
     PARAMETER_SERVER = "parameter_server"
-    """Every replica sends to the part's first device, which sums and broadcasts."""
+    """Every replica sends to one of them, which sums and broadcasts; they take turns, one bucket of
+    gradients each."""
     DUPLICATE = "duplicate"
-    """Every replica gathers the inputs and computes the whole gradient itself."""
+    """Every replica gathers the inputs and runs all ops on the whole batch, so that there is
+    nothing to synchronise; readers elsewhere take their rows of what it makes."""
 
 
 class Recompute(StrEnum):

@@ -1,4 +1,5 @@
-"""Which gradients are synchronised together, and in which order a stage's ops run.
+"""Which ops run on a share of the batch, which gradients are synchronised together, and in which
+order a stage's ops run.
 
 Gradients travel in buckets, filled in the order in which backward makes them, so that a bucket's
 all-reduce overlaps with the backward ops after it (Li et al., PyTorch Distributed, VLDB 2020,
@@ -83,20 +84,76 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     )
 
 
+def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]:
+    """For each part whether its replicas run all ops on the whole batch."""
+    asked = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
+    found: npt.NDArray[np.bool_] = asked & (np.diff(placement.replica_start) > 1)
+    return found
+
+
 def effective_splits(
     graph: Graph, placement: Placement, plan: Plan
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-    """Each op's split and each tensor's partiality, with duplicated gradients computed whole."""
+    """Each op's split and each tensor's partiality, as the plan has it.
+
+    Where replicas duplicate their ops nothing is split. Elsewhere what forward makes of a loss, a
+    sum over samples, stays each replica's own, too: its backward refers to the same samples.
+    """
     split = graph.split.copy()
     partial = graph.tensor_partial.copy()
-    duplicates = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
+    part_of = placement.part_of_op
+    is_replicated = np.diff(placement.replica_start) > 1
+    duplicates = duplicating_parts(placement, plan)
     if duplicates.any():
-        # Gradients only: a loss stays each replica's own, which is what its backward refers to.
-        is_sum = (split == Split.SUM) & (graph.phase == Phase.BACKWARD)
-        is_whole = duplicates[placement.part_of_op] & is_sum
+        is_whole = duplicates[part_of]
         split[is_whole] = Split.NONE
         partial[is_whole[graph.tensor_source]] = False
+    shares_out = (is_replicated & ~duplicates)[part_of]
+    if shares_out.any():
+        _share_losses(graph, shares_out, split, partial)
     return split, partial
+
+
+def _share_losses(
+    graph: Graph,
+    shares_out: npt.NDArray[np.bool_],
+    split: npt.NDArray[np.int8],
+    partial: npt.NDArray[np.bool_],
+) -> None:
+    """Let forward ops that read sums over a replica's samples make such sums, on replicas."""
+    source, reader = graph.edges
+    may = shares_out[source] & shares_out[reader] & (graph.phase[reader] == Phase.FORWARD)
+    uses = np.flatnonzero(may & (split[reader] == Split.NONE))
+    while len(found := uses[partial[graph.use_tensor[uses]]]):
+        split[reader[found]] = Split.SUM
+        is_sum = np.zeros(graph.num_ops, dtype=np.bool_)
+        is_sum[reader[found]] = True
+        partial[is_sum[graph.tensor_source]] = True
+        uses = uses[split[reader[uses]] == Split.NONE]
+
+
+def tie_sums(graph: Graph) -> Ints:
+    """A number for each op; those with the same must see the same samples, so be in one part.
+
+    Forward makes sums over samples, losses above all, that are read by other ops of the same
+    samples only: a sum over a third of the batch tells nothing of one over a quarter.
+    """
+    leader = list(range(graph.num_ops))
+
+    def find(op: int) -> int:
+        while leader[op] != op:
+            leader[op] = op = leader[leader[op]]
+        return op
+
+    source, reader = graph.edges
+    partial = graph.tensor_partial.copy()
+    is_forward = graph.phase == Phase.FORWARD
+    _share_losses(graph, np.ones(graph.num_ops, np.bool_), graph.split.copy(), partial)
+    tied = partial[graph.use_tensor] & is_forward[source]
+    for one, other in zip(source[tied].tolist(), reader[tied].tolist(), strict=True):
+        low, high = sorted((find(one), find(other)))
+        leader[high] = low
+    return np.array([find(op) for op in range(graph.num_ops)], dtype=np.int32)
 
 
 def segment_ops(graph: Graph, placement: Placement, buckets: Buckets) -> Ints:

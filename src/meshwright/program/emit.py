@@ -8,7 +8,8 @@ has received it keeps for later readers of the same tensor.
 
 from meshwright.compiled import Bool, Int, compiled, inlined
 from meshwright.graph.graph import Split
-from meshwright.program.find import find_copy, find_rows, find_whole, valid_after
+from meshwright.program.find import find_copy, find_rows, find_whole
+from meshwright.program.move import valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     BUFFERS,
@@ -20,13 +21,15 @@ from meshwright.program.record import (
     add_buffer,
     add_order,
     add_read,
+    early_of,
     instance,
     rows_bytes,
 )  # fmt: skip
 from meshwright.program.schedule import Action
 
 # Plain numbers, because compiled code compares these with int8 fields.
-_BATCH, _NONE, _UPDATE = int(Split.BATCH), int(Split.NONE), int(Action.UPDATE)
+_BATCH, _NONE, _SUM = int(Split.BATCH), int(Split.NONE), int(Split.SUM)
+_UPDATE = int(Action.UPDATE)
 _COMPUTE = int(Kind.COMPUTE)
 
 
@@ -131,9 +134,8 @@ def _accumulate(given: Given, made: Made, t: Int, base: Int, replicas: Int) -> N
             before = instance(given, source, last, r)
             add_read(made, first + r, base + r)
             add_order(made, before, first + r)
-            if given.buckets[bucket].is_server:
-                # its send, or on the server the sum, comes before the broadcast
-                early = first + replicas + (r - 1 if r > 0 else 2 * (replicas - 1))
+            if given.buckets[bucket].server >= 0:
+                early = early_of(given, bucket, r)
                 add_read(made, early, base + r)
                 add_order(made, before, early)
 
@@ -147,10 +149,12 @@ def _serve_reader(
     part, target = given.ops[source].part, given.ops[j].part
     replicas = given.parts[part + 1].slot - given.parts[part].slot
     is_synchronised = is_gathered and given.tensors[t].bucket >= 0
-    is_rows = given.ops[source].split == _BATCH and not given.tensors[t].is_partial
-    is_partial = given.tensors[t].is_partial and not is_synchronised
+    has_rows, is_partial = given.tensors[t].has_rows, given.tensors[t].is_partial
+    is_partial = is_partial and not is_synchronised
+    is_spread = is_partial or (has_rows and given.ops[source].split != _NONE)
     wants_whole = given.ops[j].split == _NONE
-    gathers = wants_whole and replicas > 1 and (is_rows or is_partial)
+    gathers = wants_whole and replicas > 1 and is_spread
+    is_summed = given.tensors[t].adds_up and given.ops[j].split == _SUM
     # Within an action nothing waits for its start; a gather in the middle of it least of all.
     is_within = part == target and given.ops[source].action == given.ops[j].action
     for q in range(given.parts[target + 1].slot - given.parts[target].slot):
@@ -166,13 +170,14 @@ def _serve_reader(
             if is_gathered:
                 after = valid_after(given, t, q, is_gathered)
                 add_order(made, after, reader)
-        elif is_rows and not wants_whole:
-            find_rows(given, made, t, m, base, slot, q, before, is_gathered)
+        elif (has_rows and not wants_whole) or is_summed:
+            find_rows(given, made, t, m, base, slot, q, before, is_gathered, target)
         elif gathers:
             find_whole(given, made, t, m, base, slot, target, before, is_gathered, is_partial)
         else:
-            find_copy(given, made, t, m, base, slot, q, is_gathered, reader)
-        add_read(made, reader, made.counts[FOUND_BUFFER])
+            find_copy(given, made, t, m, base, slot, q, is_gathered, is_partial, reader)
+        if made.counts[FOUND_BUFFER] >= 0:
+            add_read(made, reader, made.counts[FOUND_BUFFER])
         if (
             first_unit >= 0
             and made.counts[FOUND_WRITER] >= given.num_computes

@@ -3,7 +3,9 @@
 Each of these leaves the buffer and the instruction that writes it in `counts`.
 """
 
-from meshwright.compiled import Bool, Float, Int, inlined, outlined
+from meshwright.compiled import Array, Bool, Float, Int, inlined, outlined
+from meshwright.graph.graph import Split
+from meshwright.program.move import join, transfer, valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     FOUND_BUFFER,
@@ -21,109 +23,32 @@ from meshwright.program.record import (
 )  # fmt: skip
 
 # Plain numbers, because compiled code stores these in int8 fields.
-_SEND, _RECEIVE = int(Kind.SEND), int(Kind.RECEIVE)
 _ALL_REDUCE, _ALL_GATHER = int(Kind.ALL_REDUCE), int(Kind.ALL_GATHER)
 _SUM, _CONCATENATE = int(Kind.SUM), int(Kind.CONCATENATE)
+_NONE = int(Split.NONE)
 
 _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
 
-@inlined
-def valid_after(given: Given, t: Int, r: Int, is_gathered: Bool) -> Int:
-    """What must have finished, besides its writer, before the buffer on replica `r` is whole."""
-    if not is_gathered:
-        return -1
-    if given.tensors[t].bucket >= 0:
-        return given.buckets[given.tensors[t].bucket].instruction + r
-    source = given.tensors[t].source
-    return instance(given, source, given.ops[source].microbatches - 1, r)
-
-
-@inlined
-def _transfer(
-    given: Given,
-    made: Made,
-    t: Int,
-    m: Int,
-    buffer: Int,
-    r: Int,
-    device: Int,
-    rows_from: Float,
-    rows_to: Float,
-    size: Float,
-    is_gathered: Bool,
-) -> None:
-    """Send from replica `r` of the source to a device; finds the buffer and receive it emits."""
-    source = given.tensors[t].source
-    part = given.ops[source].part
-    origin = given.slots[given.parts[part].slot + r].device
-    send = made.counts[INSTRUCTIONS]
-    if made.writes:
-        for each in range(2):
-            row = made.instructions[send + each]
-            row.kind = _SEND if each == 0 else _RECEIVE
-            row.device = origin if each == 0 else device
-            row.peer = device if each == 0 else origin
-            row.op = -1
-            row.tensor = t
-            row.microbatch = m
-            row.replica = r
-            row.group = -1
-            row.task = made.counts[TASKS]
-            row.stream = -1
-            row.bytes = size
-            row.beside_bytes = size * given.tensors[t].beside
-            row.rows_from = rows_from
-            row.rows_to = rows_to
-    made.counts[INSTRUCTIONS] += 2
-    made.counts[TASKS] += 1
-    add_read(made, send, buffer)
-    after = valid_after(given, t, r, is_gathered)
-    if after >= 0:
-        add_order(made, after, send)
-    last = given.parts[part].last_unit[given.ops[source].action]
-    if given.is_scheduled and last >= 0 and last != source:
-        add_order(made, instance(given, last, m, r), send)
-    made.counts[FOUND_BUFFER] = add_buffer(made, device, send + 1, t, size)
-    made.counts[FOUND_WRITER] = send + 1
-
-
-@inlined
-def _join(
-    given: Given,
-    made: Made,
-    kind: Int,
-    t: Int,
-    m: Int,
-    device: Int,
-    before: Int,
-    low: Float,
-    high: Float,
-    size: Float,
-    read_size: Float,
-) -> Int:
-    """A concatenation or sum on a device, just before the instruction that needs it."""
-    number = made.counts[INSTRUCTIONS]
-    if made.writes:
-        row = made.instructions[number]
-        row.kind = kind
-        row.device = device
-        row.peer = -1
-        row.op = -1
-        row.tensor = t
-        row.microbatch = m
-        row.replica = made.instructions[before].replica
-        row.group = -1
-        row.task = made.counts[TASKS]
-        row.stream = device
-        row.seconds = given.copy_seconds[device] * (size + read_size)
-        row.priority = made.instructions[before].priority + 0.5
-        row.rows_from = low
-        row.rows_to = high
-    made.counts[INSTRUCTIONS] += 1
-    made.counts[TASKS] += 1
-    return number
+@outlined
+def _nearest(slots: Array, host: Array, first: Int, replicas: Int, device: Int, q: Int) -> Int:
+    """Of replicas that all have what replica `q` of a reader wants: the one on its device, else one
+    on its host, else any; readers take turns."""
+    near = 0
+    for r in range(replicas):
+        if slots[first + r].device == device:
+            return r
+        near += host[slots[first + r].device] == host[device]
+    if near == 0:
+        return q % replicas
+    turn = q % near
+    for r in range(replicas):
+        if host[slots[first + r].device] == host[device]:
+            if turn == 0:
+                return r
+            turn -= 1
+    return 0
 
 
 @inlined
@@ -137,10 +62,19 @@ def find_rows(
     q: Int,
     before: Int,
     is_gathered: Bool,
+    target: Int,
 ) -> None:
-    """The rows of one replica of a reader in another part."""
+    """The rows of one replica of a reader in another part, or its terms of a sum.
+
+    A buffer that has more rows than these serves as well: its reader takes its own. Of a sum over
+    samples the replicas of a reader that goes on summing must add all terms, each once; one that
+    adds nothing finds no buffer. Of what all replicas of the source have, the first one's counts.
+    """
     device = given.slots[slot].device
-    low, high = given.slots[slot].rows_from, given.slots[slot].rows_to
+    adds_up = given.tensors[t].adds_up
+    # What a device holds for one reader's replica, it holds for the others of that part.
+    low = -1.0 - target if adds_up else given.slots[slot].rows_from
+    high = -1.0 - target if adds_up else given.slots[slot].rows_to
     if (
         made.held[device].rows_stamp == made.counts[STAMP]
         and abs(made.held[device].rows_from - low) < _NEAR
@@ -150,38 +84,65 @@ def find_rows(
         made.counts[FOUND_WRITER] = made.held[device].rows_writer
         return
     source = given.tensors[t].source
+    is_whole = given.ops[source].split == _NONE
+    if is_whole and not adds_up and made.held[device].whole_stamp == made.counts[STAMP]:
+        made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
+        made.counts[FOUND_WRITER] = made.held[device].whole_writer
+        return
     first = given.parts[given.ops[source].part].slot
     replicas = given.parts[given.ops[source].part + 1].slot - first
-    covering = -1
-    if (
-        q < replicas
-        and given.slots[first + q].rows_from <= low + _NEAR
-        and given.slots[first + q].rows_to >= high - _NEAR
-    ):
-        covering = q
+    covering, taken = -1, 0
+    if adds_up:
+        reader = given.parts[target].slot
+        count = given.parts[target + 1].slot - reader
+        for r in range(1 if is_whole else replicas):
+            if _taker(given.slots, first, r, reader, count) == q:
+                covering, taken = r, taken + 1
+    elif is_whole:
+        covering, taken = _nearest(given.slots, given.host, first, replicas, device, q), 1
     else:
-        for r in range(replicas):
+        for each in range(-1, replicas):
+            r = q if each < 0 else each
             if (
-                given.slots[first + r].rows_from <= low + _NEAR
+                taken == 0
+                and r < replicas
+                and given.slots[first + r].rows_from <= low + _NEAR
                 and given.slots[first + r].rows_to >= high - _NEAR
             ):
-                covering = r
-                break
-    size = rows_bytes(given, t, high - low)
-    if covering >= 0 and given.slots[first + covering].device == device:
-        made.counts[FOUND_BUFFER] = base + covering
-        made.counts[FOUND_WRITER] = instance(given, source, m, covering)
-    elif covering >= 0:
-        _transfer(
-            given, made, t, m, base + covering, covering, device, low, high, size, is_gathered
-        )
-    else:
-        _gather_pieces(given, made, t, m, base, device, low, high, before, is_gathered, False)
+                covering, taken = r, 1
+        taken = 1 if taken > 0 else 2
     made.held[device].rows_stamp = made.counts[STAMP]
     made.held[device].rows_from = low
     made.held[device].rows_to = high
+    size = given.tensors[t].bytes if adds_up else rows_bytes(given, t, high - low)
+    if adds_up:
+        low, high = 0.0, 1.0
+    made.counts[FOUND_BUFFER] = made.counts[FOUND_WRITER] = -1
+    if taken > 1:
+        term_of = q if adds_up else -1
+        _gather_pieces(
+            given, made, t, m, base, device, low, high, before, is_gathered, adds_up, target,
+            term_of, taken,
+        )  # fmt: skip
+    elif taken == 1 and given.slots[first + covering].device == device:
+        made.counts[FOUND_BUFFER] = base + covering
+        made.counts[FOUND_WRITER] = instance(given, source, m, covering)
+    elif taken == 1:
+        transfer(given, made, t, m, base + covering, covering, device, low, high, size, is_gathered)
     made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
     made.held[device].rows_writer = made.counts[FOUND_WRITER]
+
+
+@outlined
+def _taker(slots: Array, first: Int, r: Int, reader: Int, count: Int) -> Int:
+    """Which replica of a reader adds what replica `r` of a source has of a sum.
+
+    The one on its device, else they take turns.
+    """
+    for q in range(count):
+        if slots[reader + q].device == slots[first + r].device:
+            return q
+    return r % count
 
 
 @outlined
@@ -197,35 +158,42 @@ def _gather_pieces(
     before: Int,
     is_gathered: Bool,
     is_partial: Bool,
+    target: Int,
+    q: Int,
+    terms: Int,
 ) -> None:
-    """Pieces from every replica that has some of the rows (or a partial sum), joined."""
+    """Pieces from every replica that has some of the rows (or a partial sum), joined; of partial
+    sums, where `q` is not -1, only those that this replica of a reader takes. `terms`: how many."""
     source = given.tensors[t].source
     first = given.parts[given.ops[source].part].slot
     replicas = given.parts[given.ops[source].part + 1].slot - first
     size = given.tensors[t].bytes if is_partial else rows_bytes(given, t, high - low)
-    read_size = size * replicas if is_partial else size
+    read_size = size * terms if is_partial else size
     kind = _SUM if is_partial else _CONCATENATE
-    join = _join(given, made, kind, t, m, device, before, low, high, size, read_size)
+    count = 0 if q < 0 else given.parts[target + 1].slot - given.parts[target].slot
+    joined = join(given, made, kind, t, m, device, before, low, high, size, read_size)
     for r in range(replicas):
         piece_low = 0.0 if is_partial else max(low, given.slots[first + r].rows_from)
         piece_high = 1.0 if is_partial else min(high, given.slots[first + r].rows_to)
         if piece_high - piece_low < _NEAR:
             continue
+        if q >= 0 and q != _taker(given.slots, first, r, given.parts[target].slot, count):
+            continue
         if given.slots[first + r].device == device:
-            add_read(made, join, base + r)
+            add_read(made, joined, base + r)
             after = valid_after(given, t, r, is_gathered)
             if after >= 0:
-                add_order(made, after, join)
+                add_order(made, after, joined)
         else:
             piece = given.tensors[t].bytes
             if not is_partial:
                 piece = rows_bytes(given, t, piece_high - piece_low)
-            _transfer(
+            transfer(
                 given, made, t, m, base + r, r, device, piece_low, piece_high, piece, is_gathered
             )
-            add_read(made, join, made.counts[FOUND_BUFFER])
-    made.counts[FOUND_BUFFER] = add_buffer(made, device, join, t, size)
-    made.counts[FOUND_WRITER] = join
+            add_read(made, joined, made.counts[FOUND_BUFFER])
+    made.counts[FOUND_BUFFER] = add_buffer(made, device, joined, t, size)
+    made.counts[FOUND_WRITER] = joined
 
 
 @inlined
@@ -260,8 +228,9 @@ def find_whole(
             _collect_all(given, made, t, m, base, is_gathered, is_partial)
         else:
             _gather_pieces(
-                given, made, t, m, base, device, 0.0, 1.0, before, is_gathered, is_partial
-            )
+                given, made, t, m, base, device, 0.0, 1.0, before, is_gathered, is_partial, target,
+                -1, replicas,
+            )  # fmt: skip
             made.held[device].whole_stamp = made.counts[STAMP]
             made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
             made.held[device].whole_writer = made.counts[FOUND_WRITER]
@@ -321,31 +290,35 @@ def find_copy(
     slot: Int,
     q: Int,
     is_gathered: Bool,
+    is_partial: Bool,
     reader: Int,
 ) -> None:
-    """A tensor that every replica of the source holds as the reader wants it."""
+    """A tensor that every replica of the source holds as the reader wants it.
+
+    A sum over a replica's samples is wanted by readers of these samples.
+    """
     device = given.slots[slot].device
     source = given.tensors[t].source
     first = given.parts[given.ops[source].part].slot
     replicas = given.parts[given.ops[source].part + 1].slot - first
-    local = -1
-    if q < replicas and given.slots[first + q].device == device:
-        local = q
-    else:
-        for r in range(replicas):
-            if given.slots[first + r].device == device:
-                local = r
-                break
-    if local >= 0:
-        made.counts[FOUND_BUFFER] = base + local
-        made.counts[FOUND_WRITER] = instance(given, source, m, local)
-        after = valid_after(given, t, local, is_gathered)
+    r = _nearest(given.slots, given.host, first, replicas, device, q)
+    if is_partial:
+        for each in range(replicas):
+            low, high = given.slots[first + each].rows_from, given.slots[first + each].rows_to
+            if (
+                abs(low - given.slots[slot].rows_from) + abs(high - given.slots[slot].rows_to)
+                < _NEAR
+            ):
+                r = each
+    if given.slots[first + r].device == device:
+        made.counts[FOUND_BUFFER] = base + r
+        made.counts[FOUND_WRITER] = instance(given, source, m, r)
+        after = valid_after(given, t, r, is_gathered)
         if after >= 0:
             add_order(made, after, reader)
         return
     if made.held[device].whole_stamp != made.counts[STAMP]:
-        r = q % replicas
-        _transfer(
+        transfer(
             given, made, t, m, base + r, r, device, 0.0, 1.0, given.tensors[t].bytes, is_gathered
         )
         made.held[device].whole_stamp = made.counts[STAMP]

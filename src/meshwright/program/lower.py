@@ -12,8 +12,9 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline, Plan, Recompute, Sync
+from meshwright.program.bucket import duplicating_parts
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
@@ -92,7 +93,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
     ops, instance = _number_ops(work)
     num_computes = int(instance[-1])
     rank, turn, place = order_ops(work, cluster.num_devices)
-    buckets, own, num_tasks = bucket_rows(work, cluster, turn, place, num_computes)
+    buckets, own, num_tasks, servers = bucket_rows(work, cluster, turn, place, num_computes)
     rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
     ops["rank"], ops["turn"] = rank, turn
     given = Given(
@@ -103,6 +104,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         parts=_number_parts(work),
         buckets=buckets,
         copy_seconds=np.array(rates)[cluster.type_of],
+        host=_number_hosts(cluster),
         seconds=work.seconds,
         place=place,
         is_scheduled=work.plan.schedule is not None,
@@ -126,7 +128,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
             made.instructions[num_computes : num_computes + len(own)] = own
         emit_tensors(given, made)
         sizes = made.counts
-    return _assemble(work, cluster, made, buckets, instance)
+    return _assemble(work, cluster, made, buckets, instance, servers)
 
 
 def _number_ops(work: Work) -> tuple[Records, npt.NDArray[np.int64]]:
@@ -159,10 +161,19 @@ def _number_tensors(work: Work) -> Records:
     tensors["first_use"] = graph.readers.start
     tensors["bucket"][:-1] = work.buckets.of_tensor
     tensors["is_partial"][:-1] = work.tensor_partial
+    is_batch = graph.split[graph.tensor_source] == Split.BATCH
+    tensors["has_rows"][:-1] = is_batch & ~graph.tensor_partial
+    is_backward = graph.phase[graph.tensor_source] == Phase.BACKWARD
+    tensors["adds_up"][:-1] = is_backward & graph.tensor_partial
     tensors["bytes"][:-1] = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     tensors["fixed_bytes"][:-1] = graph.fixed_tensor_bytes
     tensors["beside"][:-1] = work.tensor_beside
     return tensors
+
+
+def _number_hosts(cluster: Cluster) -> npt.NDArray[np.int32]:
+    number = {host: place for place, host in enumerate(cluster.hosts)}
+    return np.array([number[device.host] for device in cluster.devices], dtype=np.int32)
 
 
 def _number_slots(work: Work) -> Records:
@@ -170,6 +181,9 @@ def _number_slots(work: Work) -> Records:
     slots["device"] = work.placement.replica_device
     slots["rows_from"] = work.placement.replica_from
     slots["rows_to"] = work.placement.replica_to
+    replicas = np.diff(work.placement.replica_start)
+    whole = np.repeat(duplicating_parts(work.placement, work.plan), replicas)
+    slots["rows_from"][whole], slots["rows_to"][whole] = 0.0, 1.0
     return slots
 
 
@@ -195,9 +209,10 @@ def _assemble(
     made: Made,
     buckets: Records,
     instance: npt.NDArray[np.int64],
+    servers: tuple[tuple[int, ...], ...],
 ) -> Program:
     buffers, reads, orders = made.buffers, made.reads, made.orders
-    if buckets["is_server"].any():
+    if servers:
         more = server_extras(work, buckets, len(buffers))
         buffers, reads, orders = (
             np.concatenate(each) for each in zip((buffers, reads, orders), more, strict=True)
@@ -211,6 +226,10 @@ def _assemble(
     if plan.schedule is None:
         rules[: cluster.num_devices] = StreamRule[Discipline(plan.discipline).name]
     algorithms = {Sync.RING: "ring", Sync.TREE: "tree"}
+    groups = tuple(
+        tuple(placement.replica_device[placement.replicas(part)].tolist())
+        for part in range(placement.num_parts)
+    )
     return Program(
         graph=work.graph,
         device_names=tuple(device.name for device in cluster.devices),
@@ -219,11 +238,11 @@ def _assemble(
         reads=reads,
         orders=orders,
         stream_rule=rules,
-        groups=tuple(
-            tuple(placement.replica_device[placement.replicas(part)].tolist())
-            for part in range(placement.num_parts)
+        groups=(*groups, *servers),
+        group_algorithm=(
+            *(algorithms.get(part.sync, "") for part in plan.parts),
+            *("" for _ in servers),
         ),
-        group_algorithm=tuple(algorithms.get(part.sync, "") for part in plan.parts),
         state_bytes=_state_bytes(work, cluster),
         host_seconds=work.host_seconds,
         allocations=plan.allocations,

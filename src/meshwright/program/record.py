@@ -31,6 +31,8 @@ TENSOR = np.dtype(
         ("first_use", np.int32),  # its readers: from here to the next tensor's
         ("bucket", np.int32),  # gradients that are synchronised together; -1: none
         ("is_partial", np.bool_),
+        ("has_rows", np.bool_),  # samples stand beside each other in it, so that it can be cut
+        ("adds_up", np.bool_),  # a gradient that backward sums up over samples
         ("bytes", np.float64),  # of a whole microbatch
         ("fixed_bytes", np.float64),  # the part of these that does not shrink with the rows
         ("beside", np.float64),  # of a joined tensor, the share of all but its largest member
@@ -55,13 +57,13 @@ BUCKET = np.dtype(
     [
         ("part", np.int32),
         ("instruction", np.int32),  # the first of its own
-        ("is_server", np.bool_),  # through a parameter server
+        ("server", np.int32),  # the replica that sums and broadcasts; -1: all-reduced
         ("bytes", np.float64),
     ],
     align=True,
 )
 """Gradients that are synchronised together. Its instructions: one collective a replica, and with a
-server also one send and one receive a replica but the first, and a sum."""
+server also one send and one receive of each other replica, and a sum."""
 HELD = np.dtype(
     [
         ("rows_stamp", np.int64),
@@ -93,6 +95,8 @@ class Given(NamedTuple):
     buckets: Array
     copy_seconds: Array
     """By device: for each byte that a concatenation or sum reads or writes."""
+    host: Array
+    """By device: the number of its host."""
     seconds: Array
     """By op and replica."""
     place: Array
@@ -149,6 +153,16 @@ def rows_bytes(given: Given, t: Int, rows: Float) -> Float:
     """The size of a fraction of the rows of a tensor."""
     fixed = given.tensors[t].fixed_bytes
     return fixed + (given.tensors[t].bytes - fixed) * rows
+
+
+@inlined
+def early_of(given: Given, bucket: Int, r: Int) -> Int:
+    """What replica `r` does before a server's broadcast: it sends, or on the server sums up."""
+    part = given.buckets[bucket].part
+    replicas = given.parts[part + 1].slot - given.parts[part].slot
+    server = given.buckets[bucket].server
+    place = 2 * (replicas - 1) if r == server else r - (r > server)
+    return given.buckets[bucket].instruction + replicas + place
 
 
 @inlined

@@ -1,11 +1,14 @@
-"""What lowering knows without looking at tensors: the order of ops, and gradient buckets."""
+"""What lowering knows without looking at tensors: the order of ops, and gradient buckets.
+
+Decides who serves a bucket of a part with parameter servers: the replicas take turns.
+"""
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
-from meshwright.graph.graph import Phase
+from meshwright.graph.graph import Phase, Split
 from meshwright.plan.plan import Schedule, Sync
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.record import BUCKET
@@ -58,67 +61,78 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
 
 def bucket_rows(
     work: Work, cluster: Cluster, turn: Floats, place: Floats, num_computes: int
-) -> tuple[Records, Records, int]:
-    """The buckets, their own instructions (numbered after the computes), and the tasks so far."""
+) -> tuple[Records, Records, int, tuple[tuple[int, ...], ...]]:
+    """The buckets, their own instructions (numbered after the computes), the tasks so far, and the
+    groups that broadcast, each from its first device, numbered after the parts."""
     placement, plan = work.placement, work.plan
     buckets = np.zeros(len(work.buckets.part), BUCKET)
     buckets["part"] = work.buckets.part
     member = work.buckets.of_tensor >= 0
     np.add.at(buckets["bytes"], work.buckets.of_tensor[member], work.graph.tensor_bytes[member])
     own: list[Records] = []
+    groups: dict[tuple[int, ...], int] = {}
     number, task = num_computes, num_computes
-    for bucket, last_op in zip(buckets, work.buckets.last_op.tolist(), strict=True):
+    for turn_of, (bucket, last_op) in enumerate(
+        zip(buckets, work.buckets.last_op.tolist(), strict=True)
+    ):
         part = int(bucket["part"])
-        is_server = plan.parts[part].sync is Sync.PARAMETER_SERVER
         devices = placement.replica_device[placement.replicas(part)]
-        rows = _sync_rows(devices, bucket, part, is_server, task, cluster)
+        is_served = plan.parts[part].sync is Sync.PARAMETER_SERVER
+        server = turn_of % len(devices) if is_served else -1
+        group = part
+        if is_served:
+            members = tuple(np.roll(devices, -server).tolist())
+            group = placement.num_parts + groups.setdefault(members, len(groups))
+        rows = _sync_rows(devices, bucket, group, server, task, cluster)
         # One key for all members: its first replica's last op, so that all devices agree.
         when = place[placement.replica_start[part], work.action[last_op], -1]
         rows["priority"] = -(when * (len(turn) + 1) + turn[last_op])
         rows["priority"][rows["kind"] == Kind.SUM] += 0.5  # before the broadcast
-        bucket["instruction"], bucket["is_server"] = number, is_server
+        bucket["instruction"], bucket["server"] = number, server
         number += len(rows)
         task = int(rows["task"].max()) + 1
         own.append(rows)
     joined = np.concatenate(own) if own else np.zeros(0, INSTRUCTION)
-    return buckets, joined, task
+    return buckets, joined, task, tuple(groups)
 
 
 def _sync_rows(
     devices: npt.NDArray[np.int32],
     bucket: np.void,
-    part: int,
-    is_server: bool,
+    group: int,
+    server: int,
     task: int,
     cluster: Cluster,
 ) -> Records:
-    """All-reduce, or sends to the first replica, a sum there and a broadcast."""
+    """All-reduce, or sends to the replica that serves, a sum there and a broadcast."""
     replicas, others = len(devices), len(devices) - 1
-    rows = np.zeros(replicas + (2 * others + 1 if is_server else 0), INSTRUCTION)
+    rows = np.zeros(replicas + (2 * others + 1 if server >= 0 else 0), INSTRUCTION)
     rows["op"] = rows["tensor"] = rows["peer"] = rows["group"] = -1
     rows["rows_to"] = 1.0
     rows["bytes"] = bucket["bytes"]
     collective = rows[:replicas]
-    collective["kind"] = Kind.BROADCAST if is_server else Kind.ALL_REDUCE
+    collective["kind"] = Kind.BROADCAST if server >= 0 else Kind.ALL_REDUCE
     collective["device"] = devices
     collective["replica"] = np.arange(replicas)
-    collective["group"] = part
+    collective["group"] = group
     collective["task"] = task
     collective["stream"] = cluster.num_devices + devices
-    if is_server:
+    if server >= 0:
         sends, receives = rows[replicas : replicas + others], rows[replicas + others : -1]
         sends["kind"], receives["kind"] = Kind.SEND, Kind.RECEIVE
-        sends["device"], sends["peer"] = devices[1:], devices[0]
-        receives["device"], receives["peer"] = devices[0], devices[1:]
-        sends["replica"] = receives["replica"] = np.arange(1, replicas)
+        senders = np.delete(np.arange(replicas), server)
+        sends["device"], sends["peer"] = devices[senders], devices[server]
+        receives["device"], receives["peer"] = devices[server], devices[senders]
+        sends["replica"] = receives["replica"] = senders
         sends["task"] = receives["task"] = task + 1 + np.arange(others)
         sends["stream"] = receives["stream"] = -1
         total = rows[-1:]
         total["kind"] = Kind.SUM
         # On the stream of collectives: it must not hold up the server's own backward.
-        total["device"], total["stream"] = devices[0], cluster.num_devices + devices[0]
+        total["device"], total["stream"] = devices[server], cluster.num_devices + devices[server]
+        total["replica"] = server
         total["task"] = task + 1 + others
-        kind = cluster.types[cluster.devices[int(devices[0])].type]
+        kind = cluster.types[cluster.devices[int(devices[server])].type]
         total["seconds"] = copy_seconds(1.0, kind) / 2 * float(bucket["bytes"]) * (replicas + 1)
     return rows
 
@@ -130,15 +144,16 @@ def server_extras(
     buffers: list[tuple[int, int, int, float]] = []
     reads: list[tuple[int, int]] = []
     orders: list[tuple[int, int]] = []
-    for bucket in buckets[buckets["is_server"]]:
+    for bucket in buckets[buckets["server"] >= 0]:
         devices = work.placement.replica_device[work.placement.replicas(int(bucket["part"]))]
         others, first = len(devices) - 1, int(bucket["instruction"])
+        server = int(bucket["server"])
         total = first + len(devices) + 2 * others
         for k in range(others):
             receive = first + len(devices) + others + k
             reads.append((total, num_buffers + len(buffers)))
-            buffers.append((int(devices[0]), receive, -1, float(bucket["bytes"])))
-        orders.append((total, first))
+            buffers.append((int(devices[server]), receive, -1, float(bucket["bytes"])))
+        orders.append((total, first + server))
     return np.array(buffers, BUFFER), np.array(reads, PAIR), np.array(orders, PAIR)
 
 
@@ -155,6 +170,8 @@ def saved_extras(
     for op in np.flatnonzero(graph.saved_bytes > 0).tolist():
         slots = placement.replicas(int(placement.part_of_op[op]))
         share = placement.replica_to[slots] - placement.replica_from[slots]
+        if work.split[op] == Split.NONE:
+            share = np.ones_like(share)
         replicas = len(share)
         each = np.zeros(replicas * work.microbatches, BUFFER)
         each["device"] = np.tile(placement.replica_device[slots], work.microbatches)

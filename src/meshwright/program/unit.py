@@ -18,6 +18,7 @@ import numpy.typing as npt
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import OP_SIZES, Graph, Split
 from meshwright.plan.check import Placement
+from meshwright.plan.plan import Sync
 from meshwright.program.bucket import Buckets
 from meshwright.program.schedule import Action
 from meshwright.program.work import Work
@@ -146,6 +147,13 @@ def _unit_partners(work: Work, first_op: Ints) -> Ints:
 
 def _check_mergeable(work: Work) -> None:
     """No op within an action may need the rows of other replicas: a unit cannot stop for them."""
+    for number, part in enumerate(work.plan.parts):
+        if part.sync is Sync.DUPLICATE and part.num_replicas > 1:
+            # Joined tensors would be of rows for some readers and whole for others.
+            raise InputError(
+                f"granularity part: part {number} duplicates its ops on {part.num_replicas} "
+                f"replicas; use granularity op"
+            )
     graph = work.graph
     source, reader = graph.edges
     replicas = np.diff(work.placement.replica_start)[work.placement.part_of_op]

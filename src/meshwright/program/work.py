@@ -37,7 +37,7 @@ class Work:
     action: npt.NDArray[np.int8]
     """An `Action` for each op."""
     segment: Ints
-    """Place of each op among the buckets of its part."""
+    """Place of each op among the buckets of its part; zero without a schedule."""
     buckets: Buckets
     seconds: Floats
     """By op and replica of its part, op after op."""
@@ -67,7 +67,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
     action = _find_actions(graph, placement, plan.schedule)
-    workspace = graph.workspace_bytes * np.where(split == Split.NONE, 1.0, 1 / microbatches)
+    workspace = graph.workspace_bytes * np.where(graph.split == Split.NONE, 1.0, 1 / microbatches)
     is_replicated = placement.num_parts < len(placement.replica_device)
     buckets = fill_buckets(graph, placement, plan) if is_replicated else no_buckets(graph)
     return Work(
@@ -79,7 +79,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         tensor_beside=np.zeros(graph.num_tensors),
         action=action,
         segment=segment_ops(graph, placement, buckets)
-        if is_replicated
+        if is_replicated and plan.schedule
         else np.zeros(graph.num_ops, dtype=np.int32),
         buckets=buckets,
         seconds=seconds,
