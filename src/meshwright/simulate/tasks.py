@@ -1,7 +1,9 @@
 """Turns a Program and the Cluster it runs on into the tasks, streams and flows of the engine."""
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -180,11 +182,14 @@ def _pair_classes(cluster: Cluster, limits: Limits | None, pairs: Ints) -> list[
             FlowClass(links=links, weights=weights, cap=cap)
             for (links, weights), cap in zip(spread.by_transfer(), caps, strict=True)
         ]
+    known = _FLOWS.setdefault(cluster, {})
     classes = []
-    for source, target in used.tolist():
-        route = cluster.routing.links(source, target)
-        cap = float(cluster.bandwidth[source, target])
-        classes.append(FlowClass(links=route, weights=np.ones(len(route)), cap=cap))
+    for pair in map(tuple, used.tolist()):
+        if pair not in known:
+            route = cluster.routing.links(*pair)
+            cap = float(cluster.bandwidth[pair])
+            known[pair] = FlowClass(links=route, weights=np.ones(len(route)), cap=cap)
+        classes.append(known[pair])
     return classes
 
 
@@ -239,6 +244,16 @@ def _time_collectives(
     return classes
 
 
+_MAX_MODELS = 4096
+_MODELS: WeakKeyDictionary[
+    Cluster, OrderedDict[tuple[Kind, tuple[int, ...], Algorithm | None], CollectiveModel]
+] = WeakKeyDictionary()
+"""Those of a cluster without limits, the oldest first. They follow from frozen data; searches that
+simulate hundreds of plans on one cluster would spend a third of their time on them otherwise."""
+_FLOWS: WeakKeyDictionary[Cluster, dict[tuple[int, ...], FlowClass]] = WeakKeyDictionary()
+"""Of pairs of devices, likewise."""
+
+
 class _Models:
     """The collectives of a program, each kind and group priced once."""
 
@@ -261,9 +276,18 @@ class _Models:
             return group_prices(self._cluster).model(COLLECTIVES[kind], together)
         name = program.group_algorithm[group] if kind == Kind.ALL_REDUCE else ""
         algorithm = Algorithm(name) if name else None
-        return collective_model(
-            self._cluster, COLLECTIVES[kind], program.groups[group], algorithm, self._limits
-        )
+        devices = program.groups[group]
+        if self._limits is not None:
+            return collective_model(
+                self._cluster, COLLECTIVES[kind], devices, algorithm, self._limits
+            )
+        known = _MODELS.setdefault(self._cluster, OrderedDict())
+        key = kind, devices, algorithm
+        if key not in known:
+            known[key] = collective_model(self._cluster, COLLECTIVES[kind], devices, algorithm)
+            if len(known) > _MAX_MODELS:
+                known.popitem(last=False)
+        return known[key]
 
 
 def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, Records, Ints]:
