@@ -160,6 +160,32 @@ def test_random_blk_2_falls_with_distance_between_blocks() -> None:
     assert far[40] * 40 == pytest.approx(far[63] * 63)
 
 
+def test_mixed_clusters_keep_to_their_ranges() -> None:
+    sizes, kinds = set(), set()
+    for seed in range(200):
+        cluster = build.mixed(seed=seed)
+        sizes.add(len(cluster.hosts))
+        for host in cluster.hosts:
+            members = [each for each in cluster.devices if each.host == host]
+            assert 1 <= len(members) <= 8
+            assert len({each.type for each in members}) == 1
+            kinds.add(members[0].type)
+        of_host = [each.host for each in cluster.devices]
+        for i, one in enumerate(of_host):
+            for j, other in enumerate(of_host):
+                gbit = cluster.bandwidth[i, j] * 8 / 1e9
+                if i != j:
+                    low, high = (64, 160) if one == other else (20, 50)
+                    assert low <= gbit <= high
+    assert sizes == {1, 2, 3, 4, 5, 6}
+    assert kinds == {"v100-32", "1080ti", "p100"}
+
+
+def test_a_mixed_cluster_follows_from_its_seed() -> None:
+    assert build.mixed(seed=7).links == build.mixed(seed=7).links
+    assert build.mixed(seed=7).links != build.mixed(seed=8).links
+
+
 def test_a_matrix_gives_each_direction_its_rate() -> None:
     cluster = build.from_matrix(bytes_per_second=[[0, 3], [4, 0]], device_type="t4")
     assert (cluster.bandwidth[0, 1], cluster.bandwidth[1, 0]) == (3.0, 4.0)
@@ -227,6 +253,7 @@ def test_the_same_seed_gives_the_same_cluster(
         (lambda: build.mesh(shape=(4000, 4000)), "must be at most 16384 devices"),
         (lambda: build.dgx1(num_hosts=10**9), "num_hosts must be at most 16384"),
         (lambda: build.uniform_dist(num_devices=3, seed=-1), "seed must be from 0"),
+        (lambda: build.mixed(seed=-1), "seed must be from 0"),
         (lambda: build.uniform_dist(num_devices=9999), "num_devices must be at most 2048"),
         (lambda: build.hierarchical(devices_per_host=1, branching=(2, 2), oversubscription=(1, 2)),
          "oversubscription must have one ratio for each of the 1 tiers"),

@@ -10,6 +10,7 @@ from meshwright.cluster.builder.matrix import (
     random_blk_2,
     uniform_dist,
 )
+from meshwright.cluster.builder.mixed import mixed
 from meshwright.cluster.builder.paper import (
     dgx1,
     nvlink_pairs,
@@ -30,6 +31,7 @@ __all__ = [
     "hierarchical",
     "link_torus",
     "mesh",
+    "mixed",
     "multi_rail",
     "nvlink_pairs",
     "one_host",

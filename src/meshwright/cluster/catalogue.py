@@ -263,6 +263,11 @@ _FAMILIES = (
         rf"(?P<kind>uniform)-(?P<n>{_N})(-s(?P<seed>{_N}))?", _random,
     ),
     _family(
+        "mixed-s<seed>", "mixed-s0",
+        "1 to 6 random hosts, each with 1 to 8 V100, GTX 1080 Ti or P100, 20 to 50 Gbit/s between",
+        rf"mixed-s(?P<seed>{_N})", lambda text: build.mixed(seed=_number(text["seed"])),
+    ),
+    _family(
         "fat-tree-k<k>", "fat-tree-k4", "k-ary fat tree of k^3/4 hosts of one H100, 50 GB/s links",
         rf"fat-tree-k(?P<k>{_N})", lambda text: build.fat_tree(k=_number(text["k"])),
     ),
