@@ -19,12 +19,12 @@ PACKAGE = "meshwright"
 LAYERS = (
     "errors", "units", "files", "compiled",
     "graph", "profile", "zoo", "cluster", "plan", "cost", "program", "simulate", "search",
-    "capture", "execute", "network", "export", "report", "source", "api", "__init__", "cli",
-    "__main__",
+    "learn", "capture", "execute", "network", "export", "report", "source", "api", "__init__",
+    "cli", "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""
-TORCH_LAYERS = {"capture", "execute"}
+TORCH_LAYERS = {"capture", "execute", "learn"}
 NUMBA_MODULES = {f"{PACKAGE}.compiled"}
 
 Imports = Mapping[str, Mapping[str, int]]
@@ -296,6 +296,6 @@ def test_checker_finds_torch_and_numba_out_of_place(tmp_path: Path) -> None:
         "simulate/engine.py": "def f():\n    from numba.core import event",
     }
     assert find_misplaced(_plant(tmp_path, files)) == [
-        "meshwright.plan.part, line 1: only ['capture', 'execute'] import torch",
+        "meshwright.plan.part, line 1: only ['capture', 'execute', 'learn'] import torch",
         "meshwright.simulate.engine, line 2: only ['meshwright.compiled'] import numba",
     ]

@@ -1,0 +1,128 @@
+"""Rounds of self-play and training (after AlphaZero), and how good the network got by them.
+
+Each round plays with the network of the round before, the first with no belief at all, and trains
+on the examples of the last rounds. What counts is how many iterations a search needs to beat data
+parallelism on clusters and models that were not trained on.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.learn.fit import fit, measure_loss
+from meshwright.learn.play import Example, play
+from meshwright.learn.scene import TRAINING_SEEDS, VALIDATION_SEEDS, Scene, draw_scene
+from meshwright.learn.twin import Twin
+from meshwright.search.deploy.analysis import Analysis
+from meshwright.search.deploy.net import NetworkPrior, Sizes
+from meshwright.search.deploy.prior import Prior, uniform_prior
+from meshwright.search.deploy.tree import iterations_to_beat
+
+KEPT_ROUNDS = 3
+"""Examples of so many rounds are trained on; those of older ones are of a worse network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How much is played and trained."""
+
+    rounds: int = 3
+    episodes: int = 80
+    """Scenes a round."""
+    iterations: int = 60
+    """Of a search, beside those for each action."""
+    epochs: int = 15
+    validation_scenes: int = 24
+    cap: int = 60
+    """Iterations after which a validation search gives up."""
+    seed: int = 0
+
+
+Tell = Callable[[Twin, dict[str, object]], None]
+
+
+def train(schedule: Schedule, tell: Tell, sizes: Sizes | None = None) -> Twin:
+    """The network after all rounds; `tell` gets that of each round, and how good it is."""
+    generator = np.random.default_rng(schedule.seed)
+    judges = _draw_judges(schedule)
+    usual = _count_iterations(judges, uniform_prior, schedule.cap)
+    twin = Twin(sizes or Sizes(), seed=schedule.seed)
+    rounds: list[list[Example]] = []
+    prior: Prior = uniform_prior
+    started = perf_counter()
+    for number in range(1, schedule.rounds + 1):
+        fresh, gains = _play_round(schedule, number, generator, prior)
+        before = measure_loss(twin, fresh)
+        rounds = [*rounds[1 - KEPT_ROUNDS :], fresh] if KEPT_ROUNDS > 1 else [fresh]
+        known = [example for each in rounds for example in each]
+        losses = fit(twin, known, epochs=schedule.epochs, seed=schedule.seed + number)
+        prior = NetworkPrior(twin.to_numpy())
+        learned = _count_iterations(judges, prior, schedule.cap)
+        tell(
+            twin,
+            {
+                "round": number,
+                "episodes": len(gains),
+                "examples": len(known),
+                "mean_speedup": round(1 + float(np.mean(gains)), 4) if gains else None,
+                "loss_before": round(before, 4),
+                "loss_first": round(losses[0], 4),
+                "loss_last": round(losses[-1], 4),
+                **_compare(learned, usual, schedule.cap),
+                "seconds": round(perf_counter() - started, 1),
+            },
+        )
+    return twin
+
+
+def _play_round(
+    schedule: Schedule, number: int, generator: np.random.Generator, prior: Prior
+) -> tuple[list[Example], list[float]]:
+    """All examples of a round, and the reward of each episode."""
+    examples: list[Example] = []
+    gains = []
+    for episode in range(schedule.episodes):
+        scene = draw_scene(generator, TRAINING_SEEDS)
+        seed = schedule.seed + number * 1_000_000 + episode
+        played = play(scene, prior, iterations=schedule.iterations, seed=seed)
+        if played is not None:
+            examples += played.examples
+            gains.append(played.reward)
+    return examples, gains
+
+
+def _draw_judges(schedule: Schedule) -> list[Analysis]:
+    generator = np.random.default_rng(schedule.seed + 1)
+    scenes: list[Scene] = [
+        draw_scene(generator, VALIDATION_SEEDS) for _ in range(schedule.validation_scenes)
+    ]
+    found = [scene.analyse() for scene in scenes]
+    return [each for each in found if each.allowed.any(axis=1).all()]
+
+
+def _count_iterations(judges: Sequence[Analysis], prior: Prior, cap: int) -> list[int | None]:
+    return [
+        iterations_to_beat(analysis, prior, seed=number, cap=cap)
+        for number, analysis in enumerate(judges)
+    ]
+
+
+def _compare(
+    learned: Sequence[int | None], usual: Sequence[int | None], cap: int
+) -> dict[str, object]:
+    """Means over the scenes in which either search came to an end; the other may count as `cap`."""
+    ended = [
+        (mine or cap, other or cap)
+        for mine, other in zip(learned, usual, strict=True)
+        if mine is not None or other is not None
+    ]
+    means = np.mean(ended, axis=0) if ended else np.full(2, np.nan)
+    return {
+        "validation_scenes": len(learned),
+        "beaten": sum(each is not None for each in learned),
+        "beaten_uniform": sum(each is not None for each in usual),
+        "iterations": round(float(means[0]), 2),
+        "iterations_uniform": round(float(means[1]), 2),
+    }
