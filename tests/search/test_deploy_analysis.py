@@ -11,6 +11,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.program.bucket import tie_sums
 from meshwright.search.deploy.analysis import analyse
 from meshwright.search.deploy.group import group_ops, split_group
 from meshwright.search.deploy.menu import balanced_samples
@@ -202,3 +203,12 @@ def test_a_group_is_dealt_out_by_speed() -> None:
     assert sum(each == 0 for each in layers.values()) == 6
     for op in ops.tolist():  # co-location
         assert place[op] == layers[int(graph.op_names[op][1:])]
+
+
+@pytest.mark.parametrize("name", ["bert-small", "transformer", "inception-v3"])
+def test_ops_that_must_see_the_same_samples_are_in_one_group(name: str) -> None:
+    graph = zoo_graph(name)
+    group = analyse(graph, find_cluster("tag-testbed")).group_of
+    tied = tie_sums(graph)
+    assert (tied != np.arange(graph.num_ops)).any()
+    assert (group == group[tied]).all()

@@ -14,6 +14,7 @@ from meshwright.cli.allocation_summary import UNIFORM, allocation_row, show_allo
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
 from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
+from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
@@ -52,6 +53,7 @@ def show_answer(
         "step": f"{format_seconds(answer.step_seconds)}   {_speed(graph, answer, facts)}",
         **(hybrid_rows(answer, facts) if facts is not None else {}),
         **_launch_row(timeline),
+        **_gain_row(answer),
         **allocation_row(cluster, answer),
         "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
         "gap": f"{_percent(answer.gap)}   at most so much slower than the best",
@@ -66,6 +68,8 @@ def show_answer(
         rows["note"] = "; ".join(answer.notes)
     console.print(_panel(_facts(rows), _title(graph, cluster)))
     show_allocations(console, cluster, answer.plan)
+    if has_replicated_parts(answer.plan):
+        show_parts(console, graph, cluster, answer.plan)
     if facts is None:
         show_timeline(console, cluster, answer.plan, timeline)
         return
@@ -98,6 +102,8 @@ def show_simulation(
         "sharing": timeline.sharing,
     }
     console.print(_panel(_facts(rows), _title(graph, cluster)))
+    if has_replicated_parts(plan):
+        show_parts(console, graph, cluster, plan)
     show_timeline(console, cluster, plan, timeline)
 
 
@@ -131,6 +137,15 @@ def _launch_row(timeline: Timeline) -> dict[str, str]:
         return {}
     busy = format_seconds(timeline.device_seconds)
     return {"launches": f"bound the step: its host launches longer than devices run ({busy})"}
+
+
+def _gain_row(answer: Answer) -> dict[str, str]:
+    """What a deployment gains, where it was compared."""
+    seconds = answer.statistics.get("data_seconds", 0.0)
+    if answer.method != "deploy" or not 0 < answer.step_seconds <= seconds < math.inf:
+        return {}
+    times = f"{seconds / answer.step_seconds:.3g}"
+    return {"gain": f"{times} times as fast as data parallelism with equal shares"}
 
 
 def _compare_methods(answer: Answer) -> str:

@@ -18,9 +18,10 @@ from meshwright.plan.plan import place_ops
 from meshwright.search import warm
 from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
 from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
-from meshwright.search.baseline import data, data_proportional, round_robin, single
+from meshwright.search.baseline import data, data_proportional, horovod, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
 from meshwright.search.consecutive import consecutive
+from meshwright.search.deploy.deploy import deploy
 from meshwright.search.engine import Engine
 from meshwright.search.heft import heft
 from meshwright.search.hybrid.hybrid import hybrid
@@ -29,6 +30,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.judge import refuse
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
+from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.placement.placement import placement
@@ -60,20 +62,23 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "round-robin": round_robin,
         "data": data,
         "data-proportional": data_proportional,
+        "horovod": horovod,
         "metis": metis,
         "heft": heft,
+        "m-sct": msct,
         "consecutive": consecutive,
         "pipedream": pipedream,
         "hybrid": hybrid,
         "pipeline": pipeline,
+        "deploy": deploy,
         "placement": placement,
         "mcmc": mcmc,
         "quickp": quickp,
     }
 )
 
-_NOT_IN_AUTO = ("quickp",)
-"""Takes all the time it is given, and `placement` searches more than it does."""
+_NOT_IN_AUTO = ("m-sct", "quickp")
+"""Take long for what they find, and `placement` searches more than they do."""
 
 _PIPELINES = MappingProxyType(
     {"consecutive": consecutive, "pipedream": pipedream, "pipeline": pipeline}
@@ -87,7 +92,7 @@ _FIRST_FEW = 3
 _FAR = 10.0
 """Times the best step that a plan of `auto` takes for which no allocation is looked for."""
 
-_SHARES: Mapping[str, float] = MappingProxyType({"hybrid": 0.5, "pipeline": 0.5})
+_SHARES: Mapping[str, float] = MappingProxyType({"hybrid": 0.5, "pipeline": 0.5, "deploy": 0.5})
 """Of what is left of the budget of `auto`, for searches that use all they are given; all where
 none is said."""
 
@@ -254,6 +259,8 @@ def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:
         for name in names:
             if name != "placement":
                 _SEARCHES[name](graph, cluster, budget_seconds=0.01)
+        if "deploy" in names and "heft" not in names:
+            heft(graph, cluster)  # which it may come to later
     if "placement" in names:
         with announced_compilation():  # of what is left: the process beside compiles it last
             _SEARCHES["placement"](graph, cluster, budget_seconds=0.01)

@@ -65,7 +65,7 @@ def main(methods: Sequence[str]) -> None:
     need; the rest is compiled where it is needed."""
     instance = make_instance(small_step(), small_cluster())
     window_bound(instance)  # which every answer has
-    if "placement" in methods:
+    if "placement" in methods or "deploy" in methods:
         schedule_heft(instance)  # which begins at it; early, since methods need it elsewhere too
     if "pipeline" in methods:
         warm_splits(instance)

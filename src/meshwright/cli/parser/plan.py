@@ -31,7 +31,8 @@ def add_plan(commands: Any) -> None:
         "--method",
         default="auto",
         metavar="M",
-        help="how to search (default: auto, the best of all)",
+        help="how to search: placement, pipeline, hybrid, deploy, or one that a wrong name lists "
+        "(default: auto, the best of all)",
     )
     parser.add_argument(
         "--budget",

@@ -20,7 +20,7 @@ from meshwright.search.hybrid.space import make_space
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
 
-_PLACEMENTS = ("single", "round-robin", "metis", "heft", "placement", "mcmc", "quickp")
+_PLACEMENTS = ("single", "round-robin", "metis", "heft", "m-sct", "placement", "mcmc", "quickp")
 """Methods whose bound is of placements, and so of the network; of the others it knows none."""
 MAX_HOSTS = 128
 """Of clusters whose pairs of hosts are given rates: there are as many as the square of it."""

@@ -1,13 +1,15 @@
 """Turns a strategy into a Plan, whose lowering inserts what keeps it equal to one device's step.
 
 Groups with the same devices, shares and synchronisation are one part, so that their gradients
-travel together. Decides nothing but which op of a group that is dealt out goes where.
+travel together, unless they are bundled apart. Decides nothing but which op of a group that is
+dealt out goes where.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.plan.plan import Part, Plan, Sync
 from meshwright.search.deploy.analysis import Analysis
@@ -23,49 +25,64 @@ _DEALT: WeakKeyDictionary[
     Analysis, dict[tuple[int, tuple[int, ...]], tuple[tuple[int, int], ...]]
 ] = WeakKeyDictionary()
 """By group and devices: what METIS made of it, which follows from frozen data."""
-_Key = tuple[tuple[int, ...], tuple[float, ...], Sync]
+_NAMES: WeakKeyDictionary[Analysis, npt.NDArray[np.object_]] = WeakKeyDictionary()
+"""Of ops, as an array that is picked from at once: searches make plans by the thousand."""
+_Key = tuple[tuple[int, ...], tuple[float, ...], Sync, int]
 
 
-def make_plan(analysis: Analysis, strategy: Strategy, duplicated: Collection[int] = ()) -> Plan:
+def make_plan(
+    analysis: Analysis,
+    strategy: Strategy,
+    duplicated: Collection[int] = (),
+    bundles: Sequence[int] = (),
+) -> Plan:
     """The plan of a strategy.
 
     `duplicated`: ops that every replica runs on the whole batch though their group is replicated on
-    shares of it; of groups that are not, they are what they were.
+    shares of it; of groups that are not, they are what they were. `bundles`: a number for each
+    group; those with different ones are in different parts, so that their gradients travel apart.
     """
-    part_of: dict[_Key, list[int]] = {}
-    groups = analysis.group_of.tolist()
-    dealt = {
-        op: device
-        for group, action in enumerate(strategy)
-        if action.option is Option.MODEL
-        for op, device in deal_out(analysis, group, action.devices)
-    }
-    keys = [_key(action, action.option) for action in strategy]
-    for op, group in enumerate(groups):
-        key = keys[group]
-        if op in dealt:
-            key = (dealt[op],), (), Sync.ALL_REDUCE
-        elif op in duplicated and len(key[0]) > 1:
-            key = key[0], key[1], Sync.DUPLICATE
-        part_of.setdefault(key, []).append(op)
-    ops, devices = analysis.graph.op_names, analysis.cluster.devices
+    numbers: dict[_Key, int] = {}
+    keys = [
+        _key(action, action.option, bundle)
+        for action, bundle in zip(strategy, bundles or [0] * len(strategy), strict=True)
+    ]
+    part_of = np.array([numbers.setdefault(key, len(numbers)) for key in keys])[analysis.group_of]
+    for op in duplicated:
+        places, shares = keys[analysis.group_of[op]][:2]
+        if len(places) > 1:
+            part_of[op] = numbers.setdefault((places, shares, Sync.DUPLICATE, 0), len(numbers))
+    for group, action in enumerate(strategy):
+        if action.option is Option.MODEL:
+            for op, device in deal_out(analysis, group, action.devices):
+                key = (device,), (), Sync.ALL_REDUCE, 0
+                part_of[op] = numbers.setdefault(key, len(numbers))
+    names, devices = _op_names(analysis), analysis.cluster.devices
+    chosen = list(numbers)
+    _, first = np.unique(part_of, return_index=True)
     return Plan(
         parts=tuple(
             Part(
-                ops=tuple(ops[op] for op in members),
-                devices=tuple(devices[device].name for device in key[0]),
-                shares=key[1],
-                sync=key[2],
+                ops=tuple(names[part_of == number].tolist()),
+                devices=tuple(devices[device].name for device in chosen[number][0]),
+                shares=chosen[number][1],
+                sync=chosen[number][2],
             )
-            for key, members in part_of.items()
+            for number in part_of[np.sort(first)].tolist()
         )
     )
 
 
-def _key(action: Action, option: Option) -> _Key:
+def _op_names(analysis: Analysis) -> npt.NDArray[np.object_]:
+    if analysis not in _NAMES:
+        _NAMES[analysis] = np.array(analysis.graph.op_names, dtype=np.object_)
+    return _NAMES[analysis]
+
+
+def _key(action: Action, option: Option, bundle: int) -> _Key:
     if len(action.devices) == 1 or option is Option.MODEL:
-        return action.devices[:1], (), Sync.ALL_REDUCE
-    return action.devices, action.shares, _SYNC[option]
+        return action.devices[:1], (), Sync.ALL_REDUCE, 0
+    return action.devices, action.shares, _SYNC[option], bundle
 
 
 def deal_out(

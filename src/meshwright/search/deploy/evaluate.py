@@ -5,14 +5,14 @@ timeline: how long groups and devices wait, how full they are, how long links ar
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Floats
-from meshwright.program.program import Kind
+from meshwright.program.program import Kind, Program
 from meshwright.search.deploy.analysis import Analysis
 from meshwright.search.deploy.compile import make_plan
 from meshwright.search.deploy.option import Strategy
@@ -20,6 +20,7 @@ from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 
+_Key = tuple[Strategy, frozenset[int], tuple[int, ...]]
 _REMEMBERED = 20_000
 """Strategies; some 2 kB each."""
 OUT_OF_MEMORY = -1.0
@@ -75,21 +76,53 @@ class Evaluator:
         self.num_evaluations = 0
         """Simulations so far."""
         self._usable = usable_bytes(analysis.graph, analysis.cluster)
-        self._known: OrderedDict[tuple[Strategy, frozenset[int]], Evaluation] = OrderedDict()
-        self.data_parallel: Strategy = (analysis.actions[0],) * analysis.num_groups
+        self._known: OrderedDict[_Key, Evaluation] = OrderedDict()
+        self._ranks: OrderedDict[_Key, tuple[float, float]] = OrderedDict()
+        first = analysis.allowed.argmax(axis=1).tolist()
+        self.data_parallel: Strategy = tuple(analysis.actions[number] for number in first)
+        """As far as it is allowed: elsewhere the first action that is."""
         self.reference_seconds = self.evaluate(self.data_parallel).step_seconds
         """Of data parallelism with all-reduce and equal shares, whether or not it fits."""
 
-    def evaluate(self, strategy: Strategy, duplicated: Collection[int] = ()) -> Evaluation:
+    def evaluate(
+        self, strategy: Strategy, duplicated: Collection[int] = (), bundles: Sequence[int] = ()
+    ) -> Evaluation:
         """Simulate a whole strategy."""
-        key = strategy, frozenset(duplicated)
+        key = strategy, frozenset(duplicated), tuple(bundles)
         found = self._known.get(key)
         if found is None:
-            found = self._simulate(strategy, key[1])
+            found = self._simulate(key)
             self._known[key] = found
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         return found
+
+    def rank(
+        self, strategy: Strategy, duplicated: Collection[int] = (), bundles: Sequence[int] = ()
+    ) -> tuple[float, float]:
+        """`Evaluation.rank` alone, for less: no feedback, and no memory over time where everything
+        that is ever held fits at once."""
+        key = strategy, frozenset(duplicated), tuple(bundles)
+        if (known := self._known.get(key)) is not None:
+            return known.rank
+        found = self._ranks.get(key)
+        if found is None:
+            timeline = self.simulate(*key)
+            missing = 0.0
+            if (_most_bytes(timeline.program) > self._usable).any():
+                missing = self._missing(np.array(timeline.peak_bytes))
+            found = self._ranks[key] = missing, timeline.step_seconds
+            if len(self._ranks) > _REMEMBERED:
+                self._ranks.popitem(last=False)
+        return found
+
+    def simulate(
+        self, strategy: Strategy, duplicated: Collection[int] = (), bundles: Sequence[int] = ()
+    ) -> Timeline:
+        """The whole timeline, which is not remembered."""
+        self.num_evaluations += 1
+        plan = make_plan(self.analysis, strategy, duplicated, bundles)
+        return simulate(self.analysis.graph, self.analysis.cluster, plan, sharing=self.sharing)
 
     def reward(self, evaluation: Evaluation) -> float:
         """The speed-up over data parallelism, less one; of what does not fit minus one."""
@@ -106,23 +139,35 @@ class Evaluator:
             return self.data_parallel
         analysis, first = self.analysis, prefix[0]
         rest = tuple(
-            first if analysis.can_run(group, first) else analysis.actions[0]
+            first if analysis.can_run(group, first) else self.data_parallel[group]
             for group in range(len(prefix), analysis.num_groups)
         )
         return prefix + rest
 
-    def _simulate(self, strategy: Strategy, duplicated: frozenset[int]) -> Evaluation:
-        analysis = self.analysis
-        plan = make_plan(analysis, strategy, duplicated)
-        timeline = simulate(analysis.graph, analysis.cluster, plan, sharing=self.sharing)
-        self.num_evaluations += 1
+    def _simulate(self, key: _Key) -> Evaluation:
+        timeline = self.simulate(*key)
         peak = np.array(timeline.peak_bytes)
-        over = peak - self._usable * (1 + MEMORY_TOLERANCE)
         return Evaluation(
             step_seconds=timeline.step_seconds,
-            missing_bytes=float(np.maximum(over, 0.0).sum()),
-            feedback=_read_feedback(analysis, timeline, peak / np.maximum(self._usable, 1.0)),
+            missing_bytes=self._missing(peak),
+            feedback=_read_feedback(self.analysis, timeline, peak / np.maximum(self._usable, 1.0)),
         )
+
+    def _missing(self, peak: Floats) -> float:
+        over = peak - self._usable * (1 + MEMORY_TOLERANCE)
+        return float(np.maximum(over, 0.0).sum())
+
+
+def _most_bytes(program: Program) -> Floats:
+    """By device: state, all buffers at once and the largest workspace, which no moment exceeds."""
+    rows, buffers = program.instructions, program.buffers
+    most = program.state_bytes + np.bincount(
+        buffers["device"], weights=buffers["bytes"], minlength=program.num_devices
+    )
+    workspace = np.zeros(program.num_devices)
+    np.maximum.at(workspace, rows["device"], rows["workspace_bytes"])
+    found: Floats = most + workspace
+    return found
 
 
 def _read_feedback(analysis: Analysis, timeline: Timeline, fill: Floats) -> Feedback:

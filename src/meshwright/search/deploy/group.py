@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.graph.coarsen.partition import cut_graph, gather_neighbours, scaled_weights
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
+from meshwright.program.bucket import tie_sums
 from meshwright.search.instance import Instance, mean_type_seconds
 
 MAX_GROUPS = 60
@@ -94,7 +95,23 @@ def _join_idle(instance: Instance) -> Ints:
         readers = graph.successors[op]
         if not len(graph.inputs[op]) and len(readers):
             label[op] = label[readers[0]]
-    return label
+    return _join_tied(graph, label)
+
+
+def _join_tied(graph: Graph, label: Ints) -> Ints:
+    """One label for ops that must see the same samples, such as losses and what reads them."""
+    joined = list(range(int(label.max()) + 1))
+
+    def find(unit: int) -> int:
+        while joined[unit] != unit:
+            joined[unit] = unit = joined[joined[unit]]
+        return unit
+
+    for op, leader in enumerate(tie_sums(graph).tolist()):
+        if op != leader:
+            low, high = sorted((find(int(label[op])), find(int(label[leader]))))
+            joined[high] = low
+    return np.array([find(unit) for unit in label.tolist()], dtype=np.int32)
 
 
 def _is_idle(graph: Graph) -> Bools:
