@@ -145,7 +145,7 @@ def _summarise_iterations(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Over rows on which either has beaten data parallelism at least once.
 
     Searches that ended at the cap count as the cap in means; `ratio_where_all_end` is of rows on
-    which none did.
+    which none did, `ratio_of_all_rows` also of those that neither has ever beaten.
     """
     beaten = [each for each in rows if any(_found(each["network"] + each["uniform"]))]
     ended = [each for each in rows if all(_found(each["network"] + each["uniform"]))]
@@ -161,7 +161,11 @@ def _summarise_iterations(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             f"{prior}_median": round(median(counts), 2) if counts else None,
             f"{prior}_never": sum(not all(_found(each[prior])) for each in beaten),
         }
-    return summary | {"ratio": _ratio(beaten), "ratio_where_all_end": _ratio(ended)}
+    return summary | {
+        "ratio": _ratio(beaten),
+        "ratio_where_all_end": _ratio(ended),
+        "ratio_of_all_rows": _ratio(rows),
+    }
 
 
 def _ratio(rows: Sequence[dict[str, Any]]) -> float | None:

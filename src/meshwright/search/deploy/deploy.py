@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol
@@ -24,6 +25,7 @@ from meshwright.search.bound import placement_bound, plan_bound
 from meshwright.search.deploy.analysis import Analysis, analyse
 from meshwright.search.deploy.compile import make_plan
 from meshwright.search.deploy.evaluate import Evaluation, Evaluator
+from meshwright.search.deploy.fit import fitting_strategies
 from meshwright.search.deploy.menu import share_out
 from meshwright.search.deploy.net import load_prior
 from meshwright.search.deploy.option import Option, Strategy
@@ -242,14 +244,14 @@ class _Search:
         taken = perf_counter() - began
         self._end -= taken  # which the last simulation will take
         self._keep_strategy(evaluator.data_parallel, evaluator)
-        self._statistics |= {
-            "network": float(prior is not uniform_prior),
-            "data_seconds": evaluator.reference_seconds,
-        }
-        for strategy in self._proportional():
-            if self._left > taken:
-                self._keep_strategy(strategy, evaluator)
-                self._starts.append(strategy)
+        self._statistics["network"] = float(prior is not uniform_prior)
+        if evaluator.evaluate(evaluator.data_parallel).fits:
+            self._statistics["data_seconds"] = evaluator.reference_seconds
+        for strategy in chain(self._proportional(), fitting_strategies(evaluator)):
+            if self._left <= taken:
+                break
+            self._keep_strategy(strategy, evaluator)
+            self._starts.append(strategy)
         tree = Tree(evaluator, prior, seed=self._seed)
         until = perf_counter() + share * self._left - taken
         try:
