@@ -7,6 +7,17 @@ from meshwright.errors import InputError, quoted
 
 KIB, MIB, GIB = 2.0**10, 2.0**20, 2.0**30
 
+MOST = 1e30
+"""No size or rate of a step or a cluster, nor the sum of one over all ops, may be larger. It is
+far above all that exists, and so far from what a float holds that products of several are still
+numbers."""
+LEAST_RATE = 1e-6
+"""No rate may be smaller, for the same reason: sizes are divided by them."""
+MOST_LATENCY = 1e8
+"""No link may be slower to begin, in seconds: three years."""
+MOST_SECONDS = MOST / LEAST_RATE
+"""No op may take longer, nor all of them together."""
+
 _SIZES = {
     "": 1.0, "B": 1.0,
     "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
@@ -15,6 +26,19 @@ _SIZES = {
 _BITS = {"BIT": 1 / 8, "KBIT": 1e3 / 8, "MBIT": 1e6 / 8, "GBIT": 1e9 / 8, "TBIT": 1e12 / 8}
 _TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*?)(/s)?\s*")
+
+
+def broken_rule(
+    value: float, *, least: float = 0.0, most: float = MOST, is_positive: bool = False
+) -> str:
+    """The rule that a quantity breaks, for a message; empty where it breaks none."""
+    if is_positive and not 0 < value < math.inf:
+        return "must be positive and finite"
+    if not 0 <= value < math.inf:
+        return "must be finite and not negative"
+    if value > most:
+        return f"must be at most {most:g}"
+    return f"must be at least {least:g}" if value < least else ""
 
 
 def parse_bytes(value: float | str, what: str) -> float:

@@ -60,7 +60,7 @@ ALLOCATIONS = st.lists(
         Allocation,
         source=NAMES,
         target=NAMES,
-        bytes_per_second=st.floats(min_value=1e-300, allow_infinity=False),
+        bytes_per_second=st.floats(min_value=1e-6, max_value=1e30),
         shares=st.sampled_from([(), (1.0,), (0.25, 0.75), (0.0, 1.0, 0.0)]),
     ),
     max_size=3,

@@ -32,6 +32,7 @@ from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
 from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_document, read_bytes, write_document
+from meshwright.units import LEAST_RATE, broken_rule
 
 __all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
 
@@ -283,10 +284,10 @@ def _check_types(cluster: Cluster) -> None:
                 f"(known here: {known})"
             )
     for rate in cluster.hop_bytes_per_second:
-        if not 0 < rate < np.inf:
+        rule = broken_rule(rate, least=LEAST_RATE, is_positive=True)
+        if rule:
             raise InputError(
-                f"cluster {quoted(cluster.name)}: hop_bytes_per_second must be positive and "
-                f"finite, got {rate}"
+                f"cluster {quoted(cluster.name)}: hop_bytes_per_second {rule}, got {rate}"
             )
 
 

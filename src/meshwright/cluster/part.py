@@ -5,10 +5,10 @@ Knows nothing of how the parts are joined (see `meshwright.cluster.cluster`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from types import MappingProxyType
 
 from meshwright.errors import InputError, quoted
+from meshwright.units import LEAST_RATE, MOST, MOST_LATENCY, broken_rule
 
 MAX_DEVICES = 16_384
 """More devices than this are refused: beyond it nothing has been measured."""
@@ -35,12 +35,12 @@ class DeviceType:
         rates["memory_bytes"] = self.memory_bytes
         rates["memory_bytes_per_second"] = self.memory_bytes_per_second
         for name, value in rates.items():
-            if not 0 < value < inf:
-                raise InputError(f"{what}: {name} must be positive and finite, got {value}")
-        if not 0 <= self.library_bytes < inf:
-            raise InputError(
-                f"{what}: library_bytes must be finite and not negative, got {self.library_bytes}"
-            )
+            rule = broken_rule(value, least=LEAST_RATE, is_positive=True)
+            if rule:
+                raise InputError(f"{what}: {name} {rule}, got {value}")
+        rule = broken_rule(self.library_bytes)
+        if rule:
+            raise InputError(f"{what}: library_bytes {rule}, got {self.library_bytes}")
         if "fp32" not in self.flops_per_second:
             raise InputError(f"{what}: must have a peak rate for fp32")
 
@@ -61,10 +61,10 @@ class Device:
     memory_bytes: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.memory_bytes < inf:
+        rule = broken_rule(self.memory_bytes, is_positive=True)
+        if rule:
             raise InputError(
-                f"device {quoted(self.name)}: memory_bytes must be positive and finite, "
-                f"got {self.memory_bytes}"
+                f"device {quoted(self.name)}: memory_bytes {rule}, got {self.memory_bytes}"
             )
 
 
@@ -79,16 +79,12 @@ class Link:
 
     def __post_init__(self) -> None:
         # Written for speed: a fully connected cluster has millions of links.
-        if not 0 < self.bytes_per_second < inf:
-            raise InputError(
-                f"{self.label}: bytes_per_second must be positive and finite, "
-                f"got {self.bytes_per_second}"
-            )
-        if not 0 <= self.latency_seconds < inf:
-            raise InputError(
-                f"{self.label}: latency_seconds must be finite and not negative, "
-                f"got {self.latency_seconds}"
-            )
+        if not LEAST_RATE <= self.bytes_per_second <= MOST:
+            rule = broken_rule(self.bytes_per_second, least=LEAST_RATE, is_positive=True)
+            raise InputError(f"{self.label}: bytes_per_second {rule}, got {self.bytes_per_second}")
+        if not 0 <= self.latency_seconds <= MOST_LATENCY:
+            rule = broken_rule(self.latency_seconds, most=MOST_LATENCY)
+            raise InputError(f"{self.label}: latency_seconds {rule}, got {self.latency_seconds}")
         if self.source == self.target:
             raise InputError(f"{self.label}: must join two different nodes")
 
@@ -118,5 +114,11 @@ class CollectiveTable:
             raise InputError(f"{what}: must have two or more sizes and as many seconds")
         if any(b <= a for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):
             raise InputError(f"{what}: sizes_bytes must rise")
-        if not all(0 < x < inf for x in (*self.sizes_bytes, *self.seconds)):
-            raise InputError(f"{what}: sizes_bytes and seconds must be positive and finite")
+        for name, values, most in (
+            ("sizes_bytes", self.sizes_bytes, MOST),
+            ("seconds", self.seconds, MOST_LATENCY),
+        ):
+            for value in values:
+                rule = broken_rule(value, most=most, is_positive=True)
+                if rule:
+                    raise InputError(f"{what}: {name} {rule}, got {value}")

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 from math import fsum, isfinite
 
 from meshwright.errors import InputError, quoted
+from meshwright.units import LEAST_RATE, broken_rule
 
 SHARES_TOLERANCE = 1e-6
 """How far from one the shares of a part may add up: files hold them rounded."""
@@ -206,6 +207,8 @@ class Part:
         return tuple(pairwise(bounds))
 
 
+LEAST_ALLOCATION = 1e-6 * LEAST_RATE
+"""Of a pair of hosts that hardly ever speak: a small share of the slowest link."""
 SHARE_TOLERANCE = 1e-9
 """Of the sum of an allocation's shares, which are quotients of whole numbers."""
 
@@ -222,10 +225,11 @@ class Allocation:
     all of it on the route that the cluster has anyway."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.bytes_per_second < float("inf"):
+        rule = broken_rule(self.bytes_per_second, least=LEAST_ALLOCATION, is_positive=True)
+        if rule:
             raise InputError(
-                f"allocation {self.source} -> {self.target}: bytes_per_second must be positive and "
-                f"finite, got {self.bytes_per_second}"
+                f"allocation {self.source} -> {self.target}: bytes_per_second {rule}, "
+                f"got {self.bytes_per_second}"
             )
         if not self.shares:
             return

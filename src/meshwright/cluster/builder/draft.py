@@ -2,12 +2,13 @@
 
 import operator
 from collections.abc import Sequence
-from math import inf, prod
+from math import prod
 
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.errors import InputError, quoted
+from meshwright.units import LEAST_RATE, broken_rule
 
 # Latency of one hop between two devices, in seconds: the LL128 ring column of NCCL's tuning
 # tables (`hwLat` in src/graph/tuning.cc, 2.18), which NVIDIA fitted to measurements. A path of
@@ -113,7 +114,8 @@ def check_counts(*, most_devices: int = MAX_DEVICES, **counts: int) -> None:
 
 
 def check_positive(**values: float) -> None:
-    """Refuse rates and ratios that are not positive and finite."""
+    """Refuse rates and ratios that are not positive, or beyond all that exists."""
     for name, value in values.items():
-        if not 0 < value < inf:
-            raise InputError(f"{name} must be positive and finite, got {value}")
+        rule = broken_rule(value, least=LEAST_RATE, is_positive=True)
+        if rule:
+            raise InputError(f"{name} {rule}, got {value}")

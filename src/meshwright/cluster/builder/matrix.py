@@ -11,6 +11,7 @@ import numpy.typing as npt
 from meshwright.cluster.builder.draft import Draft, check_counts, find_type
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.errors import InputError
+from meshwright.units import LEAST_RATE, MOST, broken_rule
 
 MAX_DIRECT_DEVICES = 2048
 """Pairs grow with the square: this many devices have four million links."""
@@ -138,13 +139,12 @@ def _square(matrix: Sequence[Sequence[float]] | Floats) -> list[list[float]]:
     if rates.ndim != 2 or rates.shape[0] != rates.shape[1] or not rates.size:
         raise InputError(f"bytes_per_second must be a square matrix, got shape {rates.shape}")
     check_counts(most_devices=MAX_DIRECT_DEVICES, num_devices=len(rates))
-    bad = np.argwhere(~((rates > 0) & (rates < np.inf)) & ~np.eye(len(rates), dtype=bool))
+    is_legal = (rates >= LEAST_RATE) & (rates <= MOST)
+    bad = np.argwhere(~is_legal & ~np.eye(len(rates), dtype=bool))
     if bad.size:
         i, j = bad[0]
-        raise InputError(
-            f"bytes_per_second from device {i} to {j} must be positive and finite, "
-            f"got {rates[i, j]}"
-        )
+        rule = broken_rule(rates[i, j], least=LEAST_RATE, is_positive=True)
+        raise InputError(f"bytes_per_second from device {i} to {j} {rule}, got {rates[i, j]}")
     found: list[list[float]] = rates.tolist()
     return found
 

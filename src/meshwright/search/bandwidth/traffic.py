@@ -29,6 +29,7 @@ from meshwright.search.bandwidth.rates import HostPairs, is_between_hosts
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.transfer import find_pairs
+from meshwright.units import MOST
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -127,7 +128,7 @@ def _under_all(
         Allocation(
             source=cluster.hosts[source],
             target=cluster.hosts[target],
-            bytes_per_second=1e300,
+            bytes_per_second=MOST,
             shares=_even(cluster, (source, target)),
         )
         for source, target in hosts.pairs
