@@ -24,6 +24,13 @@ seconds = st.one_of(st.floats(min_value=0, max_value=1e6), st.just(math.nan), st
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
+def steep_parts(draw: st.DrawFn, name: str, whole: float) -> dict[str, Any]:
+    """Parts of an op's quantity that grow with different powers of the batch, in quarters."""
+    powers = draw(st.lists(st.sampled_from(("fixed", "square", "cube")), max_size=4))
+    parts = {each: whole * powers.count(each) / 4 for each in ("fixed", "square", "cube")}
+    return {f"{each}_{name}": size for each, size in parts.items()}
+
+
 @st.composite
 def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
     """Any legal graph."""
@@ -32,13 +39,17 @@ def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
     names = draw(st.lists(texts, min_size=num_ops, max_size=num_ops, unique=True))
     for name in names:
         quantities: dict[str, Any] = {each: draw(sizes) for each in OP_SIZES}
+        mixes = draw(st.booleans()) and draw(st.booleans())
         for each in OP_LINES:
             quantities[f"fixed_{each}"] = quantities[each] * draw(st.floats(0, 1))
+            if mixes:
+                quantities |= steep_parts(draw, each, quantities[each])
         builder.add_op(
             name,
             kind=draw(texts),
             phase=draw(st.sampled_from(Phase)),
-            split=draw(st.sampled_from(Split)),
+            split=Split.NONE if mixes else draw(st.sampled_from(Split)),
+            mixes=mixes,
             group=draw(st.integers(-1, 3)),
             partner=draw(st.integers(-1, num_ops - 1)),
             module=draw(texts),
@@ -63,6 +74,7 @@ def graphs(draw: st.DrawFn, max_ops: int = 8) -> Graph:
 
 ARRAYS = (
     *OP_CODES, *OP_SIZES, *TENSOR_SIZES, "tensor_source", "tensor_partial", "use_tensor", "use_op",
+    "mixes",
 )  # fmt: skip
 
 
@@ -72,6 +84,9 @@ def assert_identical(first: Graph, second: Graph) -> None:
     assert first.batch == second.batch
     for name in OP_TEXTS:
         assert getattr(first, name) == getattr(second, name)
+    assert dict(first.superlinear).keys() == dict(second.superlinear).keys()
+    for name, part in first.superlinear.items():
+        assert part.tobytes() == second.superlinear[name].tobytes()
     for name in ARRAYS:
         assert_same_bits(getattr(first, name), getattr(second, name))
     assert set(first.seconds) == set(second.seconds)

@@ -175,19 +175,24 @@ def test_the_batch_must_be_positive(samples: float) -> None:
 
 
 def test_a_batch_too_large_for_numbers_is_refused_without_a_warning() -> None:
-    with pytest.raises(InputError, match="op 'a': flops must be finite"):
+    with pytest.raises(InputError, match=r"batch must be from 1e-06 to 1e\+12, got 1e\+308"):
         diamond().at_batch(1e308)
+    with pytest.raises(InputError, match=r"op 'a': flops must be at most 1e\+30, got "):
+        replace(diamond(), flops=array(9e29, 0, 0, 0)).at_batch(1e12)
 
 
 @settings(deadline=None)
 @given(graph=graphs(), factor=st.sampled_from([0.25, 0.5, 1.0, 2.0, 8.0]))
-def test_quantities_are_linear_in_the_batch(graph: Graph, factor: float) -> None:
+def test_quantities_are_sums_of_powers_of_the_batch(graph: Graph, factor: float) -> None:
     other = graph.at_batch(graph.batch * factor)
     for name in (*OP_LINES, "tensor_bytes"):
         whole, fixed = getattr(graph, name), getattr(graph, f"fixed_{name}")
         # Factors are powers of two, so this is exact: no rounding but the one of the sum.
-        expected = whole if factor == 1 else fixed + (whole - fixed) * factor
+        parts = graph.parts_of(name)
+        grown = sum(part * factor**power for power, part in parts.items())
+        expected = whole if factor == 1 else grown
         assert np.array_equal(getattr(other, name), expected)
+        assert np.allclose(sum(parts.values()), whole, rtol=1e-12)
         assert np.array_equal(getattr(other, f"fixed_{name}"), fixed)
         assert np.all(getattr(other, name) >= fixed)
     assert np.array_equal(other.parameter_bytes, graph.parameter_bytes)

@@ -43,12 +43,18 @@ OP_LINES = (
     "flops", "bytes_read", "bytes_written",
     "product_rows", "product_columns", "product_depth", "product_count",
 )  # fmt: skip
-"""Sizes that are a line in the batch; each has a column `fixed_...` of what does not grow."""
+"""Sizes that grow with the batch; each has a column `fixed_...` of what does not. They are a line
+in the batch, but for ops that mix samples, whose further parts `Graph.superlinear` has."""
+STEEP_POWERS = {"square": 2, "cube": 3}
+"""With which power of the batch the parts in `Graph.superlinear` grow, by the start of their name:
+`square_flops`, `cube_tensor_bytes`."""
 OP_SIZES = (
     *OP_LINES, *(f"fixed_{name}" for name in OP_LINES), "product_alignment", "calls",
     "parameter_bytes", "state_bytes", "saved_bytes", "workspace_bytes",
 )  # fmt: skip
 TENSOR_SIZES = ("tensor_bytes", "fixed_tensor_bytes")
+OP_STEEP = tuple(f"{power}_{name}" for power in STEEP_POWERS for name in OP_LINES)
+TENSOR_STEEP = tuple(f"{power}_tensor_bytes" for power in STEEP_POWERS)
 
 
 class Columns(TypedDict):
@@ -85,6 +91,8 @@ class Columns(TypedDict):
     saved_bytes: Floats
     workspace_bytes: Floats
     seconds: Mapping[str, Floats]
+    mixes: Bools
+    superlinear: Mapping[str, Floats]
     tensor_source: Ints
     tensor_bytes: Floats
     fixed_tensor_bytes: Floats

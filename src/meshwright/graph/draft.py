@@ -9,9 +9,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.column import OP_SIZES, Columns, Floats, Ints, Phase, Split
+from meshwright.graph.column import (
+    OP_SIZES,
+    OP_STEEP,
+    TENSOR_STEEP,
+    Columns,
+    Floats,
+    Ints,
+    Phase,
+    Split,
+)
 
 
 class Draft:
@@ -25,7 +35,10 @@ class Draft:
         self._codes: dict[str, list[int]] = {"phase": [], "split": [], "group": [], "partner": []}
         self._sizes: dict[str, list[float]] = {name: [] for name in OP_SIZES}
         self._seconds: list[Mapping[str, float]] = []
+        self._mixes: list[bool] = []
         self._tensors: list[tuple[int, float, float, bool, list[int]]] = []
+        self._steep: dict[str, dict[int, float]] = {}
+        """By part of a quantity that grows faster than the batch: its size by op, or tensor."""
 
     def add_op(
         self,
@@ -39,9 +52,13 @@ class Draft:
         module: str = "",
         precision: str = "fp32",
         seconds: Mapping[str, float] | None = None,
+        mixes: bool = False,
         **sizes: float,
     ) -> int:
-        """Add an op and return its number; `sizes` are any of `OP_SIZES`, zero when absent."""
+        """Add an op and return its number.
+
+        `sizes` are any of `OP_SIZES` and `OP_STEEP`, zero when absent.
+        """
         self._names.append(name)
         for column, text in (("kind", kind), ("module", module), ("precision", precision)):
             self._texts[column].append(text)
@@ -50,8 +67,9 @@ class Draft:
             self._codes[column].append(int(code))
         for column, values in self._sizes.items():
             values.append(sizes.pop(column, 0.0))
-        assert not sizes, f"unknown sizes {sorted(sizes)}"
+        self._keep_steep(OP_STEEP, len(self._names) - 1, sizes)
         self._seconds.append(seconds or {})
+        self._mixes.append(mixes)
         return len(self._names) - 1
 
     def add_tensor(
@@ -62,15 +80,26 @@ class Draft:
         *,
         fixed_bytes: float | None = None,
         partial: bool | None = None,
+        **steep: float,
     ) -> int:
-        """Add a tensor that `source` makes; unless said, its op's split says how it scales."""
+        """Add a tensor that `source` makes; unless said, its op's split says how it scales.
+
+        `steep` are any of `TENSOR_STEEP`, zero when absent.
+        """
         split = self._codes["split"][source]
         if fixed_bytes is None:
             fixed_bytes = 0.0 if split == Split.BATCH else tensor_bytes
         if partial is None:
             partial = split == Split.SUM
         self._tensors.append((source, tensor_bytes, fixed_bytes, partial, list(targets)))
+        self._keep_steep(TENSOR_STEEP, len(self._tensors) - 1, steep)
         return len(self._tensors) - 1
+
+    def _keep_steep(self, known: Sequence[str], number: int, sizes: Mapping[str, float]) -> None:
+        for name, size in sizes.items():
+            assert name in known, f"unknown size {name}"
+            if size:
+                self._steep.setdefault(name, {})[number] = size
 
     def add_use(self, tensor: int, op: int) -> None:
         """Let `op` read `tensor`."""
@@ -105,6 +134,11 @@ class Draft:
             "partner": np.where(partner >= 0, place[partner], -1).astype(np.int32),
             **{name: np.array(v, dtype=np.float64)[order] for name, v in self._sizes.items()},
             "seconds": self._seconds_columns(order),
+            "mixes": np.array(self._mixes, dtype=np.bool_)[order],
+            "superlinear": {
+                name: _dense(by_number, order if name in OP_STEEP else by_source)
+                for name, by_number in self._steep.items()
+            },
             "tensor_source": place[source][by_source],
             "tensor_bytes": sizes[by_source, 0].copy(),
             "fixed_tensor_bytes": sizes[by_source, 1].copy(),
@@ -120,6 +154,10 @@ class Draft:
             kind: np.array([self._seconds[i].get(kind, np.nan) for i in order], dtype=np.float64)
             for kind in kinds
         }
+
+
+def _dense(by_number: Mapping[int, float], order: npt.NDArray[Any]) -> Floats:
+    return np.array([by_number.get(number, 0.0) for number in order.tolist()], dtype=np.float64)
 
 
 def topological_order(source: Ints, target: Ints, names: Sequence[str], where: str) -> Ints:

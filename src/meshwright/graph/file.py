@@ -7,6 +7,8 @@
 A column is a list with one entry an op (or tensor), or one value when all entries are equal; one
 at its default is left out. A text column with few distinct values is {"values": [...], "codes":
 [...]}. In `seconds`, which needs what JSON's numbers lack, null is unknown and "inf" cannot run.
+`superlinear`, of ops and of tensors, has parts that grow faster than the batch by name, as
+{"square_flops": [...]}.
 `readers` has, for each tensor, the numbers of the ops that read it.
 """
 
@@ -21,7 +23,15 @@ import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_json
-from meshwright.graph.column import OP_SIZES, Columns, Floats, Phase, Split
+from meshwright.graph.column import (
+    OP_SIZES,
+    OP_STEEP,
+    TENSOR_STEEP,
+    Columns,
+    Floats,
+    Phase,
+    Split,
+)
 
 FORMAT = "meshwright.graph"
 VERSION = 1
@@ -77,6 +87,8 @@ class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     saved_bytes: Sizes = 0.0
     workspace_bytes: Sizes = 0.0
     seconds: dict[str, Seconds | list[Seconds]] = {}
+    mixes: bool | list[bool] = False
+    superlinear: dict[str, Sizes] = {}
 
 
 class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -86,6 +98,7 @@ class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     bytes: Sizes = 0.0
     fixed_bytes: Sizes = 0.0
     partial: bool | list[bool] = False
+    superlinear: dict[str, Sizes] = {}
     readers: list[list[Number]]
 
 
@@ -118,6 +131,8 @@ def encode_columns(columns: Columns) -> bytes:
         group=_pack(columns["group"]),
         partner=_pack(columns["partner"]),
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
+        mixes=_pack(columns["mixes"]),
+        superlinear=_pack_steep(columns, OP_STEEP),
         **{name: _pack(column[name]) for name in OP_SIZES},
     )
     num_tensors = len(columns["tensor_source"])
@@ -128,6 +143,7 @@ def encode_columns(columns: Columns) -> bytes:
         bytes=_pack(columns["tensor_bytes"]),
         fixed_bytes=_pack(columns["fixed_tensor_bytes"]),
         partial=_pack(columns["tensor_partial"]),
+        superlinear=_pack_steep(columns, TENSOR_STEEP),
         readers=[each.tolist() for each in np.split(columns["use_op"], ends[:-1])]
         if num_tensors
         else [],
@@ -193,6 +209,14 @@ def decode_columns(data: bytes, where: str) -> Columns:
         partner=_unpack(ops.partner, num_ops, np.int32),
         **sizes,
         seconds={kind: _unpack_seconds(each, num_ops) for kind, each in ops.seconds.items()},
+        mixes=_unpack(ops.mixes, num_ops, np.bool_),
+        superlinear={
+            **{name: _unpack(each, num_ops, np.float64) for name, each in ops.superlinear.items()},
+            **{
+                name: _unpack(each, num_tensors, np.float64)
+                for name, each in tensors.superlinear.items()
+            },
+        },
         tensor_source=np.array(tensors.source, dtype=np.int32),
         tensor_bytes=_unpack(tensors.bytes, num_tensors, np.float64),
         fixed_tensor_bytes=_unpack(tensors.fixed_bytes, num_tensors, np.float64),
@@ -216,6 +240,10 @@ def _unpack(value: object, length: int, dtype: Any) -> npt.NDArray[Any]:
     if isinstance(value, list):
         return np.array(value, dtype=dtype)
     return np.full(length, value, dtype=dtype)
+
+
+def _pack_steep(columns: Columns, names: Sequence[str]) -> dict[str, Any]:
+    return {name: _pack(each) for name, each in columns["superlinear"].items() if name in names}
 
 
 def _pack_seconds(array: Floats) -> Any:

@@ -14,8 +14,18 @@ from collections.abc import Collection
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from meshwright.graph.column import OP_SIZES, Bools, Floats, Ints, Phase, Split
+from meshwright.graph.column import (
+    OP_SIZES,
+    STEEP_POWERS,
+    TENSOR_STEEP,
+    Bools,
+    Floats,
+    Ints,
+    Phase,
+    Split,
+)
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
 
@@ -97,7 +107,7 @@ class _Sets:
         self.barrier = _find_barriers(graph).tolist()
         self.source = graph.tensor_source.tolist()
         self.phase = graph.phase.tolist()
-        self.split = graph.split.tolist()
+        self.split = list(zip(graph.split.tolist(), graph.mixes.tolist(), strict=True))
         self.parent = list(range(graph.num_ops))
         self.depth = [0] * graph.num_ops
         self.deepest = [-1] * len(Phase)
@@ -213,8 +223,11 @@ class _Merger:
         for name in _SUMMED:
             columns[name] = self._sum(getattr(old, name))
         columns["flops"] = np.maximum(columns["flops"], columns["fixed_flops"])
-        columns |= self._moved("bytes_read", self._unread)
-        columns |= self._moved("bytes_written", self._unwritten)
+        superlinear = self._steep_parts()
+        for name, find_saved in (("bytes_read", self._unread), ("bytes_written", self._unwritten)):
+            moved = self._moved(name, find_saved)
+            columns |= {each: moved.pop(each) for each in (name, f"fixed_{name}")}
+            superlinear |= moved
         columns["workspace_bytes"] = self._largest(old.workspace_bytes, 0.0)
         any_calls = self._largest(old.calls, 0.0) > 0
         # Products are padded where their rows are not aligned.
@@ -227,6 +240,9 @@ class _Merger:
         for name in _OF_REDUCTION:
             of_merged = np.where(reduction >= 0, getattr(old, name)[reduction], 0.0)
             columns[name] = np.where(self.is_merged, of_merged, columns[name])
+        for name in (each for each in superlinear if "product" in each):
+            of_merged = np.where(reduction >= 0, old.superlinear[name][reduction], 0.0)
+            superlinear[name] = np.where(self.is_merged, of_merged, superlinear[name])
         return Graph(
             name=old.name,
             batch=old.batch,
@@ -239,6 +255,8 @@ class _Merger:
             group=self._largest(old.group, -1),
             partner=self._partners(),
             seconds=self._seconds(),
+            mixes=old.mixes[last],
+            superlinear=superlinear,
             **columns,
             **self._tensors(),
         )
@@ -285,22 +303,36 @@ class _Merger:
         }
         return {kind: each for kind, each in kept.items() if not np.isnan(each).all()}
 
-    def _moved(self, name: str, find_saved: Any) -> dict[str, Floats]:
-        """Bytes read or written and their fixed part, less what merging saves of either.
+    def _steep_parts(self) -> dict[str, Floats]:
+        """Parts of FLOPs, of products and of tensors that grow faster than the batch."""
+        return {
+            name: part[self._kept_tensors()]
+            if name in TENSOR_STEEP
+            else self._sum(part)
+            if name.endswith("flops")
+            else part[self.last]
+            for name, part in self.old.superlinear.items()
+        }
 
-        What grows with the batch and what does not are treated alike and apart, so that sizes
-        stay lines.
+    def _moved(self, name: str, find_saved: Any) -> dict[str, Floats]:
+        """Bytes read or written and their parts, less what merging saves of each.
+
+        What grows with another power of the batch is treated alike and apart, so that sizes stay
+        sums of powers.
         """
         old = self.old
-        fixed, whole = getattr(old, f"fixed_{name}"), getattr(old, name)
-        of_tensor = (old.fixed_tensor_bytes, old.tensor_bytes - old.fixed_tensor_bytes)
-        still, growing = (
-            np.maximum(self._sum(part) - find_saved(part, tensor), 0.0)
-            for part, tensor in zip((fixed, whole - fixed), of_tensor, strict=True)
-        )
-        return {
-            name: np.where(self.is_merged, still + growing, whole[self.last]),
-            f"fixed_{name}": np.where(self.is_merged, still, fixed[self.last]),
+        of_tensor = old.parts_of("tensor_bytes")
+        merged, kept = {}, {}
+        for power, part in old.parts_of(name).items():
+            saved = find_saved(part, of_tensor.get(power, np.zeros(old.num_tensors)))
+            merged[power] = np.maximum(self._sum(part) - saved, 0.0)
+            kept[power] = part[self.last]
+        whole = np.where(self.is_merged, sum(merged.values()), getattr(old, name)[self.last])
+        names = {"fixed": 0, **STEEP_POWERS}
+        return {name: whole} | {
+            f"{start}_{name}": np.where(self.is_merged, merged[power], kept[power])
+            for start, power in names.items()
+            if power in merged
         }
 
     def _unread(self, read: Floats, tensor_bytes: Floats) -> Floats:
@@ -326,10 +358,14 @@ class _Merger:
         saved = np.where(self.is_dropped, tensor_bytes * share[source], 0.0)
         return _sum_by(self.place[source], saved, len(self.last))
 
+    def _kept_tensors(self) -> npt.NDArray[np.intp]:
+        """The tensors that others than the new op itself read, by their new source."""
+        kept = np.flatnonzero(~self.is_dropped)
+        return kept[np.argsort(self.place[self.old.tensor_source[kept]], kind="stable")]
+
     def _tensors(self) -> dict[str, Any]:
         old = self.old
-        kept = np.flatnonzero(~self.is_dropped)
-        kept = kept[np.argsort(self.place[old.tensor_source[kept]], kind="stable")]
+        kept = self._kept_tensors()
         number = np.full(old.num_tensors, -1, dtype=np.int32)
         number[kept] = np.arange(len(kept), dtype=np.int32)
         outside = ~self.is_inside

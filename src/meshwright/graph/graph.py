@@ -16,14 +16,17 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError
 from meshwright.files import write_bytes
+from meshwright.graph.check import check_columns
 from meshwright.graph.column import (
     ANY_TYPE,
     OP_CODES,
     OP_LINES,
     OP_SIZES,
+    OP_STEEP,
     OP_TEXTS,
+    STEEP_POWERS,
     TENSOR_SIZES,
     Bools,
     Columns,
@@ -135,6 +138,14 @@ class Graph:
     """Held only while the op runs."""
     seconds: Mapping[str, Floats] = field(default_factory=dict)
     """Measured time by device type: NaN unknown, infinity cannot run there."""
+    mixes: Bools = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    """Whether an op compares samples with each other, as the logits of a contrastive loss do. Such
+    ops run on the whole batch in every plan (their split is NONE), and no plan with one of them
+    may divide the batch into microbatches. Given empty: none does."""
+    superlinear: Mapping[str, Floats] = field(default_factory=dict)
+    """Parts of quantities that grow with the square or the cube of the batch (`square_flops`, one
+    entry an op; `cube_tensor_bytes`, one a tensor). Only ops that mix samples, and the tensors they
+    make and read, have any; a part that is zero everywhere may be left out."""
 
     tensor_source: Ints
     """The op that makes the tensor."""
@@ -148,17 +159,18 @@ class Graph:
     """... is read by which op."""
 
     def __post_init__(self) -> None:
+        if not len(self.mixes):
+            object.__setattr__(self, "mixes", np.zeros(len(self.op_names), dtype=np.bool_))
         for each in fields(self):
             value = getattr(self, each.name)
             if isinstance(value, np.ndarray):
                 value.setflags(write=False)
-        for array in self.seconds.values():
-            array.setflags(write=False)
-        object.__setattr__(self, "seconds", MappingProxyType(dict(self.seconds)))
-        _check_sizes(self)
-        _check_numbers(self)
-        _check_fixed_parts(self)
-        _check_references(self)
+        for name in ("seconds", "superlinear"):
+            columns = dict(getattr(self, name))
+            for array in columns.values():
+                array.setflags(write=False)
+            object.__setattr__(self, name, MappingProxyType(columns))
+        check_columns(self.columns())
 
     @property
     def num_ops(self) -> int:
@@ -217,49 +229,93 @@ class Graph:
         """The ops whose tensors each op reads (an op may stand twice)."""
         return Adjacency.of(self.edges[1], self.edges[0], self.num_ops)
 
+    @property
+    def mixing_op(self) -> str:
+        """The name of an op that mixes samples, for messages: the steepest, or the first."""
+        found = self.mixes.astype(np.float64)
+        for part in (self.superlinear.get(name) for name in OP_STEEP):
+            found += 0.0 if part is None else part
+        return self.op_names[int(found.argmax())]
+
+    def parts_of(self, quantity: str) -> dict[int, Floats]:
+        """One of `OP_LINES`, or `tensor_bytes`, by the power of the batch that parts grow with.
+
+        The parts add up to the quantity at the graph's own batch.
+        """
+        fixed: Floats = getattr(self, f"fixed_{quantity}")
+        steep = {
+            power: self.superlinear[f"{name}_{quantity}"]
+            for name, power in STEEP_POWERS.items()
+            if f"{name}_{quantity}" in self.superlinear
+        }
+        return {0: fixed, 1: getattr(self, quantity) - sum(steep.values(), fixed), **steep}
+
     def scaled(self, quantity: str, samples: float) -> Floats:
-        """One of `OP_LINES`, or `tensor_bytes`, at another number of samples."""
+        """One of `OP_LINES`, or `tensor_bytes`, where ops run on a share of the batch.
+
+        What mixes samples always runs on all of it, so that its quantities stay.
+        """
         whole: Floats = getattr(self, quantity)
         if samples == self.batch:  # exactly, where the sum below may round
             return whole
         fixed: Floats = getattr(self, f"fixed_{quantity}")
-        return fixed + (whole - fixed) * (samples / self.batch)
+        share = fixed + (whole - fixed) * (samples / self.batch)
+        if not self.mixes.any():
+            return share
+        stays = self.mixes if quantity != "tensor_bytes" else self.mixes[self.tensor_source]
+        return np.where(stays, whole, share)
 
     def at_batch(self, samples: float) -> "Graph":
         """The same step on another number of samples.
 
         Measured times, saved and workspace bytes grow in proportion for ops that split with the
-        batch and stay for the others: profiles record no fixed part.
+        batch, with the bytes they move for ops that mix samples, and stay for the others: profiles
+        record no fixed part.
         """
         if not 0 < samples < np.inf:
             raise InputError(f"graph {self.name}: samples must be positive, got {samples}")
+        if samples == self.batch:  # exactly, where sums of parts may round
+            return self
         with np.errstate(
             over="ignore", invalid="ignore"
         ):  # the new graph's checks name what overflows
             return self._at_batch(samples)
 
     def _at_batch(self, samples: float) -> "Graph":
-        growth = np.where(self.split == Split.NONE, 1.0, samples / self.batch)
-        scaled: dict[str, Any] = {
-            quantity: self.scaled(quantity, samples) for quantity in (*OP_LINES, "tensor_bytes")
-        }
+        times = samples / self.batch
+        scaled: dict[str, Any] = {}
+        superlinear: dict[str, Floats] = {}
+        for quantity in (*OP_LINES, "tensor_bytes"):
+            parts = self.parts_of(quantity)
+            grown = {power: part * times**power for power, part in parts.items()}
+            scaled[quantity] = sum(grown.values())
+            superlinear |= {
+                f"{name}_{quantity}": grown[power]
+                for name, power in STEEP_POWERS.items()
+                if power in grown
+            }
+        growth = np.where(self.split == Split.NONE, 1.0, times)
+        moved = self.bytes_read + self.bytes_written
+        steep = self.mixes & (moved > 0)
+        growth[steep] = (scaled["bytes_read"] + scaled["bytes_written"])[steep] / moved[steep]
         return replace(
             self,
             batch=samples,
             saved_bytes=self.saved_bytes * growth,
             workspace_bytes=self.workspace_bytes * growth,
             seconds={kind: array * growth for kind, array in self.seconds.items()},
+            superlinear=superlinear,
             **scaled,
         )
 
     def columns(self) -> Columns:
         """The fields by name; the arrays are shared, not copied."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
-        columns["seconds"] = dict(self.seconds)
+        columns |= {"seconds": dict(self.seconds), "superlinear": dict(self.superlinear)}
         return cast(Columns, columns)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For worker processes: the read-only view of `seconds` cannot be pickled as it is."""
+        """For worker processes: read-only views of mappings cannot be pickled as they are."""
         return _graph_of, (self.columns(),)
 
     def save(self, path: str | Path) -> None:
@@ -290,106 +346,3 @@ def read_graph(path: str | Path) -> Graph:
         return Graph(**columns)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _check_sizes(graph: Graph) -> None:
-    where = f"graph {graph.name}"
-    for name in (*OP_TEXTS, *OP_CODES, *OP_SIZES):
-        if len(getattr(graph, name)) != graph.num_ops:
-            raise InputError(
-                f"{where}: {name} must have one entry an op ({graph.num_ops}), "
-                f"got {len(getattr(graph, name))}"
-            )
-    for kind, array in graph.seconds.items():
-        if len(array) != graph.num_ops:
-            raise InputError(f"{where}: seconds of {quoted(kind)} must have one entry an op")
-    for name in (*TENSOR_SIZES, "tensor_partial"):
-        if len(getattr(graph, name)) != graph.num_tensors:
-            raise InputError(f"{where}: {name} must have one entry a tensor ({graph.num_tensors})")
-    if len(graph.use_op) != len(graph.use_tensor):
-        raise InputError(f"{where}: use_op and use_tensor must be equally long")
-    if len(set(graph.op_names)) != graph.num_ops:
-        seen: set[str] = set()
-        twice = next(name for name in graph.op_names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise InputError(f"{where}: op names must be unique, {quoted(twice)} stands twice")
-
-
-def _check_numbers(graph: Graph) -> None:
-    where = f"graph {graph.name}"
-    if not 0 < graph.batch < np.inf:
-        raise InputError(f"{where}: batch must be positive, got {graph.batch}")
-    for name in OP_SIZES:
-        _refuse_bad(graph, name, getattr(graph, name))
-    for kind, array in graph.seconds.items():
-        bad = np.flatnonzero(array < 0)  # NaN and infinity have a meaning here
-        if len(bad):
-            raise InputError(
-                f"op {quoted(graph.op_names[bad[0]])}: seconds on {quoted(kind)} must not be "
-                f"negative, got {array[bad[0]]}"
-            )
-    for name in TENSOR_SIZES:
-        array = getattr(graph, name)
-        bad = np.flatnonzero(~((array >= 0) & (array < np.inf)))
-        if len(bad):
-            raise InputError(
-                f"{_tensor_text(graph, bad[0])}: {name} must be finite and not negative, "
-                f"got {array[bad[0]]}"
-            )
-
-
-def _refuse_bad(graph: Graph, name: str, array: Floats) -> None:
-    bad = np.flatnonzero(~((array >= 0) & (array < np.inf)))
-    if len(bad):
-        raise InputError(
-            f"op {quoted(graph.op_names[bad[0]])}: {name} must be finite and not negative, "
-            f"got {array[bad[0]]}"
-        )
-
-
-def _check_fixed_parts(graph: Graph) -> None:
-    """A fixed part above the whole would make sizes negative at a larger batch."""
-    for name in (*OP_LINES, "tensor_bytes"):
-        whole, fixed = getattr(graph, name), getattr(graph, f"fixed_{name}")
-        bad = np.flatnonzero(fixed > whole)
-        if len(bad):
-            first = bad[0]
-            of_op = name != "tensor_bytes"
-            thing = f"op {quoted(graph.op_names[first])}" if of_op else _tensor_text(graph, first)
-            raise InputError(
-                f"{thing}: fixed_{name} must not exceed {name}, got {fixed[first]} > {whole[first]}"
-            )
-
-
-def _tensor_text(graph: Graph, tensor: int) -> str:
-    source = graph.tensor_source[tensor]
-    owner = graph.op_names[source] if 0 <= source < graph.num_ops else "?"
-    return f"tensor {tensor} of op {quoted(owner)}"
-
-
-def _check_references(graph: Graph) -> None:
-    where = f"graph {graph.name}"
-    ranges: tuple[tuple[str, Any, int, int], ...] = (
-        ("phase", graph.phase, 0, len(Phase)),
-        ("split", graph.split, 0, len(Split)),
-        ("group", graph.group, -1, 2**31 - 1),
-        ("partner", graph.partner, -1, graph.num_ops),
-        ("tensor_source", graph.tensor_source, 0, graph.num_ops),
-        ("use_tensor", graph.use_tensor, 0, graph.num_tensors),
-        ("use_op", graph.use_op, 0, graph.num_ops),
-    )
-    for name, array, low, high in ranges:
-        bad = np.flatnonzero((array < low) | (array >= high))
-        if len(bad):
-            raise InputError(
-                f"{where}: {name}[{bad[0]}] must be from {low} to {high - 1}, got {array[bad[0]]}"
-            )
-    if np.any(np.diff(graph.use_tensor) < 0):
-        raise InputError(f"{where}: use_tensor must be sorted")
-    source, target = graph.edges
-    bad = np.flatnonzero(source >= target)
-    if len(bad):
-        first, second = graph.op_names[source[bad[0]]], graph.op_names[target[bad[0]]]
-        raise InputError(
-            f"{where}: ops must stand in a topological order, but {quoted(second)} reads a tensor "
-            f"of {quoted(first)} and stands before it"
-        )

@@ -27,7 +27,16 @@ import numpy.typing as npt
 
 from meshwright.compiled import Array, Int, compiled
 from meshwright.graph.coarsen.heap import ENTRY, drop, push
-from meshwright.graph.column import OP_LINES, OP_SIZES, Bools, Floats, Ints, Phase, Split
+from meshwright.graph.column import (
+    OP_LINES,
+    OP_SIZES,
+    TENSOR_STEEP,
+    Bools,
+    Floats,
+    Ints,
+    Phase,
+    Split,
+)
 from meshwright.graph.graph import Adjacency, Graph
 
 _SUMMED = (
@@ -112,6 +121,8 @@ def contract(
             kind: _sum_by(coarse_of, column, num_coarse)
             for kind, column in {**graph.seconds, **given}.items()
         },
+        mixes=_sum_by(coarse_of, graph.mixes, num_coarse) > 0,
+        superlinear=_steep_parts(graph, coarse_of, heaviest, is_inner),
         **_sizes(graph, coarse_of, heaviest, is_kept, is_inner & ~is_kept),
         **_tensors(graph, coarse_of, is_inner),
     )
@@ -214,6 +225,22 @@ def _sizes(
     return sizes
 
 
+def _steep_parts(
+    graph: Graph, coarse_of: Ints, heaviest: Ints, is_inner: Bools
+) -> dict[str, Floats]:
+    """Parts that grow faster than the batch add up as the quantities do that they are parts of."""
+    is_merged = np.bincount(coarse_of, minlength=len(heaviest)) > 1
+    parts = {}
+    for name, part in graph.superlinear.items():
+        if name in TENSOR_STEEP:
+            parts[name] = part[_kept_tensors(graph, coarse_of, is_inner)]
+        elif "product" in name:
+            parts[name] = np.where(is_merged, 0.0, part[heaviest])
+        else:
+            parts[name] = _sum_by(coarse_of, part, len(heaviest))
+    return parts
+
+
 def _divide_inner(graph: Graph, coarse_of: Ints) -> tuple[Bools, Bools]:
     """Tensors that only their own coarse op reads: those kept for its backward members, and all."""
     is_read_inside = coarse_of[graph.edges[0]] == coarse_of[graph.edges[1]]
@@ -252,10 +279,15 @@ def _walk_memory(
         alive[own] = max(0.0, alive[own] - freed[op])
 
 
+def _kept_tensors(graph: Graph, coarse_of: Ints, is_inner: Bools) -> npt.NDArray[np.intp]:
+    """The tensors that the coarse graph has, by their coarse source."""
+    kept = np.flatnonzero(~is_inner)
+    return kept[np.argsort(coarse_of[graph.tensor_source[kept]], kind="stable")]
+
+
 def _tensors(graph: Graph, coarse_of: Ints, is_inner: Bools) -> dict[str, Any]:
     source = coarse_of[graph.tensor_source]
-    kept = np.flatnonzero(~is_inner)
-    kept = kept[np.argsort(source[kept], kind="stable")]
+    kept = _kept_tensors(graph, coarse_of, is_inner)
     number = np.full(graph.num_tensors, -1, dtype=np.int64)
     number[kept] = np.arange(len(kept))
     reader = coarse_of[graph.use_op]

@@ -35,7 +35,12 @@ def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> Chain:
     layer = _place_backward(graph, layer)
     layer = _place_sums(graph, layer)
     layer = _place_updates(graph, layer)
-    assert layer.min() >= 0, "every op has a layer"
+    if layer.min() < 0:
+        op = graph.op_names[int(layer.argmin())]
+        raise InputError(
+            f"graph {graph.name}: op {quoted(op)} must belong to a layer, but neither its module "
+            f"nor what it reads is in one"
+        )
     layer = layer if (layer == 0).any() else layer - 1  # no embedding
     return _checked(graph, layer)
 

@@ -11,7 +11,7 @@ from math import fsum
 
 import numpy as np
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Floats, Graph
 from meshwright.graph.stack.chain import Chain, make_chain
 from meshwright.graph.stack.kind import make_kind
@@ -28,6 +28,12 @@ def find_layers(graph: Graph) -> Stack:
     The same graph gives the same stack, object by object, so that what is known of its kinds of
     layers, such as their prices, is found again.
     """
+    if graph.mixes.any():
+        raise InputError(
+            f"graph {graph.name}: its layers must treat samples one by one, but op "
+            f"{quoted(graph.mixing_op)} mixes the samples of a batch"
+        )
+    _check_phases(graph)
     refusal: InputError | None = None
     for numbering in _proposals(graph):
         try:
@@ -44,6 +50,18 @@ def find_layers(graph: Graph) -> Stack:
         f"graph {graph.name}: must have repeated layers, found no two alike among its "
         f"{graph.num_ops} ops"
     )
+
+
+def _check_phases(graph: Graph) -> None:
+    """Layers run forward, then backward, then their updates."""
+    source, target = graph.edges
+    early = np.flatnonzero(graph.phase[target] < graph.phase[source])
+    if len(early):
+        first, second = (graph.op_names[ends[early[0]]] for ends in (source, target))
+        raise InputError(
+            f"graph {graph.name}: an op must not read one of a later phase of the step, but "
+            f"{quoted(second)} reads {quoted(first)}"
+        )
 
 
 def _proposals(graph: Graph) -> Iterator[Numbering]:
