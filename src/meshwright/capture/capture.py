@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.capture.convert import are_alike, convert_traces, read_trace
+from meshwright.capture.convert import are_alike, convert_trace, read_trace
+from meshwright.capture.growth import ALL_SIZES, FEW_SIZES, steep_kernels
 from meshwright.capture.inputs import find_batch, resize_inputs
 from meshwright.capture.measured import with_measured
 from meshwright.capture.optimiser import Optimiser
@@ -18,8 +19,6 @@ from meshwright.graph.graph import Graph
 from meshwright.profile.profile import Measured
 
 AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-GROWTH = 2
-"""The step is traced once more on this many times the batch, to see what grows."""
 
 
 def capture(
@@ -57,14 +56,16 @@ def capture(
             model, given, named, loss=loss, optimizer=chosen, autocast=autocast, untie=untie
         )
 
-    name = type(model).__name__
-    small, large = trace(1), trace(GROWTH)
-    if size > 1 or are_alike(read_trace(small), read_trace(large)):
-        graph = convert_traces(name, small, large, size, GROWTH)
-        graph = with_measured(graph, small, small, measured)
-    else:  # one sample needs no broadcasting and has other copies, so we start from more
-        graph = convert_traces(name, large, trace(GROWTH * GROWTH), GROWTH * size, GROWTH)
-        graph = with_measured(graph.at_batch(size), large, small, measured)
+    first = start = trace(1)
+    times, ledgers = 1, [read_trace(start), read_trace(trace(FEW_SIZES[1]))]
+    if size == 1 and not are_alike(*ledgers):
+        # one sample needs no broadcasting and has other copies, so we start from more
+        times, start = FEW_SIZES[1], trace(FEW_SIZES[1])
+        ledgers = [read_trace(start), read_trace(trace(FEW_SIZES[1] * times))]
+    if are_alike(*ledgers) and any(steep_kernels(*ledgers)):
+        ledgers += [read_trace(trace(each * times)) for each in ALL_SIZES[len(ledgers) :]]
+    graph = convert_trace(type(model).__name__, start, ledgers, times * size)
+    graph = with_measured(graph.at_batch(size), start, first, measured)
     return fuse_elementwise(graph) if compile else graph
 
 

@@ -1,10 +1,12 @@
-"""Turns two traces of a step, at two batch sizes, into a Graph.
+"""Turns traces of a step, at several batch sizes, into a Graph.
 
-The two give every quantity as a line in the batch: what does not grow is its fixed part. From the
+They give every quantity as a line in the batch: what does not grow is its fixed part. From the
 same lines follows how an op splits: its outputs grow with the batch (rows), or only what it reads
-does (a sum over the batch, such as a weight gradient), or nothing does.
+does (a sum over the batch, such as a weight gradient), or nothing does. What grows faster compares
+samples with each other and does not split.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.call import uses_tf32
+from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
 from meshwright.capture.trace import Trace
@@ -29,14 +32,15 @@ _PRECISIONS = {
 }
 
 
-def convert_traces(name: str, small: Trace, large: Trace, batch: int, growth: float) -> Graph:
-    """The graph of `small`, at `batch` samples; `large` is the step on `growth` times as many.
+def convert_trace(name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int) -> Graph:
+    """The graph of a step traced at `batch` samples; an op for each kernel, in the same order.
 
-    An op for each kernel of `small`, in the same order.
+    `ledgers` are its own and those of 2, 3 ... times as many samples. Two do where no op compares
+    samples (see `growth.py`), else four.
     """
-    one, other = read_trace(small), read_trace(large)
-    _check_alike(name, one, other)
-    return _Converter(name, small, one, other, batch, growth).graph()
+    for other in ledgers[1:]:
+        _check_alike(name, ledgers[0], other)
+    return _Converter(name, trace, ledgers, batch).graph()
 
 
 def read_trace(trace: Trace) -> Ledger:
@@ -70,12 +74,11 @@ def _check_alike(name: str, one: Ledger, other: Ledger) -> None:
 class _Converter:
     """One conversion; the methods follow the order in which a graph is put together."""
 
-    def __init__(
-        self, name: str, trace: Trace, small: Ledger, large: Ledger, batch: int, growth: float
-    ) -> None:
-        assert len(small.kernels) == len(large.kernels)
+    def __init__(self, name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int) -> None:
+        small, large = ledgers[:2]
         self.trace, self.small, self.large = trace, small, large
-        self.growth = growth
+        self.ledgers = ledgers
+        self.is_steep = steep_kernels(small, large)
         self.builder = GraphBuilder(name, batch=batch)
         self.place = {node: i for i, node in enumerate(trace.module.graph.nodes)}
         self.phase = [self._find_phase(kernel) for kernel in small.kernels]
@@ -83,6 +86,7 @@ class _Converter:
         for version, each in enumerate(small.versions):
             for reader in each.readers:
                 self.reads[reader].append(version)
+        self.is_whole = self._find_whole()
         self.split, self.partial = self._find_splits()
         self.parameter_of = self._placeholders()
         self.copied_gradient = self._find_copied_gradients()
@@ -93,9 +97,7 @@ class _Converter:
         saved_bytes, lingering = self._count_inputs(), self._count_lingering()
         partner = self._find_partners()
         group = self._find_groups()
-        for number, (kernel, grown) in enumerate(
-            zip(self.small.kernels, self.large.kernels, strict=True)
-        ):
+        for number, kernel in enumerate(self.small.kernels):
             module = self._module(number, partner[number])
             self.builder.add_op(
                 f"{module}/{kernel.node.name}" if module else kernel.node.name,
@@ -106,13 +108,8 @@ class _Converter:
                 partner=partner[number],
                 module=module,
                 precision=_precision(kernel.node),
-                flops=kernel.flops,
-                fixed_flops=self._fixed(kernel.flops, grown.flops),
-                bytes_read=kernel.bytes_read,
-                fixed_bytes_read=self._fixed(kernel.bytes_read, grown.bytes_read),
-                bytes_written=kernel.bytes_written,
-                fixed_bytes_written=self._fixed(kernel.bytes_written, grown.bytes_written),
-                **self._product(kernel, grown),
+                mixes=self.is_whole[number],
+                **self._sizes(number),
                 calls=kernel.calls,
                 parameter_bytes=parameter_bytes[number],
                 state_bytes=state_bytes[number],
@@ -122,17 +119,16 @@ class _Converter:
         self._add_tensors()
         return self.builder.finish()
 
-    def _fixed(self, quantity: float, grown: float) -> float:
-        """Where the line through both sizes starts, between nothing and the quantity itself."""
-        slope = (grown - quantity) / (self.growth - 1)
-        return min(max(0.0, quantity - slope), quantity)
-
-    def _product(self, kernel: Kernel, grown: Kernel) -> dict[str, Any]:
-        sizes = {"product_alignment": kernel.product.alignment}
+    def _sizes(self, number: int) -> dict[str, Any]:
+        """The quantities of an op and their parts."""
+        kernels = [ledger.kernels[number] for ledger in self.ledgers]
+        is_steep = self.is_steep[number]
+        sizes: dict[str, Any] = {"product_alignment": kernels[0].product.alignment}
+        for name in ("flops", "bytes_read", "bytes_written"):
+            sizes |= fit_parts(name, [getattr(each, name) for each in kernels], is_steep=is_steep)
         for name in ("rows", "columns", "depth", "count"):
-            size, larger = getattr(kernel.product, name), getattr(grown.product, name)
-            sizes[f"product_{name}"] = size
-            sizes[f"fixed_product_{name}"] = self._fixed(size, larger)
+            of_products = [getattr(each.product, name) for each in kernels]
+            sizes |= fit_parts(f"product_{name}", of_products, is_steep=is_steep)
         return sizes
 
     def _find_phase(self, kernel: Kernel) -> Phase:
@@ -146,6 +142,7 @@ class _Converter:
 
         What does not grow although its kernel does is summed over the batch. Backward is linear in
         the gradients it is given, so what it makes of partial sums alone is a partial sum, too.
+        What compares samples needs all of them.
         """
         partial = [False] * len(self.small.versions)
         splits = []
@@ -155,7 +152,9 @@ class _Converter:
             grows = grown.bytes_read > kernel.bytes_read or grown.flops > kernel.flops
             is_backward = self.phase[number] is Phase.BACKWARD
             split = Split.NONE
-            if grown.bytes_written > kernel.bytes_written:
+            if self.is_whole[number]:
+                pass
+            elif grown.bytes_written > kernel.bytes_written:
                 split = Split.BATCH
             elif grows or (is_backward and any(partial[v] for v in self.reads[number])):
                 split = Split.SUM
@@ -164,6 +163,36 @@ class _Converter:
                 is_larger = self.large.versions[version].bytes > self.small.versions[version].bytes
                 partial[version] = split is not Split.NONE and not is_larger
         return splits, partial
+
+    def _find_whole(self) -> list[bool]:
+        """Which kernels run on all samples: those that compare them, and what numbers samples for
+        these.
+
+        What grows with the batch but reads nothing that does (`torch.arange(batch)`) numbers the
+        samples that it runs on. A reader that compares samples means their numbers in the whole
+        batch, and then all readers get these.
+        """
+        grows = [
+            large.bytes > small.bytes
+            for small, large in zip(self.small.versions, self.large.versions, strict=True)
+        ]
+        numbers_samples: list[bool] = []
+        for kernel, read in zip(self.small.kernels, self.reads, strict=True):
+            made = any(grows[version] for version in kernel.made)
+            given = (self.small.versions[version].source for version in read if grows[version])
+            reads_samples = any(each < 0 or not numbers_samples[each] for each in given)
+            numbers_samples.append(made and not reads_samples)
+        is_whole = list(self.is_steep)
+        for number in reversed(range(len(is_whole))):
+            if numbers_samples[number]:
+                versions = self.small.kernels[number].made
+                readers = (each for v in versions for each in self.small.versions[v].readers)
+                is_whole[number] = any(is_whole[each] for each in readers)
+        for number, read in enumerate(self.reads):
+            sources = [self.small.versions[version].source for version in read]
+            if any(numbers_samples[each] and is_whole[each] for each in sources if each >= 0):
+                is_whole[number] = True
+        return is_whole
 
     def _find_partners(self) -> list[int]:
         """The forward kernel of each backward one: by autograd's number, else by its inputs."""
@@ -327,14 +356,18 @@ class _Converter:
 
     def _add_tensors(self) -> None:
         for number in tensor_versions(self.small):
-            version, grown = self.small.versions[number], self.large.versions[number]
+            version = self.small.versions[number]
             readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
+            sizes = [ledger.versions[number].bytes for ledger in self.ledgers]
+            is_steep = any(self.is_steep[each] for each in (version.source, *readers))
+            parts = fit_parts("tensor_bytes", sizes, is_steep=is_steep)
             self.builder.add_tensor(
                 version.source,
-                version.bytes,
+                parts.pop("tensor_bytes"),
                 readers,
-                fixed_bytes=self._fixed(version.bytes, grown.bytes),
+                fixed_bytes=parts.pop("fixed_tensor_bytes"),
                 partial=self.partial[number],
+                **parts,
             )
 
 
