@@ -33,6 +33,7 @@ from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
 from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
+from meshwright.capture.order import order_arguments
 from meshwright.errors import InputError
 
 Loss = Callable[[Any], torch.Tensor]
@@ -86,6 +87,7 @@ def trace_step(
     start = step.fake_start(mode)
     with _explained(model), mode, fx_traceback.preserve_node_meta():
         module = make_fx(step.run, tracing_mode="real")(*start)
+    order_arguments(module, step.num_forward)
     divided = divide_convolutions(module)
     return Trace(
         module=module,
