@@ -7,6 +7,7 @@ and launches to take as long.
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ KINDS = {
 }
 CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
 """Device types whose products have curves of their own; all others follow the H200's."""
+_LEAST_TERMS = 1e-100
+"""Of a product, as files may have it: below this no rate of FLOPs to terms is a number."""
 _UPDATE = "_fused_adamw_"
 """Stands for all optimisers: they move bytes."""
 _STRIDED = "strided_mul"
@@ -53,16 +56,35 @@ _CALIBRATED_BANDWIDTH = DEVICE_TYPES["h200"].memory_bytes_per_second
 """Of the device that `stream.py` was measured on."""
 
 
+LEAST_SHARE = 1e-30
+"""Of a batch: less than any plan runs an op on."""
+
+_Ends = dict[int, tuple[DeviceType, Floats, Floats]]
+_ENDS: WeakKeyDictionary[Graph, _Ends] = WeakKeyDictionary()
+"""By type, the times at the graph's own batch and at almost no samples: they follow from frozen
+data, and every other number of samples needs them. Types are kept with them, so that their identity
+stays theirs."""
+
+
 def fitted_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     """Time of every op for `samples` samples; NaN where the op was not captured from a framework.
 
-    Never below its share of the time at the graph's own batch: what a bound may rely on.
+    For a share of the graph's batch it is at most the time of the whole, at least that share of it,
+    and at least the time at almost no samples: what bounds rely on. Kernels of sizes that grow with
+    the batch have such times by themselves; sizes that a file makes up need not.
     """
-    seconds = _seconds(graph, device_type, samples)
-    if samples < graph.batch:
-        whole = _seconds(graph, device_type, graph.batch)
-        seconds = np.maximum(seconds, whole * (samples / graph.batch))
-    return seconds
+    if samples >= graph.batch:
+        return _seconds(graph, device_type, samples)
+    by_type = _ENDS.setdefault(graph, {})
+    if id(device_type) not in by_type:
+        by_type[id(device_type)] = (
+            device_type,
+            _seconds(graph, device_type, graph.batch),
+            _seconds(graph, device_type, graph.batch * LEAST_SHARE),
+        )
+    _, whole, least = by_type[id(device_type)]
+    low = np.maximum(np.fmin(least, whole), whole * (samples / graph.batch))
+    return np.clip(_seconds(graph, device_type, samples), low, whole)
 
 
 def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
@@ -72,7 +94,10 @@ def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     seconds = _stream_seconds(graph, device_type, samples)
     kinds, codes, extra = _product_kinds(graph)
     is_product = kinds[codes] >= 0
-    is_product &= (graph.scaled("flops", samples) > 0) & (graph.product_count > 0)
+    terms = np.ones(graph.num_ops)
+    for name in ("rows", "columns", "depth", "count"):
+        terms *= graph.scaled(f"product_{name}", samples)
+    is_product &= (graph.scaled("flops", samples) > 0) & (terms > _LEAST_TERMS)
     chosen = np.flatnonzero(is_product)
     if len(chosen):
         seconds[chosen] = _product_seconds(graph, device_type, samples, chosen, kinds[codes], extra)

@@ -361,5 +361,6 @@ def _under(work: Work, roof: Roof, arithmetic: Floats, bytes_moved: Floats) -> F
     sharp = roof.sharpness
     larger, smaller = np.maximum(arithmetic, moving), np.minimum(arithmetic, moving)
     # the norm, scaled by the larger so that no power under- or overflows
-    joined: Floats = larger * (1 + (smaller / larger) ** sharp) ** (1 / sharp)
+    ratio = np.divide(smaller, larger, out=np.zeros_like(larger), where=larger > 0)
+    joined: Floats = larger * (1 + ratio**sharp) ** (1 / sharp)
     return joined + roof.launch_seconds

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
+from meshwright.cost.fitted import LEAST_SHARE
 from meshwright.errors import quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.instance import Instance
@@ -23,8 +24,6 @@ from meshwright.units import format_bytes
 Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 100
-_TINY_SHARE = 1e-30
-"""Of the batch. Below what any plan runs; times do not fall when samples grow."""
 
 
 def placement_bound(instance: Instance) -> float:
@@ -41,7 +40,8 @@ def plan_bound(instance: Instance) -> float:
     """No plan at all is faster, whatever its replicas and microbatches.
 
     Work: t(share) >= share * t(1) for an op on a share of the batch, because its time is the
-    largest of functions a + b * share with a >= 0 (the roofline's two), or b * share (measured).
+    largest of functions a + b * share with a >= 0 (the roofline's two), or b * share (measured), or
+    held to it (fitted).
     So splitting an op among devices cannot lower the weighted mean below its time whole on the
     best of them, and accumulating microbatches cannot either. An update op runs once, on no
     samples: it counts by the part that does not depend on the batch.
@@ -51,7 +51,7 @@ def plan_bound(instance: Instance) -> float:
     """
     graph, cluster = instance.graph, instance.cluster
     types = [cluster.types[name] for name in cluster.type_names]
-    tiny = np.stack([op_seconds(graph, each, graph.batch * _TINY_SHARE) for each in types], axis=1)
+    tiny = np.stack([op_seconds(graph, each, graph.batch * LEAST_SHARE) for each in types], axis=1)
     is_update = graph.phase == Phase.UPDATE
     work = np.where(is_update[:, None], tiny, instance.seconds)
     path = longest_path(instance, tiny.min(axis=1))
