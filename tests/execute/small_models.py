@@ -171,6 +171,36 @@ class Recurrent(nn.Module):
         return torch.stack(outputs).square().mean()
 
 
+class Contrastive(nn.Module):
+    """Two encoders whose outputs are compared, each sample with all, by their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Linear(8, 12), nn.GELU(), nn.Linear(12, 6))
+        self.right, self.other = nn.Linear(8, 6), nn.Linear(6, 1)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        left, right = F.normalize(self.left(x), dim=-1), F.normalize(self.right(y), dim=-1)
+        logits = self.scale.exp() * left @ right.T
+        number = torch.arange(x.shape[0])
+        loss = F.cross_entropy(logits, number) + F.cross_entropy(logits.T, number)
+        return loss + self.other(left).square().mean()
+
+
+class Triplets(nn.Module):
+    """Two views of each sample in one batch; every three of its rows are compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(8, 6)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        rows = self.encoder(torch.cat([x, y])).tanh()
+        apart = (rows[:, None] - rows[None]).square().sum(-1)
+        return F.relu(apart[:, :, None] - apart[:, None, :] + 0.2).mean()
+
+
 def _ids(vocabulary: int) -> Callable[[], tuple[Any, ...]]:
     return lambda: (torch.randint(0, vocabulary, (BATCH, 6)),)
 
@@ -188,7 +218,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "experts": (Experts, lambda: (torch.randn(BATCH, 8),)),
     "fourier": (Fourier, _ids(20)),
     "recurrent": (Recurrent, lambda: (torch.randn(BATCH, 5, 4),)),
+    "contrastive": (Contrastive, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
+    "triplets": (Triplets, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
 }
+MIXING = ("contrastive", "triplets")
+"""Those with ops that compare samples with each other."""
 
 
 def make_workload(name: str) -> Workload:

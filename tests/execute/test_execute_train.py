@@ -1,6 +1,6 @@
 """Plans run on real processes: the losses and parameters of one process, whatever the plan."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from ranks import Ranks  # noqa: E402
-from small_models import MODELS, make_workload, train_eagerly  # noqa: E402
+from small_models import MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
     OPTIMIZER,
@@ -22,8 +22,10 @@ from small_plans import (  # noqa: E402
     random_placement,
     train_rank,
 )
+from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
@@ -54,6 +56,13 @@ def expected(name: str) -> tuple[list[float], dict[str, Any]]:
     return train_eagerly(name, STEPS, LEARNING_RATE)
 
 
+def steps_of(name: str) -> Steps:
+    """The step of a model, traced at four samples."""
+    steps = Steps(make_workload(name), captured(name), OPTIMIZER)
+    assert steps[4]
+    return steps
+
+
 def check(ranks: Ranks, name: str, plan: Plan) -> None:
     """Train by the plan and compare everything that any rank holds."""
     losses, tensors = expected(name)
@@ -81,7 +90,7 @@ KINDS = {
     "zero-bubble": lambda graph: pipeline_plan(graph, RANKS, 4, ScheduleKind.ZERO_BUBBLE, 4),
     "pipeline x data": lambda graph: pipeline_plan(graph, RANKS, 2, ScheduleKind.ONE_F_ONE_B, 4),
 }
-BATCH_MODELS = [name for name in MODELS if name != "residual"]
+BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
@@ -107,6 +116,31 @@ def test_every_model_trains_alike_under_every_kind_of_plan(
     four: Ranks, name: str, kind: str
 ) -> None:
     check(four, name, KINDS[kind](captured(name)))
+
+
+@pytest.mark.parametrize("kind", ["unequal", "server", "one microbatch"])
+@pytest.mark.parametrize("name", MIXING)
+def test_what_compares_samples_sees_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
+    graph = captured(name)
+    if kind == "one microbatch":
+        check(four, name, pipeline_plan(graph, RANKS, 2, ScheduleKind.GPIPE, 1))
+    else:
+        check(four, name, KINDS[kind](graph))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["data", "duplicate", "factors"])
+@pytest.mark.parametrize("name", MIXING)
+def test_what_compares_samples_trains_alike(four: Ranks, name: str, kind: str) -> None:
+    check(four, name, KINDS[kind](captured(name)))
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_what_compares_samples_is_not_divided_into_microbatches(name: str) -> None:
+    graph = captured(name)
+    plan = KINDS["1f1b"](graph)
+    with pytest.raises(InputError, match=r"must be 1, because op .* mixes the samples"):
+        lower_frozen(graph, connected(4), plan)
 
 
 def test_a_device_may_hold_several_stages(four: Ranks) -> None:
@@ -143,9 +177,8 @@ def test_random_placements_train_alike(four: Ranks, name: str, count: int, seed:
 
 def test_batch_norm_is_refused_where_the_batch_is_divided() -> None:
     graph = captured("residual")
-    steps = Steps(make_workload("residual"), graph, OPTIMIZER)
     with pytest.raises(InputError, match=r"norm.*normalises over the batch.*--local-statistics"):
-        check_apart(graph, steps[4])
+        check_apart(graph, steps_of("residual"))
     lowered = lower_frozen(graph, connected(4), data_plan(graph, 4))
     assert lowered.divides_batch
     assert not lower_frozen(graph, connected(4), random_placement(graph, 4, 0)).divides_batch
@@ -153,8 +186,49 @@ def test_batch_norm_is_refused_where_the_batch_is_divided() -> None:
 
 @pytest.mark.parametrize("name", BATCH_MODELS)
 def test_models_whose_samples_are_apart_are_not_refused(name: str) -> None:
-    graph = captured(name)
-    check_apart(graph, Steps(make_workload(name), graph, OPTIMIZER)[4])
+    check_apart(captured(name), steps_of(name))
+
+
+class Centred(nn.Module):
+    """Compares every sample with something of all of them."""
+
+    def __init__(self, compare: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.encoder, self.compare = nn.Linear(4, 4), compare
+
+    def forward(self, x: Any) -> Any:
+        return self.compare(self.encoder(x)).tanh().square().mean()
+
+
+@pytest.mark.parametrize(
+    ("compare", "reason"),
+    [
+        (lambda x: x - x.mean(0), "op 'sub': uses a sum over the batch for each sample"),
+        (lambda x: x.softmax(0), "op '_softmax': computes _softmax over the batch"),
+        (lambda x: x * x.flip(0), "op 'flip': computes flip over the batch"),
+        (lambda x: x.cumsum(0), "op 'cumsum': computes cumsum over the batch"),
+        (lambda x: x / x.norm(dim=0), "op 'linalg_vector_norm': computes linalg_vector_norm over"),
+    ],
+)
+def test_steps_that_compare_samples_with_all_are_refused(
+    compare: Callable[[Any], Any], reason: str
+) -> None:
+    workload = Workload(name="centred", model=Centred(compare), args=(torch.randn(6, 4),))
+    graph = capture_workload(workload, OPTIMIZER)
+    steps = Steps(workload, graph, OPTIMIZER)
+    assert steps[3]
+    with pytest.raises(InputError, match=reason):
+        check_apart(graph, steps)
+
+
+@pytest.mark.parametrize("compare", [lambda x: x.softmax(1), lambda x: x.flip(1)])
+def test_steps_that_work_along_features_are_not_refused(compare: Callable[[Any], Any]) -> None:
+    # As many features as samples: only another trace tells them apart.
+    workload = Workload(name="centred", model=Centred(compare), args=(torch.randn(4, 4),))
+    graph = capture_workload(workload, OPTIMIZER)
+    steps = Steps(workload, graph, OPTIMIZER)
+    assert steps[4]
+    check_apart(graph, steps)
 
 
 def test_microbatches_must_be_whole_samples() -> None:

@@ -176,8 +176,8 @@ class Reader:
             if not isinstance(held, Counter):
                 assert held[0] <= wants[0] + NEAR
                 assert held[1] >= wants[1] - NEAR
-            elif adds_up and self.bucket[tensor] < 0 and self.partial[tensor]:
-                assert held == self.terms(tensor)
+            elif adds_up and self.partial[tensor] and (self.bucket[tensor] < 0 or len(held) > 1):
+                assert held == self.terms(tensor)  # a bucket sums where its terms are made
             else:
                 (maker,) = held
                 if self.partial[tensor] and not adds_up:  # of the very samples that it sees

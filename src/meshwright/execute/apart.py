@@ -1,12 +1,16 @@
 """Whether samples of a batch can be computed apart from each other, and gradients then added up.
 
-Batch normalisation, and a loss that multiplies means over the batch (as some balance experts), mix
-samples: on a part of the batch they compute something else than on all of it. Such a step is run
-only by plans that leave the batch whole, unless the caller takes local statistics, as everybody
-does who trains batch normalisation on several devices.
+Batch normalisation, a softmax over the batch, a mean over it that samples are compared with, and a
+loss that multiplies such means (as some balance experts) mix samples: on a part of the batch they
+compute something else than on all of it. Such a step is run only by plans that leave the batch
+whole, unless the caller takes local statistics, as everybody does who trains batch normalisation on
+several devices. Ops that the graph marks as mixing samples are run on the whole batch by all plans.
 
 What forward sums up over a replica's samples is of use to those only who see the same samples.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +20,9 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.steps import Steps
 from meshwright.execute.traced import TracedStep
-from meshwright.graph.graph import Graph, Phase
+from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.program import Kind
 
 _NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"}
@@ -26,23 +31,33 @@ _LINEAR = {
     "_to_copy", "mul_", "div_", "ones_like", "expand", "where", "unsqueeze", "view",
 }  # fmt: skip
 """Of a sum over the batch they make a sum over the batch, if nothing else in them is one."""
+_ALONG = {
+    "_softmax", "_log_softmax", "amax", "amin", "argmax", "argmin", "cumprod", "cumsum", "flip",
+    "linalg_vector_norm", "logcumsumexp", "logsumexp", "prod", "roll", "std", "std_mean", "var",
+    "var_mean",
+}  # fmt: skip
+"""What they make along the dimensions they are told needs all that is there. (Sorting and top-k are
+not among them: experts sort samples to compute each by itself.)"""
 _COUNTED = {"nll_loss_forward", "nll_loss2d_forward"}
 """Of their results, backward reads only how many targets there are, which adds up."""
 _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
 
-def check_apart(graph: Graph, step: TracedStep) -> None:
+def check_apart(graph: Graph, steps: Steps) -> None:
     """Refuse a step that mixes the samples of a batch, naming the op that does."""
+    step = steps.any()
     partial = {
         step.versions[tensor]
         for tensor in graph.tensor_partial.nonzero()[0].tolist()
         if graph.phase[graph.tensor_source[tensor]] == Phase.FORWARD
     }
     for number, kernel in enumerate(step.ledger.kernels):
-        if graph.phase[number] != Phase.FORWARD:
+        if graph.phase[number] != Phase.FORWARD or graph.mixes[number]:
             continue
-        reason = _why_mixed(kernel, partial)
+        reason = _why_mixed(kernel, partial, makes_rows=graph.split[number] == Split.BATCH)
+        if not reason and _works_along_batch(number, step, steps):
+            reason = f"computes {op_name(kernel.node)} over the batch"
         if reason:
             raise InputError(
                 f"op {quoted(graph.op_names[number])}: {reason}, so microbatches or replicas would "
@@ -74,20 +89,52 @@ def check_sums(lookup: Lookup, partial: npt.NDArray[np.bool_]) -> None:
             )
 
 
-def _why_mixed(kernel: Kernel, partial: set[int]) -> str:
+def _why_mixed(kernel: Kernel, partial: set[int], *, makes_rows: bool) -> str:
     name = op_name(kernel.node)
     if name in _NORMS and _is_training(kernel.node):
         return "normalises over the batch"
     sums = [version for version in kernel.reads.values() if version in partial]
+    if sums and makes_rows:
+        return "uses a sum over the batch for each sample"
     if sums and (name not in _LINEAR or (len(sums) > 1 and name in ("mul", "div", "mul_", "div_"))):
         return f"computes {name} of sums over the batch"
     return ""
 
 
-def _is_training(node: Node) -> bool:
+def _works_along_batch(number: int, step: TracedStep, steps: Steps) -> bool:
+    """Whether an op works along a dimension that grows with the batch."""
+    node = step.ledger.kernels[number].node
+    if op_name(node) not in _ALONG or not isinstance(node.args[0], Node):
+        return False
+    shape = node.args[0].meta["val"].shape
+    dims = [dim % max(len(shape), 1) for dim in _dims(node)] or range(len(shape))
+    # Most work along the last one, which is the batch's in a vector only: no need to trace again.
+    likely = [dim for dim in dims if len(shape) == 1 or dim != len(shape) - 1]
+    if not any(shape[dim] % step.samples == 0 for dim in likely):
+        return False
+    larger = steps.other(step.samples).ledger.kernels[number].node.args[0]
+    assert isinstance(larger, Node)
+    return any(larger.meta["val"].shape[dim] != shape[dim] for dim in likely)
+
+
+def _dims(node: Node) -> list[int]:
+    """The dimensions that an op is told; none: all."""
+    given = _argument(node, ("dim", "dims"))
+    if given is None:
+        return []
+    return list(given) if isinstance(given, (list, tuple)) else [given]
+
+
+def _argument(node: Node, names: Sequence[str]) -> Any:
+    """What an op is given under one of these names; None: nothing."""
     schema = node.target._schema  # type: ignore[union-attr]
     for position, argument in enumerate(schema.arguments):
-        if argument.name in ("training", "train"):
+        if argument.name in names:
             given = node.kwargs.get(argument.name)
-            return bool(node.args[position] if position < len(node.args) else given)
-    return isinstance(node.target, torch._ops.OpOverload)
+            return node.args[position] if position < len(node.args) else given
+    return None
+
+
+def _is_training(node: Node) -> bool:
+    given = _argument(node, ("training", "train"))
+    return isinstance(node.target, torch._ops.OpOverload) if given is None else bool(given)

@@ -255,7 +255,7 @@ def make_trainer(
         progress=watch,
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
-        check_apart(graph, trainer.steps.any())
+        check_apart(graph, trainer.steps)
     if settings.is_checked:
         check_repeatable(graph, trainer.steps.any())
     return trainer

@@ -71,6 +71,8 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
         _check_groups(graph, plan.parts, part_of_op)
     _check_runnable(graph, cluster, part_of_op, device_start, team_device)
     _check_hosts(cluster, plan)
+    if graph.mixes.any():
+        _check_mixing(graph, plan)
     if plan.schedule is not None:
         _check_microbatches(graph, plan.schedule)
         _check_stages(graph, plan.schedule, part_of_op)
@@ -248,6 +250,22 @@ def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
         raise InputError(
             f"{what}: must have a share for each of the {len(ways)} ways that cluster "
             f"{cluster.name} has between these hosts, got {len(allocation.shares)}"
+        )
+
+
+def _check_mixing(graph: Graph, plan: Plan) -> None:
+    """Ops that mix samples see the whole batch: as one microbatch, and not by shards."""
+    op = f"op {quoted(graph.mixing_op)} mixes the samples of a batch"
+    if not plan.is_plain:
+        number = next(number for number, part in enumerate(plan.parts) if not part.is_plain)
+        raise InputError(
+            f"part {number}: must have no tensor, context or expert widths, ZeRO or recomputation, "
+            f"because {op}"
+        )
+    if plan.schedule is not None and plan.schedule.microbatches > 1:
+        raise InputError(
+            f"schedule {plan.schedule.kind}: microbatches must be 1, because {op}, "
+            f"got {plan.schedule.microbatches}"
         )
 
 

@@ -123,7 +123,7 @@ def _share_losses(
     """Let forward ops that read sums over a replica's samples make such sums, on replicas."""
     source, reader = graph.edges
     may = shares_out[source] & shares_out[reader] & (graph.phase[reader] == Phase.FORWARD)
-    uses = np.flatnonzero(may & (split[reader] == Split.NONE))
+    uses = np.flatnonzero(may & (split[reader] == Split.NONE) & ~graph.mixes[reader])
     while len(found := uses[partial[graph.use_tensor[uses]]]):
         split[reader[found]] = Split.SUM
         is_sum = np.zeros(graph.num_ops, dtype=np.bool_)

@@ -125,10 +125,17 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         made.counts[TASKS] = num_tasks
         if writes:
             emit_computes(given, made)
+            _show_whole(work.graph, made.instructions[:num_computes])
             made.instructions[num_computes : num_computes + len(own)] = own
         emit_tensors(given, made)
         sizes = made.counts
     return _assemble(work, cluster, made, buckets, instance, servers)
+
+
+def _show_whole(graph: Graph, computes: Records) -> None:
+    """Let ops that mix samples have all rows, whichever their replica's are."""
+    is_whole = graph.mixes[computes["op"]]
+    computes["rows_from"][is_whole], computes["rows_to"][is_whole] = 0.0, 1.0
 
 
 def _number_ops(work: Work) -> tuple[Records, npt.NDArray[np.int64]]:

@@ -160,11 +160,18 @@ def server_extras(
 def saved_extras(
     work: Work, instance: npt.NDArray[np.int64], num_buffers: int
 ) -> tuple[Records, Records]:
-    """Buffers and reads for what forward ops save besides their tensors."""
+    """Buffers and reads for what ops save besides their tensors, until their backward ops have run.
+
+    What has no backward op after it is held until the end. An update runs once, after all of them.
+    """
     graph, placement = work.graph, work.placement
     backward: dict[int, list[int]] = {}
-    for op in np.flatnonzero((graph.partner >= 0) & (graph.phase == Phase.BACKWARD)).tolist():
-        backward.setdefault(int(graph.partner[op]), []).append(op)
+    later = graph.partner < np.arange(graph.num_ops)
+    for op in np.flatnonzero(
+        (graph.partner >= 0) & later & (graph.phase == Phase.BACKWARD)
+    ).tolist():
+        if graph.phase[graph.partner[op]] != Phase.UPDATE:
+            backward.setdefault(int(graph.partner[op]), []).append(op)
     buffers: list[Records] = []
     reads: list[Records] = []
     for op in np.flatnonzero(graph.saved_bytes > 0).tolist():
@@ -172,14 +179,12 @@ def saved_extras(
         share = placement.replica_to[slots] - placement.replica_from[slots]
         if work.split[op] == Split.NONE:
             share = np.ones_like(share)
-        replicas = len(share)
-        each = np.zeros(replicas * work.microbatches, BUFFER)
-        each["device"] = np.tile(placement.replica_device[slots], work.microbatches)
+        times = 1 if graph.phase[op] == Phase.UPDATE else work.microbatches
+        each = np.zeros(len(share) * times, BUFFER)
+        each["device"] = np.tile(placement.replica_device[slots], times)
         each["writer"] = instance[op] + np.arange(len(each))
         each["tensor"] = -1
-        each["bytes"] = np.tile(
-            graph.saved_bytes[op] * share / work.microbatches, work.microbatches
-        )
+        each["bytes"] = np.tile(graph.saved_bytes[op] * share / times, times)
         for reader in backward.get(op, []):
             if placement.part_of_op[reader] == placement.part_of_op[op]:
                 pairs = np.zeros(len(each), PAIR)
