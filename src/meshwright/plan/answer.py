@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from meshwright.plan.plan import Plan
 
+ROUNDING = 1e-9
+"""Relative. Sums in another order differ in the last bits: so far a step may be below its bound."""
+
 
 class Stop(StrEnum):
     """Why a search stopped, and so what it claims."""
@@ -52,6 +55,14 @@ class Answer:
     """The next best plans of other degrees, the fastest first, where the search keeps them."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
+
+    def __post_init__(self) -> None:
+        # No assert, which -O leaves out: a false proof must never reach anybody.
+        if self.plan is not None and not self.bound_seconds <= self.step_seconds * (1 + ROUNDING):
+            raise AssertionError(
+                f"{self.method}: a plan of {self.step_seconds!r} s is faster than what was proven "
+                f"to be impossible, {self.bound_seconds!r} s"
+            )
 
     @property
     def gap(self) -> float:
