@@ -163,15 +163,21 @@ class Trial:
 
 def microbatch_choices(graph: Graph, stages: int, replicas: int) -> list[int]:
     """Divisors of the batch near 1, 2, 4, ... times the stages that leave each replica a sample."""
-    if counts_samples(graph):
-        most = max(1, int(graph.batch) // replicas)
-        possible = [count for count in range(1, most + 1) if graph.batch % count == 0]
-    else:
-        possible = [2**power for power in range(_MAX_MICROBATCHES.bit_length())]
+    possible = possible_microbatches(graph, replicas)
     wanted = [1, *(stages * factor for factor in (0.5, 1, 2, 4, 8))]
     if stages == 1:
         wanted = [1, 2, 4, 8, 16, 32]
     return sorted({min(possible, key=lambda count: abs(count - each)) for each in wanted})
+
+
+def possible_microbatches(graph: Graph, replicas: int) -> list[int]:
+    """Divisors of the batch, powers of two where it counts no samples, 1 where ops mix samples."""
+    if graph.mixes.any():
+        return [1]
+    if not counts_samples(graph):
+        return [2**power for power in range(_MAX_MICROBATCHES.bit_length())]
+    most = max(1, int(graph.batch) // replicas)
+    return [count for count in range(1, most + 1) if graph.batch % count == 0]
 
 
 def counts_samples(graph: Graph) -> bool:

@@ -85,7 +85,7 @@ def find_favourites(delays: Delays, limit_seconds: float = 10.0) -> Chain:
         return _match(delays, np.zeros(0, dtype=np.int64), 0.0)
     programme = _Programme(delays, 1.0 / total)
     solved = programme.solve(limit_seconds)
-    choosable = np.flatnonzero(delays.apart_seconds > 0)
+    choosable = np.flatnonzero(delays.apart_seconds * (1.0 / total) > 0)  # as the programme has it
     if solved is None:
         by_length = choosable[np.argsort(-delays.apart_seconds[choosable], kind="stable")]
         return _match(delays, by_length, 0.0)

@@ -153,7 +153,9 @@ def _fill_ranks(
         tasks[op].rank = rank
         for e in range(tasks[op].first_in, tasks[op + 1].first_in):
             source = in_edges[e].op
-            way = rank + latency + in_edges[e].bytes * per_byte
+            way = rank
+            if in_edges[e].bytes >= 0:  # else SAVED, which does not move
+                way += latency + in_edges[e].bytes * per_byte
             tasks[source].rank = max(tasks[source].rank, way)
 
 
@@ -203,6 +205,8 @@ def _ready_on(
     ready = 0.0
     for e in range(tasks[op].first_in, tasks[op + 1].first_in):
         source = in_edges[e].op
+        if in_edges[e].bytes < 0 and tasks[source].device != device:
+            continue  # SAVED elsewhere
         moved = move_seconds(latency, bandwidth, tasks[source].device, device, in_edges[e].bytes)
         ready = max(ready, tasks[source].finish + moved)
     return ready

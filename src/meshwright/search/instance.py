@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
+from meshwright.graph.build import topological_order
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Discipline, Plan, place_ops
 
@@ -140,10 +141,25 @@ def placement_plan(
 def order_plan(
     instance: Instance, device_of_op: Sequence[int] | Ints, order: Sequence[int] | Ints
 ) -> Plan:
-    """The plan in which each device runs its ops in this order of all ops."""
-    priorities = np.empty(len(order))
-    priorities[np.asarray(order)] = -np.arange(len(order), dtype=np.float64)
-    return placement_plan(instance, device_of_op, priorities, Discipline.ORDER)
+    """The plan in which each device runs its ops in this order of all ops.
+
+    An order that does not know what is `SAVED`, as that of merged ops, is changed where an op would
+    run before one on its device that it waits for.
+    """
+    place = np.empty(len(order), dtype=np.int32)
+    place[np.asarray(order)] = np.arange(len(order), dtype=np.int32)
+    device = np.asarray(device_of_op)
+    reader = np.repeat(np.arange(instance.num_ops), np.diff(instance.in_start))
+    source = instance.in_edges["op"]
+    waits = (instance.in_edges["bytes"] >= 0) | (device[source] == device[reader])
+    first, second = place[source[waits]], place[reader[waits]]
+    if (first > second).any():
+        names = [instance.graph.op_names[op] for op in np.argsort(place)]
+        followed = topological_order(first, second, names, f"graph {instance.graph.name}")
+        moved = np.empty_like(place)
+        moved[followed] = np.arange(len(order), dtype=np.int32)
+        place = moved[place]
+    return placement_plan(instance, device_of_op, -place.astype(np.float64), Discipline.ORDER)
 
 
 def mean_device_seconds(instance: Instance) -> Floats:

@@ -203,6 +203,11 @@ def _check(
     for count in microbatches:
         if not 1 <= count <= 1_000_000:
             raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
+    if graph.mixes.any() and any(count > 1 for count in microbatches):
+        raise InputError(
+            f"microbatches: must be 1, because op {quoted(graph.mixing_op)} of graph {graph.name} "
+            f"mixes the samples of a batch, got {max(microbatches)}"
+        )
     if scope is not None and method not in ("hybrid", "auto"):
         raise InputError(f"scope: the method must be hybrid or auto, got {quoted(method)}")
 

@@ -27,6 +27,9 @@ Order = Literal["fixed", "free"]
 MEMORY_TOLERANCE = 1e-9
 """Relative. Sums of bytes in another order differ in the last bits."""
 _TICK_BITS = 30
+_MAX_TICKS = 2.0**46
+"""Of an op or a transfer: thousands of times the whole of the start, and short enough for sums of
+thousands in the solver's integers. Rounding times down leaves bounds proven."""
 _BYTE_BITS = 40
 _BROKEN_UNITS = 30
 """Symmetry of devices is broken on so many of the largest units: later ones rarely decide."""
@@ -61,12 +64,15 @@ class Model:
 
         self.model: Any = cp_model.CpModel()
         self.instance = instance
-        self.tick = 2.0 ** (math.floor(math.log2(first.seconds)) - _TICK_BITS)
+        # A start of no time at all that does not fit says nothing of what takes its place.
+        self.tick = 2.0 ** (math.floor(math.log2(first.seconds or 1.0)) - _TICK_BITS)
         self._reach = reach
         self._sort = first.order
         devices = instance.type_of
         self._ticks = np.where(
-            np.isfinite(instance.seconds), np.floor(instance.seconds / self.tick), -1.0
+            np.isfinite(instance.seconds),
+            np.minimum(np.floor(instance.seconds / self.tick), _MAX_TICKS),
+            -1.0,
         ).astype(np.int64)[:, devices]
         self._links = link_kinds(instance)
         self._swaps = list(device_swaps(instance, limits))
@@ -130,7 +136,7 @@ class Model:
     def _moves(self, size: float) -> list[int]:
         """Ticks of a transfer, by kind of link."""
         ticks = np.floor((self._links.latency + size / self._links.bandwidth) / self.tick)
-        return [int(each) for each in ticks]
+        return [int(each) for each in np.minimum(ticks, _MAX_TICKS)]
 
     def _add_units(self, limits: Floats) -> None:
         """Where units are, and that what they hold fits: rounded down on both sides."""

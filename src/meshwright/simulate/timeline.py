@@ -112,7 +112,8 @@ class Timeline:
         where = np.concatenate((device, device))
         # At one moment, though sums in different orders differ in the last bits: frees of what is
         # older, then allocations, then frees of what lived for that moment only.
-        moment = np.rint(when / ((self.device_seconds or 1.0) * _TIE))
+        tie = self.device_seconds * _TIE
+        moment = np.rint(when / tie) if tie > 0 else when
         lasts = moment[len(begin) :] > moment[: len(begin)]
         rank = np.concatenate((np.ones(len(begin)), np.where(lasts, 0, 2)))
         order = np.lexsort((rank, moment, where))

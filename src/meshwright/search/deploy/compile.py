@@ -101,8 +101,9 @@ def _deal_out(
     ops = np.flatnonzero(analysis.group_of == group).astype(np.int32)
     seconds = analysis.seconds[group, analysis.cluster.type_of[list(devices)]]
     can_run = np.isfinite(seconds) & (seconds > 0)
-    speeds = np.where(can_run, 1.0 / np.where(can_run, seconds, 1.0), 0.0)
-    if not speeds.any():
-        speeds = np.ones(len(devices))
+    speeds = np.ones(len(devices))
+    if can_run.any():  # relative to the fastest: its seconds may be too few to divide by
+        least = seconds[can_run].min()
+        speeds = np.where(can_run, least / np.where(can_run, seconds, 1.0), 0.0)
     place = split_group(analysis.instance, ops, speeds, seed=group)
     return tuple(zip(ops.tolist(), (devices[each] for each in place.tolist()), strict=True))

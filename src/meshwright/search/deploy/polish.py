@@ -300,7 +300,8 @@ def group_heat(analysis: Analysis, timeline: Timeline) -> Floats:
         return heat
     took = np.diff(timeline.finish[path], prepend=0.0)
     tensor, op = rows["tensor"][path], rows["op"][path]
-    source = np.where(tensor >= 0, graph.tensor_source[np.maximum(tensor, 0)], op)
+    source = op.copy()
+    source[tensor >= 0] = graph.tensor_source[tensor[tensor >= 0]]
     known = source >= 0
     heat += np.bincount(
         analysis.group_of[source[known]], weights=took[known], minlength=analysis.num_groups

@@ -99,11 +99,17 @@ def _least_of(search: FrameSearch) -> float:
 
 
 def _enough_devices(space: Space, usable: float) -> int:
-    """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none."""
+    """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none.
+
+    A stage for each layer, a replica for each sample and the widest team for each of these: more
+    devices than that have nothing left to divide.
+    """
     num_devices = space.cluster.num_devices
+    widest = max((each.team.num_devices for each in space.options), default=1)
+    most = min(_MAX_DEVICES, 2 * space.batch * space.stack.num_layers * widest)
     for power in range(20):
         for count in (3 * (num_devices << power) // 2, num_devices << (power + 1)):
-            if count <= _MAX_DEVICES and least_bytes(_grown(space, count)) <= usable:
+            if count <= most and least_bytes(_grown(space, count)) <= usable:
                 return count
     return 0
 

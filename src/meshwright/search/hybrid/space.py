@@ -8,7 +8,9 @@ from math import inf
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import op_seconds
 from meshwright.cost.layer.team import Team
+from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
@@ -59,6 +61,7 @@ class Space:
 def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
     """Find the layers and tiers, and list the options."""
     stack = find_layers(graph)
+    _check_runnable(graph, cluster)
     prices = Prices(stack, cluster, find_tiers(cluster))
     teams = list_teams(scope, stack, cluster.num_devices)
     return Space(
@@ -71,6 +74,17 @@ def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
         options=tuple(all_options(teams, scope.zero, scope.recompute)),
         batch=whole_batch(stack),
     )
+
+
+def _check_runnable(graph: Graph, cluster: Cluster) -> None:
+    """Any stage may be on any devices, so all types run all ops."""
+    for name in cluster.type_names:
+        cannot = np.flatnonzero(np.isinf(op_seconds(graph, cluster.types[name], graph.batch)))
+        if len(cannot):
+            raise InputError(
+                f"graph {graph.name}: every op must run on every device type, but "
+                f"{quoted(graph.op_names[cannot[0]])} cannot on {quoted(name)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -172,8 +172,15 @@ class _Part:
         self.output_bytes = rows[:, :, Column.OUTPUT][:, shapes.last_kind] / widths
 
     def _sum(self, column: Column) -> Floats:
-        """Over the layers of a stage: by option and shape."""
-        total: Floats = self.rows[:, :, column] @ self.shapes.counts.T
+        """Over the layers of a stage: by option and shape.
+
+        A layer that cannot run on the type takes for ever, and a stage without it none of that.
+        """
+        values, counts = self.rows[:, :, column], self.shapes.counts.T
+        can_run = np.isfinite(values)
+        total: Floats = np.where(can_run, values, 0.0) @ counts
+        if not can_run.all():
+            total[~can_run @ (counts > 0)] = np.inf
         return total
 
     def _most(self, values: Floats) -> Floats:

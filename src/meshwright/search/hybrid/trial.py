@@ -9,6 +9,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
+from meshwright.program.lower import choose_granularity
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.draft import Draft, Planner
 from meshwright.search.hybrid.tier import Tiers
@@ -45,7 +46,7 @@ def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str) -> Scene:
 def try_draft(scene: Scene, draft: Draft) -> Verdict:
     """What the simulator says of a draft."""
     plan = scene.planner.plan(draft)
-    return try_plan(scene.graph, scene.cluster, plan, scene.sharing, "layer")
+    return try_plan(scene.graph, scene.cluster, plan, scene.sharing, choose_granularity(plan))
 
 
 @dataclass

@@ -16,7 +16,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import plan_bound
-from meshwright.search.consecutive import counts_samples, refuse_pipeline
+from meshwright.search.consecutive import counts_samples, possible_microbatches, refuse_pipeline
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.judge import judge, refuse, try_plan
 from meshwright.search.mapping.problem import links_differ
@@ -29,7 +29,7 @@ from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.pipeline.place import mapped_homes, mapping_problem, plain_homes
 from meshwright.search.pipeline.price import Prices, Shape, Team
-from meshwright.search.pipeline.shape import CHUNKS, has_samples, possible_microbatches, shapes
+from meshwright.search.pipeline.shape import CHUNKS, has_samples, shapes
 from meshwright.search.pipeline.trial import Result, Trials
 from meshwright.search.pipeline.tune import neighbours
 

@@ -40,14 +40,6 @@ def shapes(
             yield shape, tuple(choices)
 
 
-def possible_microbatches(graph: Graph, replicas: int) -> list[int]:
-    """Divisors of the batch, or powers of two where it counts no samples."""
-    if not counts_samples(graph):
-        return [2**power for power in range(7)]
-    most = max(1, int(graph.batch) // replicas)
-    return [count for count in range(1, most + 1) if graph.batch % count == 0]
-
-
 def has_samples(graph: Graph, pieces: int) -> bool:
     """Whether so many pieces of the batch have a sample each."""
     return not counts_samples(graph) or pieces <= graph.batch
