@@ -6,7 +6,19 @@
 
 That no plan fits is an answer (see `meshwright.plan.answer`), not an exception; our own mistakes
 are assertions.
+
+Whatever a message quotes came from outside, so it is made printable here, where messages are made.
 """
+
+import re
+
+MAX_LINE = 800
+"""Characters of a line that is shown to people. The longest of our own messages have 500."""
+
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that Unicode calls printable and fonts do not draw (Default_Ignorable)."""
 
 
 class MeshwrightError(Exception):
@@ -17,21 +29,52 @@ class InputError(MeshwrightError):
     """Something the user gave breaks a rule; the message is one line."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.split()))
+        super().__init__(one_line(message))
 
 
 class RankError(MeshwrightError):
     """One process of a run failed while it ran an instruction; raised from the failure itself."""
 
     def __init__(self, doing: str, reason: str) -> None:
-        super().__init__(" ".join(f"at {doing}: {reason}".split()))
+        super().__init__(one_line(f"at {doing}: {reason}"))
         self.doing = doing
+
+
+def is_visible(text: str) -> bool:
+    """Whether a terminal draws all of a text and obeys none of it."""
+    return text.isprintable() and _INVISIBLE.search(text) is None
+
+
+def printable(text: str, limit: int = MAX_LINE) -> str:
+    """Text as it may be shown: characters that steer a terminal or cannot be seen are escaped as
+    Python escapes them, and of a text longer than `limit` the middle is left out."""
+    shown = _cut(text, limit, len(text))
+    if is_visible(shown):
+        return shown
+    escaped = "".join(each if is_visible(each) else ascii(each)[1:-1] for each in shown)
+    return _cut(escaped, limit, len(text))
+
+
+def one_line(text: str, limit: int = MAX_LINE) -> str:
+    """Printable text on one line, with single spaces for runs of white space."""
+    return printable(" ".join(_cut(text, limit, len(text)).split()), limit)
 
 
 def quoted(name: str, limit: int = 80) -> str:
     """A name from outside, safe to print on one line: quoted, escaped, and cut when very long."""
-    text = ascii(name) if not name.isprintable() else repr(name)
-    return text if len(text) <= limit else text[: limit - 4] + "...'"
+    shown = name[:limit]
+    text = repr(shown) if is_visible(shown) else ascii(shown)
+    is_whole = len(name) <= limit and len(text) <= limit
+    return text if is_whole else text[: limit - 4] + "...'"
+
+
+def _cut(text: str, limit: int, length: int) -> str:
+    """The beginning and the end of a text, with `length` between them, where it is too long."""
+    if len(text) <= limit:
+        return text
+    note = f" ... ({length} characters) ... "
+    kept = limit - len(note)
+    return f"{text[: kept - kept // 2]}{note}{text[-(kept // 2) :]}"
 
 
 def some(names: list[str] | tuple[str, ...], limit: int = 8) -> str:

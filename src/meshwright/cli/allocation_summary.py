@@ -3,7 +3,6 @@
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
@@ -48,9 +47,8 @@ def show_allocations(console: Console, cluster: Cluster, plan: Plan) -> None:
             justify="right" if name == "rate" else "left",
         )
     for each in plan.allocations[:MAX_ROWS]:
-        # As Text: brackets in names are no markup.
         row = each.source, each.target, format_rate(each.bytes_per_second), _ways(cluster, each)
-        table.add_row(*map(Text, row))
+        table.add_row(*row)
     if len(plan.allocations) > MAX_ROWS:
         table.add_row(f"... {len(plan.allocations) - MAX_ROWS} more")
     console.print(table)

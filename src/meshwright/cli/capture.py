@@ -7,8 +7,8 @@ import numpy as np
 
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
 from meshwright.graph.graph import Graph
+from meshwright.message import say
 from meshwright.source import capture_model
 from meshwright.units import format_bytes
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cli.console import finite, print_json, print_table
+from meshwright.cli.console import finite, print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
 from meshwright.cluster.catalogue import list_clusters, load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
+from meshwright.message import say
 from meshwright.units import format_bytes, format_rate, format_seconds
 
 MAX_PAIRWISE_DEVICES = 4096
@@ -85,13 +85,14 @@ def _list(*, is_json: bool) -> None:
         return
     print_table(
         ("for example", "what it is, and how such names are made"),
-        [(each.example, f"{each.description}\n{each.pattern}") for each in entries],
+        [row for each in entries for row in ((each.example, each.description), ("", each.pattern))],
     )
 
 
 def _show(document: dict[str, Any]) -> None:
     names = ("devices", "hosts", "switches", "links")
-    print(f"{document['name']}: {', '.join(f'{name} {document[name]}' for name in names)}\n")
+    print_line(f"{document['name']}: {', '.join(f'{name} {document[name]}' for name in names)}")
+    print_line()
     print_table(
         ("type", "devices", "memory", "memory bandwidth", "peak fp32"),
         [
@@ -107,7 +108,7 @@ def _show(document: dict[str, Any]) -> None:
     )
     if "levels" not in document:
         return
-    print()
+    print_line()
     print_table(
         ("level", "joined at", "groups", "largest group"),
         [
@@ -121,6 +122,7 @@ def _show(document: dict[str, Any]) -> None:
         ],
     )
     low, high = document["bytes_per_second"]
-    print(f"\nbandwidth of a pair: {format_rate(low)} to {format_rate(high)}")
+    print_line()
+    print_line(f"bandwidth of a pair: {format_rate(low)} to {format_rate(high)}")
     low, high = document["latency_seconds"]
-    print(f"latency of a pair: {format_seconds(low)} to {format_seconds(high)}")
+    print_line(f"latency of a pair: {format_seconds(low)} to {format_seconds(high)}")

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.text import Text
 
 from meshwright.api import simulate
-from meshwright.cli.console import finite, make_console, print_json, print_table
+from meshwright.cli.console import Words, finite, make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.graph.graph import Graph
+from meshwright.message import say
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
@@ -173,15 +172,15 @@ def _show(case: _Case, comparison: Comparison) -> None:
     wall = _wall_seconds(case.run)
     step = f"step {case.run.measured_step} of {kind} run"
     title = f"{case.graph.name} on {case.cluster.name}, {step}"
-    console.print(Text(title, style="bold"))
+    console.print(Words(title, style="bold"))
     if np.isfinite(wall):
         count = len(case.run.step_seconds)
-        console.print(Text(f"median of {count} steps by the wall clock: {format_seconds(wall)}"))
+        console.print(f"median of {count} steps by the wall clock: {format_seconds(wall)}")
     for text in comparison.findings[:MAX_FINDINGS]:
-        console.print(Text(f"- {text}"))
+        console.print(f"- {text}")
     more = len(comparison.findings) - MAX_FINDINGS
     if more > 0:
-        console.print(Text(f"- and {more} more (--json has all)"))
+        console.print(f"- and {more} more (--json has all)")
     console.print()
     heads = ("device", "", "step", "compute", "communication", "waiting", "overhead")
     print_table(heads, _device_rows(comparison))

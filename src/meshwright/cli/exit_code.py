@@ -12,5 +12,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     NO_PLAN = 3
     """No plan fits."""
+    REFUSED = 4
+    """By the system: no memory, no space on a disk, no more processes or open files."""
     INTERRUPTED = 130
     """By Ctrl-C; the best plan so far has been written when there was one."""

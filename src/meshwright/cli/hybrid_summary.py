@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from meshwright.cli.console import Words
 from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
@@ -48,7 +48,7 @@ def show_stages(console: Console, cluster: Cluster, facts: HybridFacts) -> None:
     console.print(_stage_table(cluster, facts.stages))
     console.print()
     console.print(_memory_table(facts.stages))
-    console.print(Text(_legend(facts.stages), style="bright_black"))
+    console.print(Words(_legend(facts.stages), style="bright_black"))
 
 
 def show_runner_ups(console: Console, answer: Answer) -> None:
@@ -58,9 +58,7 @@ def show_runner_ups(console: Console, answer: Answer) -> None:
     table = _table("next best", "step", "slower")
     for each in answer.runner_ups[:MAX_RUNNER_UPS]:
         slower = each.step_seconds / answer.step_seconds - 1 if answer.step_seconds else 0.0
-        table.add_row(
-            Text(each.description), format_seconds(each.step_seconds), f"{100 * slower:.2f} %"
-        )
+        table.add_row(each.description, format_seconds(each.step_seconds), f"{100 * slower:.2f} %")
     console.print(table)
     console.print()
 
@@ -80,7 +78,7 @@ def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Table:
         table.add_row(
             str(number),
             _name_layers(stage),
-            Text(f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices)})"),
+            f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices)})",
             _name_teams(stage.part),
             str(stage.part.zero),
             str(stage.part.recompute),
@@ -118,7 +116,7 @@ def _memory_table(stages: Sequence[StageFacts]) -> Table:
         table.add_row(
             str(number),
             *(f"{stage.memory[name] / GIB:.2f}" for name in shown),
-            Text(f"{stage.peak_bytes / GIB:.2f}", style=style),
+            Words(f"{stage.peak_bytes / GIB:.2f}", style=style),
             f"{stage.usable_bytes / GIB:.2f} ({100 * share:.0f} %)",
         )
     return _shortened(table, stages)

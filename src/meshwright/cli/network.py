@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli.console import print_json, print_table
+from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
-from meshwright.cli.message import say
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.errors import InputError
+from meshwright.message import say
 from meshwright.network.local import Ran, check_machine, choose_host, run_script
 from meshwright.network.script import interface_document, write_scripts
 from meshwright.network.shape import HostNetwork, shape_network
@@ -77,7 +77,7 @@ def _report(arguments: Namespace, network: HostNetwork, ran: Ran) -> None:
         print_json({"host": network.host, "verb": arguments.verb, **differences})
     else:
         for line in ran.differences:
-            print(line)
+            print_line(line)
 
 
 def network_document(networks: Sequence[HostNetwork]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
@@ -62,10 +61,10 @@ def show_parts(console: Console, graph: Graph, cluster: Cluster, plan: Plan) -> 
     rows = sorted(_make_rows(graph, cluster, plan), key=lambda row: -row.work)
     for row in rows[:MAX_PARTS]:
         cells = (str(row.ops), row.kinds, row.devices, row.samples, row.gradients)
-        table.add_row(f"{100 * row.work:3.0f} %", *map(Text, cells))
+        table.add_row(f"{100 * row.work:3.0f} %", *cells)
     if left := rows[MAX_PARTS:]:
         work, ops = sum(row.work for row in left), sum(row.ops for row in left)
-        table.add_row(f"{100 * work:3.0f} %", str(ops), Text(f"... {len(left)} more parts"))
+        table.add_row(f"{100 * work:3.0f} %", str(ops), f"... {len(left)} more parts")
     console.print(table)
     console.print()
 

@@ -14,7 +14,6 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
 from meshwright.cli.interrupt import noticed_interrupt
-from meshwright.cli.message import say
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
@@ -23,6 +22,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
+from meshwright.message import say
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity

@@ -10,9 +10,9 @@ from pathlib import Path
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.interrupt import held_interrupt
-from meshwright.cli.message import say
 from meshwright.cli.progress import shown_progress
 from meshwright.errors import InputError, some
+from meshwright.message import say
 from meshwright.profile.device import find_device_type
 from meshwright.profile.profile import (
     Profile,

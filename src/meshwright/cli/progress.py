@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from meshwright.message import say
+
 SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -15,12 +17,11 @@ def shown_progress(title: str, *, is_quiet: bool) -> Iterator[Callable[[str], No
     `is_quiet`: only on a terminal, where it does not end up in anybody's log.
     """
     if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.markup import escape
+        from meshwright.cli.console import Words, make_console  # rich takes 0.1 s to import
 
-        console = Console(stderr=True)
-        with console.status(f"[bold]{escape(title)}") as status:
-            yield lambda line: status.update(f"[bold]{escape(title)}[/]  {escape(line)}")
+        head = Words(title, "bold")
+        with make_console(is_error=True).status(head) as status:
+            yield lambda line: status.update(Words.assemble(head, f"  {line}"))
     elif is_quiet:
         yield lambda _: None
     else:
@@ -37,4 +38,4 @@ class _Lines:
     def __call__(self, line: str) -> None:
         if time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + SECONDS_BETWEEN_LINES
-            print(f"meshwright: {self.title}: {line}", file=sys.stderr, flush=True)
+            say(f"{self.title}: {line}")

@@ -15,10 +15,9 @@ import numpy as np
 
 from meshwright.api import simulate
 from meshwright.cli.compare import RUN_FILE
-from meshwright.cli.console import print_json
+from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
-from meshwright.cli.message import say
 from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
@@ -26,6 +25,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph
+from meshwright.message import say
 from meshwright.network.script import Kind as Network
 from meshwright.network.testbed import check_name
 from meshwright.network.testbed_apply import (
@@ -255,9 +255,9 @@ def _present(
         print_json(document)
         return
     for number, loss in enumerate(outcome.losses, start=1):
-        print(f"step {number}: loss {loss:.6f}")
+        print_line(f"step {number}: loss {loss:.6f}")
     if has_run:
-        print(
+        print_line(
             f"{len(run.step_seconds)} steps, median {format_seconds(document['step_seconds'])} "
             f"(predicted {format_seconds(predicted.step_seconds)})"
         )

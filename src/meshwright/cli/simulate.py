@@ -6,11 +6,11 @@ from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
 from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.export.perfetto import write_trace
+from meshwright.message import say
 from meshwright.plan.plan import Plan
 
 

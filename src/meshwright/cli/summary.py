@@ -8,14 +8,15 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 from meshwright.cli.allocation_summary import UNIFORM, allocation_row, show_allocations
+from meshwright.cli.console import Words
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
 from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import printable
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
@@ -177,13 +178,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def _panel(content: RenderableType, title: str) -> Panel:
-    return Panel(content, title=Text(title, style="bold"), title_align="left", border_style="cyan")
+    return Panel(content, title=Words(title, style="bold"), title_align="left", border_style="cyan")
 
 
 def _facts(rows: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, text in rows.items():
-        table.add_row(Text(name, style="cyan"), Text(text, style=_FACT_STYLES.get(name, "")))
+        table.add_row(Words(name, style="cyan"), Words(text, style=_FACT_STYLES.get(name, "")))
     return table
 
 
@@ -205,11 +206,11 @@ def _device_table(cluster: Cluster, plan: Plan, timeline: Timeline) -> Table:
         style = "red" if full > 1 else "yellow" if full > 0.9 else "green"
         sizes = f"{peak / GIB:5.2f} of {device.memory_bytes / GIB:.3g} GiB"
         table.add_row(
-            Text(device.name),  # as Text: brackets in names are no markup
-            Text(device.type),
+            device.name,
+            device.type,
             work.get(device.name, "-"),
-            Text.assemble((_bar(busy), "green"), f" {100 * busy:3.0f} %"),
-            Text.assemble((_bar(full), style), f" {sizes}", *([" OVER"] if full > 1 else [])),
+            Words.assemble((_bar(busy), "green"), f" {100 * busy:3.0f} %"),
+            Words.assemble((_bar(full), style), f" {sizes}", *([" OVER"] if full > 1 else [])),
         )
     if cluster.num_devices > MAX_DEVICES:
         table.add_row(f"... {cluster.num_devices - MAX_DEVICES} more")
@@ -249,9 +250,9 @@ def _describe_work(
         yield f"{low} % of batch" if low == high else f"{low} to {high} % of batch"
 
 
-def _attribution(timeline: Timeline) -> Text:
+def _attribution(timeline: Timeline) -> Words:
     """What the step waits for, from its start to its end."""
-    text = Text("critical path  ", style="bold")
+    text = Words("critical path  ", style="bold")
     total = sum(timeline.attribution.values()) or 1.0
     shown = {name: value for name, value in timeline.attribution.items() if value > 0}
     for place, (name, value) in enumerate(shown.items()):
@@ -261,19 +262,20 @@ def _attribution(timeline: Timeline) -> Text:
     return text
 
 
-def _chart(devices: Mapping[str, int], timeline: Timeline, console_width: int) -> Iterator[Text]:
-    margin = min(max(map(len, devices)), 24) + 2
+def _chart(devices: Mapping[str, int], timeline: Timeline, console_width: int) -> Iterator[Words]:
+    names = list(map(printable, devices))
+    margin = min(max(map(len, names)), 24) + 2
     width = max(20, min(80, console_width - margin - 1))
     shown = list(devices.values())
     lines = draw_activities(timeline, shown, width) if timeline.step_seconds else []
-    for name, line in zip(devices, lines, strict=False):
-        text = Text(f"{name[: margin - 2]:<{margin}}")
+    for name, line in zip(names, lines, strict=False):
+        text = Words(f"{name[: margin - 2]:<{margin}}")
         for glyph, run in groupby(line):
             text.append("".join(run), style=_STYLES[GLYPHS.index(glyph)])
         yield text
     end = format_seconds(timeline.step_seconds)
-    yield Text(" " * margin + "0" + end.rjust(width - 1), style="bright_black")
-    legend = Text(" " * margin)
+    yield Words(" " * margin + "0" + end.rjust(width - 1), style="bright_black")
+    legend = Words(" " * margin)
     for activity in Activity:
         legend.append(GLYPHS[activity], style=_STYLES[activity])
         legend.append(f" {activity.name.lower()}{'' if activity is Activity.IDLE else '   '}")

@@ -15,11 +15,11 @@ from typing import Any
 
 from meshwright.cli.console import print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
+from meshwright.message import say
 from meshwright.network.testbed import Testbed, check_name, plan_testbed
 from meshwright.network.testbed_apply import (
     build,

@@ -5,7 +5,7 @@ from typing import Any
 
 from meshwright.cli.console import make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.message import say
+from meshwright.message import say
 from meshwright.source import list_zoo, zoo_graph
 
 _SOURCES = (
@@ -46,7 +46,7 @@ def run_zoo(arguments: Namespace) -> int:
             for each in models
         ],
     )
-    make_console().print(_SOURCES, markup=False)
+    make_console().print(_SOURCES)
     return ExitCode.DONE
 
 

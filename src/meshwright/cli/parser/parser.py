@@ -3,8 +3,9 @@
 argparse, because it is in the standard library: no dependency, and `--help` answers at once.
 """
 
+import sys
 from argparse import ArgumentParser
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from meshwright import __version__
 from meshwright.cli.parser.cluster import add_cluster
@@ -20,6 +21,10 @@ class _Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see `{self.prog} --help`)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Called by argparse for --help and --version; its own would hide that a disk is full."""
+        (file or sys.stdout).write(message)
 
 
 def make_parser() -> ArgumentParser:

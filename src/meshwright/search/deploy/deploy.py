@@ -5,7 +5,6 @@ evaluates all. Plans that need no search come first, so that none of them is fas
 """
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -18,6 +17,7 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
+from meshwright.message import say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.baseline import data, data_proportional, horovod, single
@@ -133,7 +133,7 @@ def deploy(
 @lru_cache(maxsize=1)
 def _find_prior() -> Prior:
     """The package's network, read once; where it cannot be, that is said once."""
-    return load_prior(warn=lambda line: print(f"meshwright: {line}", file=sys.stderr, flush=True))
+    return load_prior(warn=say)
 
 
 class _Search:
