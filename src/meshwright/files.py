@@ -1,40 +1,63 @@
-"""Reads and writes files: whole or not at all, gzip by content, limited in size, never pickle.
+"""Reads and writes files: whole or not at all, gzip by content, never pickle.
 
-Knows nothing of what the files mean.
+A file of a few kilobytes can ask for any amount of memory. Its size unpacked, the length of a text
+that is decoded at once and the number of values in it are limited, before anything is built of it;
+together these limits keep every reader below 2 GB. Knows nothing of what the files mean.
 """
 
 import gzip
 import os
+import re
+import stat
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import yaml
 
 from meshwright.errors import InputError, quoted
+from meshwright.from_yaml import yaml_to_json
 
 T = TypeVar("T")
+Codes = npt.NDArray[np.uint8]
 
-MAX_BYTES = 1 << 30
-"""A file may be this large, unpacked. A graph of a million ops takes about a tenth of it."""
-MAX_YAML_BYTES = 16 << 20
-"""YAML is read about a hundred times slower than JSON; larger data belongs in JSON."""
-MAX_YAML_DEPTH = 100
-"""No file of ours nests deeper than ten."""
+MAX_BYTES = 512 << 20
+"""A file may be this large, packed and unpacked. A graph of a million ops has 200 MB."""
+MAX_TEXT_BYTES = 256 << 20
+"""JSON that is decoded at once may be this long: texts may take five times as much memory."""
+MAX_VALUES = 1 << 22
+"""JSON that is decoded at once may hold this many values. Lists, numbers and short texts take up to
+100 bytes of memory each."""
+MAX_MEMBERS = 1 << 16
+"""A gzip file may have this many members; they can be empty."""
+
+MAX_NAME = 4096
+"""A name may have this many characters: as many as a path."""
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+
+_CHUNK = 1 << 16
+"""Bytes that are unpacked at a time."""
+_SPAN = 1 << 20
+"""Bytes that values are counted in at a time."""
+_COMMA, _COLON, _QUOTE, _OPENING = 0x2C, 0x3A, 0x22, 0x7B
+"""Of ASCII; an opening bracket is an opening brace without the bit 0x20."""
 
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file, unpacked when it is gzip."""
     path = Path(path)
     try:
-        with path.open("rb") as raw:
-            is_gzip = raw.read(2) == b"\x1f\x8b"
-        with gzip.open(path, "rb") if is_gzip else path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        with _open_regular(path) as stream:
+            is_gzip = stream.peek(2)[:2] == b"\x1f\x8b"
+            data = _unpack(stream) if is_gzip else stream.read(MAX_BYTES + 1)
+    except (EOFError, zlib.error) as error:
         raise InputError(f"{path}: truncated or damaged gzip file ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -45,52 +68,184 @@ def read_bytes(path: str | Path) -> bytes:
     return data
 
 
-def decode_json(data: bytes, kind: type[T], where: str) -> T:
-    """JSON bytes as `kind`, checked field by field."""
+def _open_regular(path: Path) -> BufferedReader:
+    """Open a file for reading; a pipe or a device, which may never end, is refused."""
+
+    def open_at_once(name: str, flags: int) -> int:
+        return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe waits for a writer
+
+    stream = open(path, "rb", opener=open_at_once)  # noqa: SIM115
+    status = os.fstat(stream.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        stream.close()
+        raise InputError(f"{path}: must be a regular file, but is a pipe, a socket or a device")
+    return stream
+
+
+def _unpack(packed: BufferedReader) -> bytes:
+    """The content of a gzip file, member after member; one byte too many when it is too large."""
+    content, rest = bytearray(), b""
+    for _ in range(MAX_MEMBERS):
+        unpacker = zlib.decompressobj(wbits=31)
+        while not unpacker.eof:
+            rest = rest or packed.read(_CHUNK)
+            piece = unpacker.decompress(rest, _CHUNK)
+            if not piece and not rest:
+                raise EOFError("it ends too early")
+            content += piece
+            if len(content) > MAX_BYTES:
+                return bytes(content)
+            rest = unpacker.unconsumed_tail
+        rest = _skip_padding(packed, unpacker.unused_data)
+        if not rest:
+            return bytes(content)
+    raise zlib.error(f"it has more than {MAX_MEMBERS} members")
+
+
+def _skip_padding(packed: BufferedReader, rest: bytes) -> bytes:
+    """What follows the zeros after a member: the start of the next one, or nothing."""
+    while not (rest := rest.lstrip(b"\0")):
+        rest = packed.read(_CHUNK)
+        if not rest:
+            return rest
+    return rest
+
+
+def first_byte(data: bytes) -> bytes:
+    """The first byte that is no white space; empty where there is none."""
+    found = _NOT_SPACE.search(data)
+    return found[0] if found else b""
+
+
+_NOT_SPACE = re.compile(rb"\S")
+
+
+def as_json(data: bytes, where: str) -> bytes:
+    """A document that is JSON, when its text starts like JSON, or else YAML, as JSON."""
+    return data if first_byte(data) in (b"{", b"[") else yaml_to_json(data, where)
+
+
+def decode_json(
+    data: bytes | msgspec.Raw,
+    kind: type[T],
+    where: str,
+    *,
+    max_values: int = MAX_VALUES,
+) -> T:
+    """JSON as `kind`, checked field by field; with more values than `max_values` it is refused."""
+    view = memoryview(data)
+    if view.nbytes > MAX_TEXT_BYTES:
+        raise InputError(f"{where}: larger than {MAX_TEXT_BYTES} bytes")
+    if _has_more(_codes(view), max_values) and _has_more(_codes_outside_texts(view), max_values):
+        raise InputError(f"{where}: must hold at most {max_values} values, holds more")
+    return probe_json(data, kind, where)
+
+
+def probe_json(data: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
+    """JSON as a `kind` that has no lists: what it does not name is skipped, however much it is."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        decoded: T = msgspec.json.decode(data, type=kind)
+        return decoded
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
 
 
-def convert(document: object, kind: type[T], where: str) -> T:
-    """Plain objects (from YAML) as `kind`, checked field by field."""
+ABSENT = msgspec.Raw()
+"""The text of a field that is missing."""
+
+
+def is_given(field: msgspec.Raw) -> bool:
+    """Whether a field is not missing."""
+    return bool(memoryview(field).nbytes)
+
+
+def decode_or(field: msgspec.Raw, kind: type[T], other: T) -> T:
+    """What a field holds; `other` where it is missing or holds something else than `kind`."""
     try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{where}: {error}") from None
-    except RecursionError:
-        raise InputError(f"{where}: nested too deeply") from None
+        return decode_json(field, kind, "") if is_given(field) else other
+    except InputError:
+        return other
 
 
-def decode_document(data: bytes, where: str) -> object:
-    """JSON when the text starts like JSON, YAML otherwise, as plain objects."""
-    if data.lstrip()[:1] in (b"{", b"["):
-        return decode_json(data, object, where)
-    if len(data) > MAX_YAML_BYTES:
-        raise InputError(f"{where}: YAML larger than {MAX_YAML_BYTES} bytes; write it as JSON")
-    try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        _refuse_deep(data, loader, where)
-        return yaml.load(data, Loader=loader)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: not YAML ({error})") from None
-    except (ValueError, RecursionError, OverflowError) as error:
-        raise InputError(f"{where}: not YAML ({type(error).__name__}: {error})") from None
+class Fields:
+    """An object of JSON whose fields are decoded one at a time, each with a limit of its own."""
+
+    def __init__(
+        self, data: bytes | msgspec.Raw, kind: type[msgspec.Struct], where: str, prefix: str = ""
+    ) -> None:
+        """`kind` has the fields; what they hold is not looked at yet. Messages begin with `where`
+        and call a field by its name with `prefix` before it."""
+        self._where, self._prefix = where, prefix
+        self._kinds = get_type_hints(kind, include_extras=True)
+        self._infos = {each.name: each for each in msgspec.structs.fields(kind)}
+        self._found: Any = probe_json(data, _undecoded(kind), where)
+
+    def read(self, name: str, max_values: int = MAX_VALUES) -> Any:
+        """A field's value; its default where it is missing."""
+        raw = self.raw(name)
+        if not is_given(raw):
+            info = self._infos[name]
+            return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
+        return decode_json(raw, self._kinds[name], self.label(name), max_values=max_values)
+
+    def raw(self, name: str) -> msgspec.Raw:
+        """A field's text; `ABSENT` where it is missing."""
+        found: msgspec.Raw = getattr(self._found, name)
+        return found
+
+    def label(self, name: str) -> str:
+        """What messages call a field."""
+        return f"{self._where}: {self._prefix}{name}"
 
 
-def _refuse_deep(data: bytes, loader: type, where: str) -> None:
-    """Count the depth event by event: the loader itself recurses, and the C one has no limit."""
-    depth = 0
-    for event in yaml.parse(data, Loader=loader):
-        if isinstance(event, yaml.events.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_YAML_DEPTH:
-                raise InputError(f"{where}: YAML nested deeper than {MAX_YAML_DEPTH}")
-        elif isinstance(event, yaml.events.CollectionEndEvent):
-            depth -= 1
+@cache
+def _undecoded(kind: type[msgspec.Struct]) -> Any:
+    """A struct with the same fields as their text stands in a file."""
+    fields: list[Any] = [
+        (each.name, msgspec.Raw) if each.required else (each.name, msgspec.Raw, ABSENT)
+        for each in msgspec.structs.fields(kind)
+    ]
+    return msgspec.defstruct(
+        f"{kind.__name__}Text", fields, forbid_unknown_fields=True, kw_only=True
+    )
+
+
+def count_keys(data: bytes | msgspec.Raw) -> int:
+    """How many keys the mappings of JSON have in all."""
+    spans = _codes_outside_texts(memoryview(data))
+    return sum(int(np.count_nonzero(codes == _COLON)) for codes in spans)
+
+
+def _has_more(spans: Iterator[Codes], limit: int) -> bool:
+    """Whether more values stand in JSON; it has a comma or an opening bracket for each but one."""
+    count = 0
+    for codes in spans:
+        count += int(np.count_nonzero(codes == _COMMA))
+        count += int(np.count_nonzero(codes | 0x20 == _OPENING))
+        if count > limit:
+            return True
+    return False
+
+
+def _codes(data: memoryview) -> Iterator[Codes]:
+    """The bytes of a text, span by span."""
+    for start in range(0, data.nbytes, _SPAN):
+        yield np.frombuffer(data[start : start + _SPAN], np.uint8)
+
+
+def _codes_outside_texts(data: memoryview) -> Iterator[Codes]:
+    """The bytes of JSON that stand in no text, span by span. Up to where it is no JSON any more,
+    texts end where they do for the decoder, so that nothing that it would build is missed."""
+    is_inside, is_escaped = 0, False
+    for start in range(0, data.nbytes, _SPAN):
+        text = bytes(data[start + is_escaped : start + _SPAN]).replace(b"\\\\", b"")
+        is_escaped = text.endswith(b"\\")  # what it escapes is the next span's first byte
+        codes = np.frombuffer(text.replace(b'\\"', b""), np.uint8)
+        inside = np.cumsum(codes == _QUOTE, dtype=np.uint8) + np.uint8(is_inside)
+        is_inside = int(inside[-1]) % 2 if len(inside) else is_inside
+        yield codes[inside % 2 == 0]
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -100,7 +255,7 @@ def write_bytes(path: str | Path, data: bytes) -> None:
         data = gzip.compress(data, mtime=0)
     temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:64]}.", dir=path.parent)
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:16]}.", dir=path.parent)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()

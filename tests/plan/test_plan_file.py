@@ -188,8 +188,8 @@ def test_a_bad_file_is_refused(
 def test_what_only_yaml_can_say_is_refused_too(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     for document, message in (
-        (_with_part(shares=[0.5, math.nan]), "a share must be above 0 and at most 1, got nan"),
-        (_with_part(priorities=[math.inf]), "priorities must be finite, got inf for op 'a'"),
+        (_with_part(shares=[0.5, math.nan]), "got `str` - at `$.parts[0].shares[1]`"),
+        (_with_part(priorities=[math.inf]), "got `str` - at `$.parts[0].priorities[0]`"),
         (_with_part(shares=[10**400, 1]), ""),
     ):
         path.write_text(yaml.safe_dump(document))

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -26,12 +27,19 @@ from meshwright.cluster.pair import (
     make_wiring,
     read_pairs,
 )
-from meshwright.cluster.part import MAX_DEVICES, CollectiveTable, Device, DeviceType, Link
+from meshwright.cluster.part import (
+    MAX_DEVICES,
+    MAX_LINKS,
+    CollectiveTable,
+    Device,
+    DeviceType,
+    Link,
+)
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
 from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
 from meshwright.errors import InputError, quoted
-from meshwright.files import decode_document, read_bytes, write_document
+from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
 from meshwright.units import LEAST_RATE, broken_rule
 
 __all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
@@ -246,12 +254,17 @@ class Cluster:
     @staticmethod
     def load(path: str | Path) -> "Cluster":
         """Read a cluster file as `save` writes it; `load_cluster` reads every other form too."""
-        return Cluster.from_document(decode_document(read_bytes(path), str(path)), str(path))
+        return Cluster.from_json(as_json(read_bytes(path), str(path)), str(path))
 
     @staticmethod
     def from_document(document: object, where: str) -> "Cluster":
         """The cluster of an explicit document as plain objects; `where` begins the messages."""
-        fields = decode_explicit(document, where)
+        return Cluster.from_json(msgspec.json.encode(document), where)
+
+    @staticmethod
+    def from_json(data: bytes, where: str) -> "Cluster":
+        """The cluster of an explicit document in JSON."""
+        fields = decode_explicit(data, where)
         try:
             return Cluster(**fields)
         except InputError as error:
@@ -260,16 +273,24 @@ class Cluster:
 
 def _check_names(cluster: Cluster) -> None:
     where = f"cluster {quoted(cluster.name)}"
+    if len(cluster.name) > MAX_NAME:
+        raise InputError(
+            f"{where}: its name must have at most {MAX_NAME} characters, got {len(cluster.name)}"
+        )
     if not cluster.devices:
         raise InputError(f"{where}: must have at least one device")
     if cluster.num_devices > MAX_DEVICES:
         raise InputError(
             f"{where}: must have at most {MAX_DEVICES} devices, got {cluster.num_devices}"
         )
+    if len(cluster.links) > MAX_LINKS:
+        raise InputError(f"{where}: must have at most {MAX_LINKS} links, got {len(cluster.links)}")
     seen: set[str] = set()
     for name in cluster.nodes:
-        if not name:
-            raise InputError(f"{where}: a node's name must not be empty")
+        if not 0 < len(name) <= MAX_NAME:
+            raise InputError(
+                f"{where}: a node's name must have from 1 to {MAX_NAME} characters, got {len(name)}"
+            )
         if name in seen:
             raise InputError(f"{where}: node names must be unique, {quoted(name)} stands twice")
         seen.add(name)

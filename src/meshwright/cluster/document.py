@@ -11,13 +11,34 @@ import msgspec
 
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.interface import Interface
-from meshwright.cluster.part import CollectiveTable, Device, DeviceType, Link
+from meshwright.cluster.part import (
+    MAX_DEVICES,
+    MAX_LINKS,
+    CollectiveTable,
+    Device,
+    DeviceType,
+    Link,
+)
 from meshwright.errors import InputError, quoted
-from meshwright.files import convert
+from meshwright.files import (
+    ABSENT,
+    MAX_VALUES,
+    Fields,
+    Name,
+    decode_or,
+    first_byte,
+    is_given,
+    probe_json,
+)
 from meshwright.units import parse_bytes, parse_bytes_per_second, parse_seconds
 
 FORMAT = "meshwright.cluster"
 VERSION = 1
+
+MAX_NODES = 1 << 18
+"""Switches, and interfaces of hosts, that a file may have."""
+MAX_LINK_VALUES = 1 << 24
+"""Four for each of the four million links of 2,048 devices that are all joined."""
 
 Quantity = float | str
 # YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
@@ -39,7 +60,7 @@ class ClusterFields(TypedDict):
 
 
 class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
-    flops_per_second: dict[str, Quantity]
+    flops_per_second: Annotated[dict[Name, Quantity], msgspec.Meta(max_length=64)]
     memory_bytes: Quantity
     memory_bytes_per_second: Quantity
     library_bytes: Quantity = 0
@@ -47,24 +68,24 @@ class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    type: str
-    host: str
+    name: Name
+    type: Name
+    host: Name
     memory_bytes: Quantity | None = None
 
 
 class _LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
-    source: str
-    target: str
+    source: Name
+    target: Name
     bytes_per_second: Quantity
     latency_seconds: Quantity = 0.0
     both_ways: bool = False
 
 
 class _TableDocument(msgspec.Struct, forbid_unknown_fields=True):
-    collective: str
-    device_type: str
-    num_devices: int
+    collective: Name
+    device_type: Name
+    num_devices: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
     sizes_bytes: _Short
     seconds: _Short
 
@@ -72,47 +93,68 @@ class _TableDocument(msgspec.Struct, forbid_unknown_fields=True):
 class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
     """One interface as files have it."""
 
-    host: str
-    switch: str
-    name: str
-    address: str
-    bridge: str = ""
+    host: Name
+    switch: Name
+    name: Name
+    address: Name
+    bridge: Name = ""
 
 
 class _ClusterDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
-    name: str
-    devices: list[_DeviceDocument]
-    types: dict[str, _TypeDocument] = {}
-    switches: list[str] = []
+    name: Name
+    devices: Annotated[list[_DeviceDocument], msgspec.Meta(max_length=MAX_DEVICES)]
+    types: Annotated[dict[Name, _TypeDocument], msgspec.Meta(max_length=4096)] = {}
+    switches: Annotated[list[Name], msgspec.Meta(max_length=MAX_NODES)] = []
     links: list[_LinkDocument] = []
     devices_relay: bool = False
     hop_bytes_per_second: _Short = []
     tables: Annotated[list[_TableDocument], msgspec.Meta(max_length=4096)] = []
-    interfaces: list[InterfaceDocument] = []
+    interfaces: Annotated[list[InterfaceDocument], msgspec.Meta(max_length=MAX_NODES)] = []
 
 
-def check_header(document: object, where: str) -> None:
+class ClusterProbe(msgspec.Struct):
+    """The keys that tell the forms of a cluster file apart."""
+
+    format: msgspec.Raw = ABSENT
+    version: msgspec.Raw = ABSENT
+    build: msgspec.Raw = ABSENT
+    max_fpgas: msgspec.Raw = msgspec.field(name="maxFPGAs", default=ABSENT)
+    max_devices: msgspec.Raw = msgspec.field(name="maxDevices", default=ABSENT)
+
+
+def probe_cluster(data: bytes, where: str) -> ClusterProbe:
+    """The keys of a document in JSON; one that is no object has none of them."""
+    return probe_json(data, ClusterProbe, where) if first_byte(data) == b"{" else ClusterProbe()
+
+
+def check_header(probe: ClusterProbe, where: str) -> None:
     """Refuse a document that is not a cluster file of a version we know."""
-    found = document.get("format") if isinstance(document, dict) else None
+    found = decode_or(probe.format, Name, "")
     if found != FORMAT:
-        shown = quoted(found) if isinstance(found, str) else "none"
+        shown = quoted(found) if found else "none"
         raise InputError(f"{where}: not a cluster file (format must be {FORMAT!r}, got {shown})")
-    version = document.get("version") if isinstance(document, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version != VERSION:
-        shown = str(version) if isinstance(version, int | float) else "none"
-        raise InputError(f"{where}: version must be {VERSION}, got {shown[:40]}")
+    if decode_or(probe.version, int, 0) != VERSION:
+        shown = bytes(memoryview(probe.version)[:40]).decode(errors="replace") or "none"
+        raise InputError(f"{where}: version must be {VERSION}, got {shown}")
 
 
-def decode_explicit(document: object, where: str) -> ClusterFields:
-    """The fields of an explicit cluster document, checked one by one."""
-    check_header(document, where)
-    if isinstance(document, dict) and "build" in document:
+def decode_explicit(data: bytes, where: str) -> ClusterFields:
+    """The fields of an explicit cluster document in JSON, checked one by one."""
+    probe = probe_cluster(data, where)
+    check_header(probe, where)
+    if is_given(probe.build):
         raise InputError(
             f"{where}: names a builder; read it with meshwright.cluster(path), not Cluster.load"
         )
-    read = convert(document, _ClusterDocument, where)
+    fields = Fields(data, _ClusterDocument, where)
+    read = _ClusterDocument(
+        **{
+            name: fields.read(name, MAX_LINK_VALUES if name == "links" else MAX_VALUES)
+            for name in _ClusterDocument.__struct_fields__
+        }
+    )
     try:
         return _decode_fields(read)
     except InputError as error:
@@ -154,6 +196,9 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
 
 
 def _decode_fields(read: _ClusterDocument) -> ClusterFields:
+    num_links = sum(1 + each.both_ways for each in read.links)
+    if num_links > MAX_LINKS:
+        raise InputError(f"links: must be at most {MAX_LINKS}, got {num_links}")
     named = {name: _decode_type(name, each) for name, each in read.types.items()}
     types = {each.type: _find_type(each.type, named) for each in read.devices} | named
     return ClusterFields(
@@ -224,12 +269,17 @@ def _decode_device(read: _DeviceDocument, kind: DeviceType) -> Device:
 
 
 def _decode_link(read: _LinkDocument) -> Sequence[Link]:
-    what = f"link {quoted(read.source)} -> {quoted(read.target)}"
+    # Written for speed: there may be millions, and nearly all have plain numbers.
+    rate, delay = read.bytes_per_second, read.latency_seconds
+    if isinstance(rate, str) or isinstance(delay, str):
+        what = f"link {quoted(read.source)} -> {quoted(read.target)}"
+        rate = parse_bytes_per_second(rate, f"{what}: bytes_per_second")
+        delay = parse_seconds(delay, f"{what}: latency_seconds")
     link = Link(
         source=read.source,
         target=read.target,
-        bytes_per_second=parse_bytes_per_second(read.bytes_per_second, f"{what}: bytes_per_second"),
-        latency_seconds=parse_seconds(read.latency_seconds, f"{what}: latency_seconds"),
+        bytes_per_second=float(rate),
+        latency_seconds=float(delay),
     )
     return (link, _reverse(link)) if read.both_ways else (link,)
 

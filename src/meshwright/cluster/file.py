@@ -10,15 +10,28 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from meshwright.cluster import build
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
-from meshwright.cluster.document import InterfaceDocument, check_header, decode_interfaces
+from meshwright.cluster.document import (
+    InterfaceDocument,
+    check_header,
+    decode_interfaces,
+    probe_cluster,
+)
 from meshwright.errors import InputError, quoted
-from meshwright.files import convert, decode_document, read_bytes
+from meshwright.files import (
+    Fields,
+    Name,
+    as_json,
+    decode_json,
+    is_given,
+    probe_json,
+    read_bytes,
+)
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
 BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
@@ -28,6 +41,12 @@ BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
 
 MAX_LIST = 2048
 """The most entries of a list among a builder's arguments."""
+MAX_MATRIX_VALUES = 2 * MAX_LIST**2
+"""Values of all arguments together; a matrix has a row for each device."""
+
+_Quantity: Any = float | Name
+_Row: Any = Annotated[list[_Quantity], msgspec.Meta(max_length=MAX_LIST)]
+_Matrix: Any = Annotated[list[_Quantity | _Row], msgspec.Meta(max_length=MAX_LIST)] | _Quantity
 
 DNN_PARTITIONING_BYTES_PER_SECOND = 2.0**31
 """dnn-partitioning states transfers in milliseconds; the graph reader turns them into bytes at
@@ -41,9 +60,9 @@ _UNSTATED_RATE = 1e12
 class _BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
-    build: str
-    arguments: dict[str, object] = {}
-    name: str | None = None
+    build: Name
+    arguments: dict[Name, msgspec.Raw] = {}
+    name: Name | None = None
     interfaces: list[InterfaceDocument] = []
 
 
@@ -71,35 +90,36 @@ def write_cluster(cluster: Cluster, path: str | Path) -> None:
 
 def decode_cluster(data: bytes, where: str) -> Cluster:
     """The cluster that a file's content describes; `where` begins the messages."""
-    document = decode_document(data, where)
+    data = as_json(data, where)
+    probe = probe_cluster(data, where)
     try:
-        if isinstance(document, dict) and "format" not in document:
-            if "maxFPGAs" in document:
-                return _read_dnn_partitioning(document, where)
-            if "maxDevices" in document:
-                return _read_piper(document, where)
-        check_header(document, where)
-        if isinstance(document, dict) and "build" in document:
-            return _run_builder(document, where)
-        return Cluster.from_document(document, where)
+        if not is_given(probe.format) and is_given(probe.max_fpgas):
+            return _read_dnn_partitioning(data, where)
+        if not is_given(probe.format) and is_given(probe.max_devices):
+            return _read_piper(data, where)
+        check_header(probe, where)
+        if is_given(probe.build):
+            return _run_builder(Fields(data, _BuilderDocument, where), where)
+        return Cluster.from_json(data, where)
     except OverflowError as error:  # a whole number too large for a float
         raise InputError(f"{where}: a number is too large ({error})") from None
 
 
-def _run_builder(document: object, where: str) -> Cluster:
-    read = convert(document, _BuilderDocument, where)
-    if read.build not in BUILDERS:
-        raise InputError(
-            f"{where}: unknown builder {quoted(read.build)}; {_nearest(read.build, BUILDERS)}"
-        )
-    builder = BUILDERS[read.build]
-    arguments = _check_arguments(builder, read.arguments, f"{where}: {read.build}")
-    cluster = _located(f"{where}: {read.build}", lambda: builder(**arguments))
-    name = cluster.name if read.name is None else read.name
+def _run_builder(fields: Fields, where: str) -> Cluster:
+    chosen = fields.read("build")
+    if chosen not in BUILDERS:
+        raise InputError(f"{where}: unknown builder {quoted(chosen)}; {_nearest(chosen, BUILDERS)}")
+    builder = BUILDERS[chosen]
+    given = fields.read("arguments", max_values=MAX_MATRIX_VALUES)
+    arguments = _check_arguments(builder, given, f"{where}: {chosen}")
+    cluster = _located(f"{where}: {chosen}", lambda: builder(**arguments))
+    name, interfaces = fields.read("name"), fields.read("interfaces")
     return _located(
         where,
         lambda: dataclasses.replace(
-            cluster, name=name, interfaces=decode_interfaces(read.interfaces)
+            cluster,
+            name=cluster.name if name is None else name,
+            interfaces=decode_interfaces(interfaces),
         ),
     )
 
@@ -113,7 +133,7 @@ def _located(where: str, make: Callable[[], Cluster]) -> Cluster:
 
 
 def _check_arguments(
-    builder: Callable[..., Cluster], given: Mapping[str, object], where: str
+    builder: Callable[..., Cluster], given: Mapping[str, msgspec.Raw], where: str
 ) -> dict[str, Any]:
     """The arguments, checked against the builder's signature and with their units read."""
     known = {
@@ -133,28 +153,24 @@ def _check_arguments(
     }
 
 
-def _read_argument(name: str, value: object, annotation: Any, what: str) -> object:
+def _read_argument(name: str, value: msgspec.Raw, annotation: Any, what: str) -> object:
     if name == "device_type":
-        return convert(value, str, what)
+        return decode_json(value, Name, what)
     if name.endswith("bytes_per_second"):
-        depth = 0 if annotation is float else 2
-        return _read_quantity(value, parse_bytes_per_second, what, depth)
+        kind = _Quantity if annotation is float else _Matrix
+        found = decode_json(value, kind, what, max_values=MAX_MATRIX_VALUES)
+        return _read_quantity(found, parse_bytes_per_second, what)
     if name.endswith("latency_seconds"):
-        return _read_quantity(value, parse_seconds, what, depth=0)
-    if isinstance(value, list) and len(value) > MAX_LIST:
-        raise InputError(f"{what}: must have at most {MAX_LIST} entries, got {len(value)}")
-    return convert(value, annotation, what)
+        return _read_quantity(decode_json(value, _Quantity, what), parse_seconds, what)
+    return decode_json(value, annotation, what, max_values=MAX_LIST)
 
 
-def _read_quantity(
-    value: object, parse: Callable[[float | str, str], float], what: str, depth: int
-) -> object:
-    """A number or text with a unit, or lists of these, nested as deep as `depth`."""
-    if isinstance(value, list) and depth:
-        if len(value) > MAX_LIST:
-            raise InputError(f"{what}: must have at most {MAX_LIST} entries, got {len(value)}")
-        return [_read_quantity(each, parse, what, depth - 1) for each in value]
-    return parse(convert(value, float | str, what), what)  # type: ignore[arg-type]
+def _read_quantity(value: object, parse: Callable[[float | str, str], float], what: str) -> object:
+    """A number or text with a unit, or lists of these."""
+    if isinstance(value, list):
+        return [_read_quantity(each, parse, what) for each in value]
+    assert isinstance(value, int | float | str)
+    return parse(value, what)
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
@@ -162,9 +178,9 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known) or 'none'}"
 
 
-def _read_dnn_partitioning(document: object, where: str) -> Cluster:
+def _read_dnn_partitioning(data: bytes, where: str) -> Cluster:
     """Accelerators, then CPUs, every pair joined; CPU memory is not limited in these files."""
-    read = convert(document, _DnnPartitioning, where)
+    read = probe_json(data, _DnnPartitioning, where)
     for name, count in (("maxFPGAs", read.max_fpgas), ("maxCPUs", read.max_cpus)):
         if not 0 <= count <= MAX_LIST:
             raise InputError(f"{where}: {name} must be from 0 to {MAX_LIST}, got {str(count)[:40]}")
@@ -182,8 +198,8 @@ def _read_dnn_partitioning(document: object, where: str) -> Cluster:
     return _located(where, lambda: _stated_cluster("dnn-partitioning", kinds, memory, rate))
 
 
-def _read_piper(document: object, where: str) -> Cluster:
-    read = convert(document, _Piper, where)
+def _read_piper(data: bytes, where: str) -> Cluster:
+    read = probe_json(data, _Piper, where)
     if not 1 <= read.max_devices <= MAX_LIST:
         raise InputError(
             f"{where}: maxDevices must be from 1 to {MAX_LIST}, got {str(read.max_devices)[:40]}"

@@ -13,6 +13,9 @@ from meshwright.units import LEAST_RATE, MOST, MOST_LATENCY, broken_rule
 MAX_DEVICES = 16_384
 """More devices than this are refused: beyond it nothing has been measured."""
 
+MAX_LINKS = 1 << 22
+"""2,048 devices that are all joined have as many; each takes some hundred bytes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:

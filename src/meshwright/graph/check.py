@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.errors import InputError, quoted
+from meshwright.files import MAX_NAME
 from meshwright.graph.column import (
     OP_CODES,
     OP_LINES,
@@ -28,10 +29,22 @@ _BATCHES = f"from {LEAST_BATCH:g} to {MOST_BATCH:g}"
 
 def check_columns(columns: Columns) -> None:
     """Refuse columns of unequal length, bad numbers, references to nothing and a wrong order."""
+    _check_texts(columns)
     _check_lengths(columns)
     _check_numbers(columns)
     _check_references(columns)
     _check_parts(columns)
+
+
+def _check_texts(columns: Columns) -> None:
+    column: dict[str, Any] = {**columns, "name": (columns["name"],)}
+    for name in ("name", *OP_TEXTS, "seconds"):
+        longest = max(column[name], key=len, default="")
+        if len(longest) > MAX_NAME:
+            raise InputError(
+                f"graph {quoted(columns['name'])}: texts of {name} must have at most {MAX_NAME} "
+                f"characters, got {len(longest)} in {quoted(longest)}"
+            )
 
 
 def _check_lengths(columns: Columns) -> None:

@@ -10,12 +10,28 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.errors import InputError
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Bools = npt.NDArray[np.bool_]
 
+MAX_OPS = 1 << 20
+"""A graph may have this many ops: up to 1.4 GB while it is read."""
+MAX_CELLS = 1 << 25
+"""Measured times of all ops on all types of devices: 256 MiB."""
+
 ANY_TYPE = "any"
 """Key of `Graph.seconds` for times that hold on every device type without a column of its own."""
+
+
+def check_seconds(num_types: int, num_ops: int, where: str) -> None:
+    """Refuse a few ops with times on very many types of devices, and the other way round."""
+    if num_types * num_ops > MAX_CELLS:
+        raise InputError(
+            f"{where}: seconds of {num_ops} ops must be on at most {MAX_CELLS // num_ops} types of "
+            f"devices, got {num_types}"
+        )
 
 
 class Phase(IntEnum):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.column import (
+    MAX_OPS,
     OP_SIZES,
     OP_STEEP,
     TENSOR_STEEP,
@@ -21,11 +22,12 @@ from meshwright.graph.column import (
     Ints,
     Phase,
     Split,
+    check_seconds,
 )
 
 
 class Draft:
-    """Collects ops and tensors; `columns` sorts them. Nothing is checked but cycles."""
+    """Collects ops and tensors; `columns` sorts them. Checked are cycles and the number of ops."""
 
     def __init__(self, name: str, batch: float = 1) -> None:
         self.name = name
@@ -59,6 +61,8 @@ class Draft:
 
         `sizes` are any of `OP_SIZES` and `OP_STEEP`, zero when absent.
         """
+        if len(self._names) == MAX_OPS:
+            raise InputError(f"graph {self.name}: must have at most {MAX_OPS} ops, has more")
         self._names.append(name)
         for column, text in (("kind", kind), ("module", module), ("precision", precision)):
             self._texts[column].append(text)
@@ -150,6 +154,7 @@ class Draft:
 
     def _seconds_columns(self, order: Ints) -> dict[str, Floats]:
         kinds = sorted({kind for each in self._seconds for kind in each})
+        check_seconds(len(kinds), len(order), f"graph {self.name}")
         return {
             kind: np.array([self._seconds[i].get(kind, np.nan) for i in order], dtype=np.float64)
             for kind in kinds

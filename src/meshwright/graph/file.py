@@ -22,8 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import decode_json
+from meshwright.files import MAX_VALUES, Fields, Name, count_keys, decode_json, is_given, probe_json
 from meshwright.graph.column import (
+    MAX_OPS,
     OP_SIZES,
     OP_STEEP,
     TENSOR_STEEP,
@@ -31,6 +32,7 @@ from meshwright.graph.column import (
     Floats,
     Phase,
     Split,
+    check_seconds,
 )
 
 FORMAT = "meshwright.graph"
@@ -39,17 +41,19 @@ VERSION = 1
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 OptionalNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Seconds = float | None | Literal["inf"]
+_SecondsColumn: Any = Seconds | list[Seconds]
 
 
 class Coded(msgspec.Struct, forbid_unknown_fields=True):
     """A text column as numbers into its distinct values."""
 
-    values: list[str]
+    values: list[Name]
     codes: list[Number]
 
 
-Texts = str | list[str] | Coded
+Texts = Name | list[Name] | Coded
 Sizes = float | list[float]
+_SizesColumn: Any = Sizes
 
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -58,7 +62,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Columns over ops; the fields of `Graph` with the same names."""
 
-    names: list[str]
+    names: list[Name]
     kind: Texts = "op"
     module: Texts = ""
     precision: Texts = "fp32"
@@ -86,9 +90,9 @@ class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     state_bytes: Sizes = 0.0
     saved_bytes: Sizes = 0.0
     workspace_bytes: Sizes = 0.0
-    seconds: dict[str, Seconds | list[Seconds]] = {}
+    seconds: dict[Name, _SecondsColumn] = {}
     mixes: bool | list[bool] = False
-    superlinear: dict[str, Sizes] = {}
+    superlinear: dict[Name, Sizes] = {}
 
 
 class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -98,7 +102,7 @@ class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     bytes: Sizes = 0.0
     fixed_bytes: Sizes = 0.0
     partial: bool | list[bool] = False
-    superlinear: dict[str, Sizes] = {}
+    superlinear: dict[Name, Sizes] = {}
     readers: list[list[Number]]
 
 
@@ -107,7 +111,7 @@ class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     format: str
     version: int
-    name: str
+    name: Name
     batch: float
     ops: Ops
     tensors: Tensors
@@ -178,53 +182,105 @@ def _struct(kind: type[T], /, **values: Any) -> T:
 
 def decode_columns(data: bytes, where: str) -> Columns:
     """The text of a file as columns."""
-    version = decode_json(data, _Header, where).version
+    version = probe_json(data, _Header, where).version
     if version != VERSION:
         raise InputError(
             f"{where}: {FORMAT} version must be {VERSION}, got {version}; "
             f"write the file again with this version of Meshwright"
         )
-    document = decode_json(data, Document, where)
-    ops, tensors = document.ops, document.tensors
-    num_ops, num_tensors = len(ops.names), len(tensors.source)
-    if num_ops == 0:
-        raise InputError(f"{where}: a graph must have at least one op, got none")
-    if len(tensors.readers) != num_tensors:
+    document = Fields(data, Document, where)
+    ops = Fields(document.raw("ops"), Ops, where, "ops.")
+    tensors = Fields(document.raw("tensors"), Tensors, where, "tensors.")
+    fields = {
+        "name": document.read("name"),
+        "batch": document.read("batch"),
+        **_decode_ops(ops, where),
+        **_decode_tensors(tensors, where),
+    }
+    steep = {
+        **_decode_superlinear(ops, OP_STEEP, len(fields["op_names"])),
+        **_decode_superlinear(tensors, TENSOR_STEEP, len(fields["tensor_source"])),
+    }
+    fields["superlinear"] = steep
+    return cast(Columns, fields)
+
+
+def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:
+    names = tuple(ops.read("names"))
+    num_ops = len(names)
+    if not 0 < num_ops <= MAX_OPS:
+        raise InputError(
+            f"{where}: a graph must have at least one op and at most {MAX_OPS}, got "
+            f"{num_ops or 'none'}"
+        )
+
+    def texts(name: str) -> tuple[str, ...]:
+        return _unpack_texts(ops.read(name), num_ops, ops.label(name))
+
+    def codes(name: str, kind: type[Phase] | type[Split]) -> npt.NDArray[np.int8]:
+        return _unpack_names(ops.read(name), num_ops, kind, ops.label(name))
+
+    return {
+        "op_names": names,
+        "kind": texts("kind"),
+        "module": texts("module"),
+        "precision": texts("precision"),
+        "phase": codes("phase", Phase),
+        "split": codes("split", Split),
+        "group": _unpack(ops.read("group"), num_ops, np.int32),
+        "partner": _unpack(ops.read("partner"), num_ops, np.int32),
+        **{name: _unpack(ops.read(name), num_ops, np.float64) for name in OP_SIZES},
+        "seconds": _decode_seconds(ops, num_ops),
+        "mixes": _unpack(ops.read("mixes"), num_ops, np.bool_),
+    }
+
+
+def _decode_seconds(ops: Fields, num_ops: int) -> dict[str, Floats]:
+    """The measured times by type of device, decoded one type at a time."""
+    raw, where = ops.raw("seconds"), ops.label("seconds")
+    if not is_given(raw):
+        return {}
+    check_seconds(count_keys(raw), num_ops, where)
+    columns: dict[str, Any] = probe_json(raw, dict[Name, msgspec.Raw], where)
+    return {
+        kind: _unpack_seconds(decode_json(column, _SecondsColumn, where), num_ops)
+        for kind, column in columns.items()
+    }
+
+
+def _decode_superlinear(fields: Fields, known: Sequence[str], count: int) -> dict[str, Floats]:
+    """The parts of quantities that grow faster than the batch, decoded one quantity at a time."""
+    raw, where = fields.raw("superlinear"), fields.label("superlinear")
+    if not is_given(raw):
+        return {}
+    if count_keys(raw) > len(known):
+        raise InputError(f"{where}: must be of {', '.join(known)} only, got {count_keys(raw)} keys")
+    columns: dict[str, Any] = probe_json(raw, dict[Name, msgspec.Raw], where)
+    return {
+        name: _unpack(decode_json(column, _SizesColumn, where), count, np.float64)
+        for name, column in columns.items()
+    }
+
+
+def _decode_tensors(tensors: Fields, where: str) -> dict[str, Any]:
+    source = np.array(tensors.read("source"), dtype=np.int32)
+    num_tensors = len(source)
+    readers = tensors.read("readers", max_values=2 * MAX_VALUES)
+    if len(readers) != num_tensors:
         raise InputError(
             f"{where}: tensors.readers must have one entry a tensor ({num_tensors}), "
-            f"got {len(tensors.readers)}"
+            f"got {len(readers)}"
         )
-    sizes = {name: _unpack(getattr(ops, name), num_ops, np.float64) for name in OP_SIZES}
-    lengths = np.fromiter(map(len, tensors.readers), np.int64, num_tensors)
-    fields = dict(
-        name=document.name,
-        batch=document.batch,
-        op_names=tuple(ops.names),
-        kind=_unpack_texts(ops.kind, num_ops, f"{where}: ops.kind"),
-        module=_unpack_texts(ops.module, num_ops, f"{where}: ops.module"),
-        precision=_unpack_texts(ops.precision, num_ops, f"{where}: ops.precision"),
-        phase=_unpack_names(ops.phase, num_ops, Phase, f"{where}: ops.phase"),
-        split=_unpack_names(ops.split, num_ops, Split, f"{where}: ops.split"),
-        group=_unpack(ops.group, num_ops, np.int32),
-        partner=_unpack(ops.partner, num_ops, np.int32),
-        **sizes,
-        seconds={kind: _unpack_seconds(each, num_ops) for kind, each in ops.seconds.items()},
-        mixes=_unpack(ops.mixes, num_ops, np.bool_),
-        superlinear={
-            **{name: _unpack(each, num_ops, np.float64) for name, each in ops.superlinear.items()},
-            **{
-                name: _unpack(each, num_tensors, np.float64)
-                for name, each in tensors.superlinear.items()
-            },
-        },
-        tensor_source=np.array(tensors.source, dtype=np.int32),
-        tensor_bytes=_unpack(tensors.bytes, num_tensors, np.float64),
-        fixed_tensor_bytes=_unpack(tensors.fixed_bytes, num_tensors, np.float64),
-        tensor_partial=_unpack(tensors.partial, num_tensors, np.bool_),
-        use_tensor=np.repeat(np.arange(num_tensors, dtype=np.int32), lengths),
-        use_op=np.array(list(chain.from_iterable(tensors.readers)), dtype=np.int32),
-    )
-    return cast(Columns, fields)
+    lengths = np.fromiter(map(len, readers), np.int64, num_tensors)
+    uses = np.fromiter(chain.from_iterable(readers), np.int32, int(lengths.sum()))
+    return {
+        "tensor_source": source,
+        "tensor_bytes": _unpack(tensors.read("bytes"), num_tensors, np.float64),
+        "fixed_tensor_bytes": _unpack(tensors.read("fixed_bytes"), num_tensors, np.float64),
+        "tensor_partial": _unpack(tensors.read("partial"), num_tensors, np.bool_),
+        "use_tensor": np.repeat(np.arange(num_tensors, dtype=np.int32), lengths),
+        "use_op": uses,
+    }
 
 
 def _is_constant(array: npt.NDArray[Any]) -> bool:

@@ -11,20 +11,25 @@ in " -- stage_id=3", which is ignored. Lines stand in any order.
 import math
 import re
 from dataclasses import dataclass
+from io import BytesIO
 
 from meshwright.errors import InputError, quoted
-from meshwright.graph.column import Columns
+from meshwright.graph.column import MAX_OPS, Columns
 from meshwright.graph.draft import Draft
 from meshwright.graph.foreign import edge_ends, number_nodes
 from meshwright.graph.training import Layer, LayerOps, add_layer
 
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
+MAX_LINE_BYTES = 1 << 16
+"""A line describes a layer and may list its outputs' sizes."""
+MAX_EDGES = 1 << 21
+
 _STAGE = re.compile(r"stage_id=-?\d+")
 
 
 def looks_like_pipedream(data: bytes) -> bool:
     """Whether the first line is a node or an edge of a graph.txt."""
-    first = data.lstrip().split(b"\n", 1)[0]
+    first = data[:MAX_LINE_BYTES].lstrip().split(b"\n", 1)[0]
     return first.startswith(b"node") and b" -- " in first
 
 
@@ -87,20 +92,33 @@ def _add_tensors(draft: Draft, ops: LayerOps, size: float, following: list[Layer
 
 
 def _parse(data: bytes, where: str) -> _Profile:
-    try:
-        lines = data.decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: must be UTF-8 text ({error})") from None
     profile = _Profile([], [], [])
-    for number, line in enumerate(lines, start=1):
+    for number, each in enumerate(BytesIO(data), start=1):
+        line = _decode_line(each, f"{where} line {number}")
         parts = line.strip().split(" -- ")
         if line[:1] in ("\t", " ") and len(parts) == 2:
             profile.edges.append((parts[0], parts[1], number))
+            _check_count(len(profile.edges), MAX_EDGES, "edges", where)
         elif line.strip():
+            _check_count(len(profile.layers) + 1, MAX_OPS, "nodes", where)
             layer, size = _parse_node(parts, f"{where} line {number}")
             profile.layers.append(layer)
             profile.activation_bytes.append(size)
     return profile
+
+
+def _check_count(count: int, most: int, what: str, where: str) -> None:
+    if count > most:
+        raise InputError(f"{where}: a graph must have at most {most} {what}, has more")
+
+
+def _decode_line(line: bytes, at: str) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{at}: must have at most {MAX_LINE_BYTES} bytes, has {len(line)}")
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{at}: must be UTF-8 text ({error})") from None
 
 
 def _parse_node(parts: list[str], at: str) -> tuple[Layer, float]:

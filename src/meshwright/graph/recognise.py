@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import decode_json, read_bytes
+from meshwright.files import ABSENT, Name, decode_or, first_byte, is_given, probe_json, read_bytes
 from meshwright.graph.column import Columns
 from meshwright.graph.dnn_partitioning import read_dnn_partitioning
 from meshwright.graph.file import FORMAT, decode_columns
@@ -26,20 +26,29 @@ KNOWN_FORMATS = (
 class _Probe(msgspec.Struct):
     """The keys that tell formats apart; what they hold is checked by the reader chosen."""
 
-    format: object = None
-    nodes: object = None
-    edges: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    links: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    format: msgspec.Raw = ABSENT
+    nodes: msgspec.Raw = ABSENT
+    edges: msgspec.Raw = ABSENT
+    links: msgspec.Raw = ABSENT
+
+
+class _NodeProbe(msgspec.Struct):
+    """The keys that tell the authors' nodes apart."""
+
+    ways: msgspec.Raw = msgspec.field(name="TMPCs", default=ABSENT)
+    accelerator: msgspec.Raw = msgspec.field(name="fpgaLatency", default=ABSENT)
+    is_supported: msgspec.Raw = msgspec.field(name="supportedOnFpga", default=ABSENT)
 
 
 def read_columns(path: str | Path) -> Columns:
     """Read a graph file in any known format."""
     data = read_bytes(path)
     where = str(path)
-    if not data.strip():
+    first = first_byte(data)
+    if not first:
         raise InputError(f"{where}: must hold a graph, but is empty")
     name = _graph_name(Path(path))
-    if data.lstrip()[:1] == b"{":
+    if first == b"{":
         return _read_json(data, name, where)
     if looks_like_pipedream(data):
         return read_pipedream(data, name, where)
@@ -47,22 +56,18 @@ def read_columns(path: str | Path) -> Columns:
 
 
 def _read_json(data: bytes, name: str, where: str) -> Columns:
-    probe = decode_json(data, _Probe, where)
-    if probe.format == FORMAT:
+    probe = probe_json(data, _Probe, where)
+    form = decode_or(probe.format, Name, "")
+    if form == FORMAT:
         return decode_columns(data, where)
-    nodes = probe.nodes
-    first = nodes[0] if isinstance(nodes, list) and nodes else None
-    keys = first.keys() if isinstance(first, dict) else ()
-    if "TMPCs" in keys:
+    first = next(iter(decode_or(probe.nodes, list[_NodeProbe], [])), _NodeProbe())
+    if is_given(first.ways):
         return read_piper(data, name, where)
-    if "fpgaLatency" in keys or "supportedOnFpga" in keys:
+    if is_given(first.accelerator) or is_given(first.is_supported):
         return read_dnn_partitioning(data, name, where)
-    has_edges = probe.edges is not msgspec.UNSET or probe.links is not msgspec.UNSET
-    if nodes is not None and has_edges:
+    if is_given(probe.nodes) and (is_given(probe.edges) or is_given(probe.links)):
         return read_node_link(data, name, where)
-    found = (
-        f"format {quoted(probe.format)}" if isinstance(probe.format, str) else "none of their keys"
-    )
+    found = f"format {quoted(form)}" if form else "none of their keys"
     raise InputError(f"{where}: not a graph in a known format ({KNOWN_FORMATS}): has {found}")
 
 

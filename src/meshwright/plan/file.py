@@ -12,7 +12,7 @@ from typing import Annotated, TypedDict, TypeVar
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import convert, decode_document, decode_json, read_bytes, write_document
+from meshwright.files import Name, as_json, decode_json, probe_json, read_bytes, write_document
 from meshwright.plan.part import (
     Allocation,
     Discipline,
@@ -48,8 +48,8 @@ class _Header(msgspec.Struct):
 
 
 class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ops: tuple[str, ...]
-    devices: tuple[str, ...]
+    ops: tuple[Name, ...]
+    devices: tuple[Name, ...]
     shares: tuple[float, ...] = ()
     sync: str = Sync.ALL_REDUCE.value
     zero: _Int = 0
@@ -67,8 +67,8 @@ class _ScheduleEntry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _AllocationEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    source: str
-    target: str
+    source: Name
+    target: Name
     bytes_per_second: float
     shares: tuple[float, ...] = ()
 
@@ -134,13 +134,10 @@ def write_fields(
 
 def _read_document(path: str | Path) -> _Document:
     """The file as plain structures: first what kind of file it is, then all of it."""
-    data, where = read_bytes(path), str(path)
-    if data.lstrip()[:1] in (b"{", b"["):
-        _check_header(decode_json(data, _Header, where), where)
-        return decode_json(data, _Document, where)
-    plain = decode_document(data, where)
-    _check_header(convert(plain, _Header, where), where)
-    return convert(plain, _Document, where)
+    where = str(path)
+    data = as_json(read_bytes(path), where)
+    _check_header(probe_json(data, _Header, where), where)
+    return decode_json(data, _Document, where)
 
 
 def _check_header(header: _Header, where: str) -> None:

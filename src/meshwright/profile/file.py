@@ -17,7 +17,7 @@ from typing import Annotated, TypedDict
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import decode_json, read_bytes, write_bytes
+from meshwright.files import Name, decode_json, probe_json, read_bytes, write_bytes
 
 FORMAT = "meshwright.profile"
 VERSION = 1
@@ -43,9 +43,9 @@ class _Header(msgspec.Struct):
 
 
 class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    device_type: str
-    device: str
-    software: dict[str, str]
+    device_type: Name
+    device: Name
+    software: dict[Name, Name]
     date: _Date
     calls: dict[str, float]
     failed: dict[str, str] = {}
@@ -60,7 +60,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def decode_tables(path: str | Path) -> list[TableFields]:
     """The tables of a file, field by field."""
     data = read_bytes(path)
-    header = decode_json(data, _Header, str(path))
+    header = probe_json(data, _Header, str(path))
     if header.format != FORMAT:
         raise InputError(f"{path}: format must be {FORMAT}, got {quoted(header.format)}")
     if header.version != VERSION:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import decode_json, read_bytes, write_bytes
+from meshwright.files import Name, decode_json, probe_json, read_bytes, write_bytes
 
 FORMAT = "meshwright.run"
 VERSION = 1
@@ -50,21 +50,21 @@ class _Header(msgspec.Struct):
 class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str
     version: _Int
-    device_names: tuple[str, ...]
+    device_names: tuple[Name, ...]
     measured_step: _Int
     step_seconds: list[float | None]
     losses: list[float | None] = []
     start: list[float | None]
     finish: list[float | None]
     is_emulated: bool
-    software: dict[str, str] = {}
-    calls: dict[str, str] = {}
+    software: dict[Name, Name] = {}
+    calls: dict[Name, str] = {}
 
 
 def read_fields(path: str | Path) -> RunFields:
     """The fields of the run in a file: first what kind of file it is, then all of it."""
     data, where = read_bytes(path), str(path)
-    header = decode_json(data, _Header, where)
+    header = probe_json(data, _Header, where)
     if header.format != FORMAT:
         raise InputError(
             f"{where}: not a run file, format must be {FORMAT!r}, got {quoted(header.format)}"

@@ -6,7 +6,7 @@ from math import prod
 
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import DEVICE_TYPES
-from meshwright.cluster.part import MAX_DEVICES
+from meshwright.cluster.part import MAX_DEVICES, MAX_LINKS
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
 
@@ -52,6 +52,8 @@ class Draft:
 
     def join(self, one: str, other: str, bytes_per_second: float, latency: float = 0.0) -> None:
         """Add a link each way."""
+        if len(self.links) + 2 > MAX_LINKS:
+            raise InputError(f"cluster {quoted(self.name)}: must have at most {MAX_LINKS} links")
         for source, target in ((one, other), (other, one)):
             self.links.append(
                 Link(
@@ -110,6 +112,14 @@ def check_counts(*, most_devices: int = MAX_DEVICES, **counts: int) -> None:
     if total > most_devices:
         raise InputError(
             f"{' x '.join(counts)} must be at most {most_devices} devices, got {total}"
+        )
+
+
+def check_joined(**counts: int) -> None:
+    """Refuse to join each of many nodes to each of many others, where that takes too many links."""
+    if 2 * prod(counts.values()) > MAX_LINKS:
+        raise InputError(
+            f"{' x '.join(counts)} must be at most {MAX_LINKS // 2}, got {prod(counts.values())}"
         )
 
 

@@ -11,6 +11,7 @@ from meshwright.cluster.builder.draft import (
     SWITCH_LINK_SECONDS,
     Draft,
     check_counts,
+    check_joined,
     check_positive,
 )
 from meshwright.cluster.cluster import Cluster, DeviceType
@@ -120,6 +121,7 @@ def spine_leaf(
         num_leaves=num_leaves, hosts_per_leaf=hosts_per_leaf, devices_per_host=devices_per_host
     )
     check_counts(num_spines=num_spines, most_devices=1024)
+    check_joined(num_spines=num_spines, num_leaves=num_leaves)
     check_positive(oversubscription=oversubscription)
     draft = Draft(name)
     num_hosts = num_leaves * hosts_per_leaf
@@ -150,6 +152,7 @@ def multi_rail(
     """
     check_counts(num_hosts=num_hosts, devices_per_host=devices_per_host)
     check_counts(num_rails=num_rails, most_devices=1024)
+    check_joined(num_rails=num_rails, num_hosts=num_hosts)
     draft = Draft(name)
     hosts = _add_hosts(draft, num_hosts, devices_per_host, device_type, device_bytes_per_second)
     for rail in range(num_rails):
