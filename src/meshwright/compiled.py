@@ -1,17 +1,25 @@
 """Compiles hot kernels with Numba, once, into a cache, and says so when it takes time.
 
+The cache is a folder of files that Numba unpickles: as trusted as the code beside it. Files that
+are damaged or cannot be written cost a compilation and a message, nothing else.
+
 Import this only from kernel modules: Numba takes 0.3 s to import, and `import meshwright` must not.
 """
 
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from hashlib import sha256
 from typing import Any, TypeVar, cast
 
 from numba.core import event, types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
+
+from meshwright.message import say
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,6 +41,98 @@ none. Counting references to their arguments took nine tenths of the engine's ti
 wrapper that C would call: none does."""
 
 
+class _CacheFile(IndexDataCacheFile):
+    """One kernel's files in the cache, each with a digest of what it holds.
+
+    The digest tells of damage before machine code is run, and the key of which types the code is
+    for: two processes that compile one kernel for different types may choose the same file.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._version = f"{self._version} with digests"
+
+    def save(self, key: Any, data: Any) -> None:
+        """Called by Numba with what it has compiled."""
+        super().save(key, (key, data))
+
+    def load(self, key: Any) -> Any:
+        """Called by Numba before it compiles; None: there is nothing."""
+        found = super().load(key)
+        return found[1] if found is not None and found[0] == key else None
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(sha256(content).digest() + content)
+
+    def _load_data(self, name: str) -> Any:
+        with open(self._data_path(name), "rb") as file:
+            digest, content = file.read(_DIGEST_BYTES), file.read()
+        if sha256(content).digest() != digest:
+            raise ValueError(f"{name} is damaged")
+        return pickle.loads(content)
+
+    def forget(self) -> None:
+        """Drop the index, without which none of the files is found."""
+        with suppress(OSError):
+            os.unlink(self._index_path)
+
+
+_DIGEST_BYTES = 32
+
+
+class _Cache(FunctionCache):
+    """One kernel's cache, which fails in words."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file: Any = _CacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=self._impl.locator.get_source_stamp(),
+        )
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Called by Numba before it compiles; None: there is nothing."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # a damaged pickle may raise any
+            _say_once(
+                "damaged",
+                f"the kernels kept in {self.cache_path} are damaged ({_reason(error)}); compiling "
+                f"them again",
+            )
+            self._cache_file.forget()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Called by Numba with what it has compiled."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:
+            _say_once(
+                "unwritable",
+                f"compiled kernels cannot be kept in {self.cache_path} ({_reason(error)})",
+            )
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return text or type(error).__name__
+
+
+_SAID: set[str] = set()
+"""The troubles that were told; one for the process, so that each is told once."""
+
+
+def _say_once(trouble: str, message: str) -> None:
+    """Say what the first kernel that meets a trouble has to say about it."""
+    if trouble not in _SAID:
+        _SAID.add(trouble)
+        say(message)
+
+
 class _Kernel(CPUDispatcher):
     """Takes a constant for any value of its type, and int32 for int64, where a kernel calls it.
 
@@ -44,6 +144,13 @@ class _Kernel(CPUDispatcher):
         """What Numba asks for the types of a call, in its words."""
         by_name = {name: _widest(each) for name, each in kws.items()}
         return super().get_call_template(tuple(map(_widest, args)), by_name)
+
+    def enable_caching(self) -> None:
+        """Keep what is compiled, where there is a folder for it."""
+        try:
+            self._cache = _Cache(self.py_func)
+        except (RuntimeError, OSError) as error:  # in Numba's words: no locator
+            _say_once("unwritable", f"compiled kernels cannot be kept ({_reason(error)})")
 
 
 def _widest(kind: Any) -> Any:
@@ -94,11 +201,7 @@ class _Announcer(event.Listener):
         if not self.announced and function.__module__.startswith("meshwright."):
             self.announced = True
             self._start_beside()
-            print(
-                "meshwright: compiling its kernels for this machine, once (under 30 s) ...",
-                file=sys.stderr,
-                flush=True,
-            )
+            say("compiling its kernels for this machine, once (under 30 s) ...")
 
     def _start_beside(self) -> None:
         # Numba compiles under one lock, so a second core needs a second process. What embeds Python

@@ -1,5 +1,7 @@
 """The cache of captured graphs: found by all that decides them, never stale, never in the way."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp
 from meshwright.zoo.cache import GraphCache, cache_folder, digest_files, open_cache
-from meshwright.zoo.find import capture_once
+from meshwright.zoo.find import capture_once, find_origin
 from meshwright.zoo.model import Choice, choose
 from meshwright.zoo.table import find_model
 
@@ -74,24 +76,51 @@ def test_the_version_of_transformers_counts_only_where_it_is_used(folder: GraphC
     assert other.path(OWN) == folder.path(OWN)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f\x8b broken", b"{}"])
-def test_a_broken_file_is_written_again(folder: GraphCache, content: bytes) -> None:
-    tracer = Tracer()
-    folder.folder.mkdir(parents=True)
-    folder.path(OWN).write_bytes(content)
-    capture_once(OWN, capture=tracer, cache=folder, say=lambda _: None)
-    assert tracer.calls == 1
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _: b"",
+        lambda _: b"\x1f\x8b broken",
+        lambda _: b"{}",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:-9] + b"\0" + content[-8:],
+    ],
+)
+def test_a_damaged_file_is_said_and_written_again(
+    folder: GraphCache, damage: Callable[[bytes], bytes]
+) -> None:
+    tracer, lines = Tracer(), list[str]()
+    capture_once(OWN, capture=tracer, cache=folder, say=lines.append)
+    path = folder.path(OWN)
+    path.write_bytes(damage(path.read_bytes()))
+    capture_once(OWN, capture=tracer, cache=folder, say=lines.append)
+    assert tracer.calls == 2
+    assert f"vit-l: what was captured before is damaged: {path}: " in lines[1]
     kept = folder.read(OWN)
     assert kept is not None
     assert kept.op_names == tracer.graph.op_names
 
 
-def test_a_folder_that_cannot_be_made_costs_a_line_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    cache = GraphCache(folder=tmp_path / "file" / "cache", code="c", versions=VERSIONS)
+@pytest.mark.parametrize("name", ["file", "file/below", "x" * 5000])
+def test_a_folder_that_cannot_be_costs_a_line_and_nothing_else(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
     tracer, lines = Tracer(), list[str]()
+    cache = GraphCache(folder=tmp_path / name, code="c", versions=VERSIONS)
     assert capture_once(OWN, capture=tracer, cache=cache, say=lines.append) is tracer.graph
     assert "cannot be kept for the next time" in lines[-1]
+    assert not cache.has(OWN)
+    assert find_origin(choose(find_model("alexnet")), can_capture=True, cache=cache) == "torch"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_whoever_writes_last_leaves_a_whole_file(folder: GraphCache) -> None:
+    graphs = [build_mlp(f"made{k}", 2, (3, 4, 5)) for k in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda graph: folder.write(OWN, graph), graphs))
+    kept = folder.read(OWN)
+    assert kept is not None
+    assert kept.name in {graph.name for graph in graphs}
+    assert list(folder.folder.iterdir()) == [folder.path(OWN)]
 
 
 def test_a_change_of_any_source_is_another_digest(tmp_path: Path) -> None:

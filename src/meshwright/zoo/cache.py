@@ -6,6 +6,7 @@ stale one. Files may be deleted at any time.
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -39,13 +40,13 @@ class GraphCache:
         text = msgspec.json.encode([step, self.code, used], order="sorted")
         return self.folder / f"{choice.model.name}-{hashlib.sha256(text).hexdigest()[:32]}.json.gz"
 
+    def has(self, choice: Choice) -> bool:
+        """Whether there is a file for a step; a path that cannot be is one that is not there."""
+        return os.path.exists(self.path(choice))
+
     def read(self, choice: Choice) -> Graph | None:
-        """The graph of a step; None where there is none, or a broken one."""
-        path = self.path(choice)
-        try:
-            return read_graph(path) if path.exists() else None
-        except (InputError, OSError):
-            return None
+        """The graph of a step; None where there is none. A damaged one is an `InputError`."""
+        return read_graph(self.path(choice)) if self.has(choice) else None
 
     def write(self, choice: Choice, graph: Graph) -> None:
         """Keep a graph, whole or not at all."""

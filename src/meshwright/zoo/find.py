@@ -51,7 +51,7 @@ def find_graph(
 
 def capture_once(choice: Choice, *, capture: Capture, cache: GraphCache | None, say: Say) -> Graph:
     """Capture a step, or take it from the cache where it was captured before."""
-    kept = None if cache is None else cache.read(choice)
+    kept = None if cache is None else _read_kept(choice, cache, say)
     if cache is not None and kept is not None:
         say(f"{choice.model.name}: captured before, read from {cache.path(choice)}")
         return kept
@@ -66,6 +66,14 @@ def capture_once(choice: Choice, *, capture: Capture, cache: GraphCache | None, 
     return graph
 
 
+def _read_kept(choice: Choice, cache: GraphCache, say: Say) -> Graph | None:
+    try:
+        return cache.read(choice)
+    except InputError as error:
+        say(f"{choice.model.name}: what was captured before is damaged: {error}")
+        return None
+
+
 def find_origin(choice: Choice, *, can_capture: bool, cache: GraphCache | None) -> Origin:
     """Where `find_graph` would take a step from."""
     if is_shipped(choice):
@@ -73,7 +81,7 @@ def find_origin(choice: Choice, *, can_capture: bool, cache: GraphCache | None) 
     if _find_shape(choice) is not None:
         return "formula"
     if choice.model.source != "formula" and can_capture:
-        return "cached" if cache is not None and cache.path(choice).exists() else "torch"
+        return "cached" if cache is not None and cache.has(choice) else "torch"
     return "formula" if _has_formula(choice.model) else "missing"
 
 
