@@ -74,6 +74,7 @@ class Training:
         self.notes.mkdir()
         command = [
             sys.executable,
+            "-P",
             "-m",
             "meshwright",
             "run",

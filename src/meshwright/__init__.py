@@ -11,7 +11,10 @@ Names load what they need on first use: `import meshwright` alone imports neithe
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False
+"""As in `typing`, which is not imported here: `python -m` still searches the current folder first,
+and has itself imported nothing but the others by now."""
 
 __version__ = "0.1.0"
 
@@ -54,6 +57,8 @@ _HOME = {
 """Where each public name is defined, but for the functions that share a subpackage's name."""
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from meshwright.api import capture, cluster, open_engine, plan, simulate, training
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError
@@ -66,7 +71,7 @@ if TYPE_CHECKING:
     from meshwright.source import load_graph
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOME[name]), name)
@@ -81,11 +86,11 @@ def __dir__() -> list[str]:
 class _CallablePackage(ModuleType):
     """A subpackage that is also the public function of its name in `meshwright.api`."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: "Any", **kwargs: "Any") -> "Any":
         return self.__wrapped__(*args, **kwargs)
 
     @property
-    def __wrapped__(self) -> Any:  # where `inspect.signature` looks
+    def __wrapped__(self) -> "Any":  # where `inspect.signature` looks
         return getattr(import_module("meshwright.api"), self.__name__.rpartition(".")[2])
 
 

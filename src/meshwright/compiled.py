@@ -9,7 +9,6 @@ Import this only from kernel modules: Numba takes 0.3 s to import, and `import m
 import os
 import pickle
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -19,6 +18,7 @@ from numba.core import event, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import CPUDispatcher
 
+from meshwright.interpreter import can_start_python, module_command
 from meshwright.message import say
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -204,12 +204,11 @@ class _Announcer(event.Listener):
             say("compiling its kernels for this machine, once (under 30 s) ...")
 
     def _start_beside(self) -> None:
-        # Numba compiles under one lock, so a second core needs a second process. What embeds Python
-        # may be no interpreter itself.
-        if self.beside and os.path.basename(sys.executable).startswith("python"):
+        # Numba compiles under one lock, so a second core needs a second process.
+        if self.beside and can_start_python():
             nowhere = subprocess.DEVNULL
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *self.beside], stdin=nowhere, stdout=nowhere, stderr=nowhere
+                module_command(*self.beside), stdin=nowhere, stdout=nowhere, stderr=nowhere
             )
 
     def on_end(self, event: Any) -> None:

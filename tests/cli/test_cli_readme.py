@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from canary import heard, plant
 from meshwright.cli.parser import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,8 +60,10 @@ def test_commands_run_in_order(tmp_path: Path) -> None:
     ours = [words for words in commands() if words[0] == "meshwright"]
     assert ours
     _write_example(tmp_path)
+    log = plant(tmp_path, spared=("meshwright",))  # which Python itself would run
     for words in ours:
         assert run_in(tmp_path, words) or {"save", "capture", "profile", "--emit"} & set(words)
+        assert heard(log) == [], words
 
 
 def _write_example(folder: Path) -> None:

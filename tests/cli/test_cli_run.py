@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
+from canary import heard, plant
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from small import connected, layers, stages
@@ -39,6 +40,7 @@ def meshwright(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan")
+    log = plant(tmp_path, spared=("meshwright",))  # which Python itself would run
     done = meshwright(
         "run", "plan", "--emulate", "--steps", "4", "--json", "-o", "ran", folder=tmp_path
     )
@@ -55,6 +57,7 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
     assert {path.name for path in (tmp_path / "ran").iterdir()} == {
         "run.json.gz", "trace.json", "plan.json", "cluster.yaml", "graph.json.gz",
     }  # fmt: skip
+    assert heard(log) == []  # by the launcher and by its ranks
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import monotonic, sleep
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from engine_functions import add, add_slowly, count_calls, refuse_odd, stop_elsewhere, where
 
+from canary import heard, plant
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.engine_process import Processes
@@ -27,10 +28,18 @@ def importable() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def ray_engine(importable: None) -> Iterator[RayEngine]:  # noqa: ARG001
+def canaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plant(tmp_path_factory.mktemp("folder"))
+
+
+@pytest.fixture(scope="module")
+def ray_engine(importable: None, canaries: Path) -> Iterator[RayEngine]:  # noqa: ARG001
+    """Started in a folder of canaries."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'meshwright[ray]'")
-    with RayEngine(workers=2) as engine:
-        yield engine
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(canaries.parent)
+        with RayEngine(workers=2) as engine:
+            yield engine
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
@@ -192,6 +201,8 @@ def test_an_address_without_ray_is_one_line(
 class _NotConnected:
     """In the place of the package: these addresses are refused before it is asked."""
 
+    job_config = SimpleNamespace(JobConfig=SimpleNamespace)
+
     def is_initialized(self) -> bool:
         return False
 
@@ -230,3 +241,8 @@ def test_other_engines_are_refused(name: str) -> None:
 def test_engines_are_opened_by_name() -> None:
     engines: list[Engine] = [open_engine("local"), open_engine("one")]
     assert [type(engine) for engine in engines] == [Processes, Sequential]
+
+
+def test_ray_workers_import_nothing_of_the_folder(ray_engine: RayEngine, canaries: Path) -> None:
+    ray_engine.run(add, 1, range(4))
+    assert heard(canaries) == []

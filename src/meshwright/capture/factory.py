@@ -4,7 +4,6 @@ The only place where Meshwright runs code that a user names; graph, plan and clu
 """
 
 import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,19 +11,21 @@ from torch import nn
 
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
+from meshwright.interpreter import add_folder
 
 _KEYS = ("model", "args", "kwargs", "loss", "batch")
 
 
 def run_factory(name: str) -> Workload:
-    """Call a factory without arguments, with the current folder importable.
+    """Call a factory without arguments; its module may be of the current folder.
+
+    That folder is searched last, so that nothing in it is taken for an installed package.
 
     It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
     `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory.
     """
     module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
+    add_folder()
     try:
         factory: Any = importlib.import_module(module_name)
         for part in attribute.split("."):

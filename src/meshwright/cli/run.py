@@ -25,6 +25,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph
+from meshwright.interpreter import module_command
 from meshwright.message import say
 from meshwright.network.script import Kind as Network
 from meshwright.network.testbed import check_name
@@ -120,7 +121,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
     if arguments.model:
         say(f"importing and calling {arguments.model}" if ":" in arguments.model else
             f"training {arguments.model} on {len(hosts)} ranks")  # fmt: skip
-    command = [sys.executable, "-m", "meshwright", *sys.argv[1:]]
+    command = module_command("meshwright", *sys.argv[1:])
     with tempfile.TemporaryDirectory(prefix="meshwright-report-") as folder:
         report = Path(folder) / "report"
         code = launch(

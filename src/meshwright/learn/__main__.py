@@ -1,5 +1,10 @@
 """`python -m meshwright.learn`: trains the prior of `deploy` and writes its checkpoint and log."""
 
+from meshwright.interpreter import leave_folder
+
+if __name__ == "__main__":
+    leave_folder()  # before anything else is imported
+
 import argparse
 import json
 from collections.abc import Sequence

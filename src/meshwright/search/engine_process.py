@@ -14,9 +14,9 @@ from threading import Condition, Thread
 from time import perf_counter
 from typing import IO, Any, Self, TypeVar
 
+from meshwright.interpreter import can_start_python
 from meshwright.search.worker import (
     VERSION,
-    can_start_workers,
     pack,
     send,
     start_worker,
@@ -112,7 +112,7 @@ class Processes:
 
     def _start(self) -> None:
         number, self._num_to_start = self._num_to_start, 0
-        if number and can_start_workers():
+        if number and can_start_python():
             with suppress(OSError):  # where no process can be started, this one works alone
                 for _ in range(number):
                     self.processes.append(Worker(self._board))

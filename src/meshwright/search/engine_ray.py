@@ -9,7 +9,7 @@ import os
 import pickle
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -216,9 +216,22 @@ def _connect(address: str | None, workers: int | None) -> tuple[Any, bool]:
     return _init(ray, "could not start Ray here", address="local", **own, **quiet), True
 
 
+class _NoFolders(list[str]):
+    """What workers import from besides their own installation: nothing, whatever Ray adds to it."""
+
+    def extend(self, _folders: Iterable[str]) -> None:
+        """Called by Ray with the current folder, which would come before all installed packages."""
+
+
+def _job_config(ray: Any) -> Any:
+    config = ray.job_config.JobConfig()
+    config._py_driver_sys_path = _NoFolders()
+    return config
+
+
 def _init(ray: Any, failure: str, **options: Any) -> Any:
     try:
-        ray.init(**options)
+        ray.init(job_config=_job_config(ray), **options)
     except (Exception, SystemExit) as error:
         raise InputError(f"engine ray: {failure}: {_first_line(error)}") from None
     return ray

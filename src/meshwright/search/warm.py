@@ -14,6 +14,7 @@ from meshwright.cluster.build import fully_connected, multi_rail
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.interpreter import module_command
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import make_instance
 from meshwright.search.mapping.warm import compile_mapping
@@ -78,7 +79,7 @@ def main(methods: Sequence[str]) -> None:
     elif "pipeline" in methods:
         nowhere = subprocess.DEVNULL
         subprocess.Popen(
-            [sys.executable, "-m", "meshwright.search.warm", LATER],
+            module_command("meshwright.search.warm", LATER),
             stdin=nowhere,
             stdout=nowhere,
             stderr=nowhere,

@@ -15,6 +15,8 @@ from io import BytesIO
 from types import MappingProxyType
 from typing import IO, Any
 
+from meshwright.interpreter import module_command
+
 VERSION = __file__
 """What a worker says when it is ready: one of another installation might come to other results."""
 
@@ -25,16 +27,11 @@ _NICE = 10
 def start_worker(module: str) -> subprocess.Popen[bytes]:
     """Run a module as a worker. The program that searches is not imported again."""
     return subprocess.Popen(
-        [sys.executable, "-m", module],
+        module_command(module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-
-
-def can_start_workers() -> bool:
-    """Whether there is an interpreter to run them: what embeds Python may be none itself."""
-    return os.path.basename(sys.executable or "").startswith("python")
 
 
 def usable_cores() -> int:

@@ -14,12 +14,12 @@ from time import perf_counter
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
+from meshwright.interpreter import can_start_python
 from meshwright.search.pipeline.attempt import Attempt, Task, attempt
 from meshwright.search.pipeline.candidate import Key
 from meshwright.search.pipeline.order import Job, Order
 from meshwright.search.worker import (
     VERSION,
-    can_start_workers,
     pack,
     send,
     start_worker,
@@ -93,7 +93,7 @@ class Ahead:
         if self._num_workers == 0 or self._last is None or now < self._starts_at:
             return
         number, self._num_workers = self._num_workers, 0
-        if now > self._until - _WORTH_SECONDS or not can_start_workers():
+        if now > self._until - _WORTH_SECONDS or not can_start_python():
             return
         job = Job(
             graph=self._graph,

@@ -1,0 +1,40 @@
+"""How this program starts Python again, and what its modules are found by.
+
+The current folder may belong to anybody: a `numpy.py` in it must not be run because somebody plans
+there. Python puts that folder before all others for `python -m`; here it is left out, or comes last
+where a user names a module of it.
+"""
+
+import os
+import sys
+
+
+def can_start_python() -> bool:
+    """Whether there is an interpreter to start: a program that embeds Python may be none itself."""
+    return os.path.basename(sys.executable or "").startswith("python")
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module as a program, without the current folder on its path."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def leave_folder() -> None:
+    """Take the current folder off the path, where `python -m` has put it."""
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", _current_folder()):
+        del sys.path[0]
+
+
+def add_folder() -> None:
+    """Let modules of the current folder be found where no other has their name."""
+    folder = _current_folder()
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def _current_folder() -> str:
+    """Empty where it has been deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
