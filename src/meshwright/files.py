@@ -178,9 +178,8 @@ class Fields:
         """`kind` has the fields; what they hold is not looked at yet. Messages begin with `where`
         and call a field by its name with `prefix` before it."""
         self._where, self._prefix = where, prefix
-        self._kinds = get_type_hints(kind, include_extras=True)
-        self._infos = {each.name: each for each in msgspec.structs.fields(kind)}
-        self._found: Any = probe_json(data, _undecoded(kind), where)
+        text_kind, self._kinds, self._infos = _undecoded(kind)
+        self._found: Any = probe_json(data, text_kind, where)
 
     def read(self, name: str, max_values: int = MAX_VALUES) -> Any:
         """A field's value; its default where it is missing."""
@@ -201,15 +200,17 @@ class Fields:
 
 
 @cache
-def _undecoded(kind: type[msgspec.Struct]) -> Any:
-    """A struct with the same fields as their text stands in a file."""
+def _undecoded(kind: type[msgspec.Struct]) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """A struct with the same fields as their text stands in a file; their types; their defaults."""
+    infos = {each.name: each for each in msgspec.structs.fields(kind)}
     fields: list[Any] = [
-        (each.name, msgspec.Raw) if each.required else (each.name, msgspec.Raw, ABSENT)
-        for each in msgspec.structs.fields(kind)
+        (name, msgspec.Raw) if each.required else (name, msgspec.Raw, ABSENT)
+        for name, each in infos.items()
     ]
-    return msgspec.defstruct(
+    text_kind = msgspec.defstruct(
         f"{kind.__name__}Text", fields, forbid_unknown_fields=True, kw_only=True
     )
+    return text_kind, get_type_hints(kind, include_extras=True), dict(infos)
 
 
 def count_keys(data: bytes | msgspec.Raw) -> int:

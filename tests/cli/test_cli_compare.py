@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_runner import refusal, run
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from measured_run import chain, hosts, run_of
 from meshwright.cluster.cluster import Cluster
@@ -156,15 +154,6 @@ def test_what_is_missing_or_of_another_plan_is_refused(folder: Path) -> None:
     assert refusal("compare", folder, folder) == (
         f"{folder}: must hold cluster.yaml beside the plan, as `meshwright plan -o` writes it"
     )
-
-
-@given(content=st.binary(max_size=200))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_files_of_noise_are_no_runs_and_no_plans(folder: Path, content: bytes) -> None:
-    noise = folder / "noise"
-    noise.write_bytes(content)
-    assert refusal("compare", folder, noise).startswith(f"{noise}: ")
-    assert refusal("compare", noise, folder).startswith(f"{noise}: ")
 
 
 def test_names_that_are_no_files_are_refused() -> None:

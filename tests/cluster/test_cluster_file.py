@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster, CollectiveTable
@@ -213,77 +211,3 @@ def test_published_workloads_are_read(shared: Path) -> None:
     path = shared / "dnn-partitioning" / "throughput" / "layer_bert24_inference.json"
     assert read_cluster(path).num_devices == 7
     assert read_cluster(shared / "piper" / "bert32a100.json").num_devices == 10
-
-
-def check_refusal(data: bytes) -> None:
-    message = ""
-    try:
-        decode_cluster(data, "fuzz")
-    except InputError as error:
-        message = str(error)
-    assert "\n" not in message
-
-
-@settings(max_examples=200)
-@given(st.binary(max_size=200))
-def test_random_bytes_give_one_line(data: bytes) -> None:
-    check_refusal(data)
-
-
-VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 3), st.integers(-(10**400), 10**400), st.floats(),
-    st.text(max_size=5), st.sampled_from(["1 GB/s", "-1", "1e999", "nan", "inf", ".", "5 us"]),
-    st.just([]), st.just({}), st.lists(st.integers(), max_size=3),
-    st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), st.integers(), max_size=2),
-)  # fmt: skip
-
-
-def places(document: object) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a document."""
-    found: list[tuple[Any, Any]] = []
-    items: Any = ()
-    if isinstance(document, dict):
-        items = document.items()
-    elif isinstance(document, list):
-        items = enumerate(document)
-    for key, value in items:
-        found += [(document, key), *places(value)]
-    return found
-
-
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_mutated_documents_give_one_line(data: st.DataObject) -> None:
-    original = data.draw(
-        st.sampled_from(
-            [EXPLICIT, BUILDER, {"maxFPGAs": 2, "maxSizePerFPGA": 9.0, "maxCPUs": 1},
-             {"maxDevices": 3, "maxMemoryPerDevice": 9.0, "bandwidth": 1.0}]
-        )
-    )  # fmt: skip
-    document = json.loads(json.dumps(original))
-    for _ in range(data.draw(st.integers(1, 3))):
-        container, key = data.draw(st.sampled_from(places(document) or [({}, "x")]))
-        action = data.draw(st.sampled_from(["replace", "delete", "repeat"]))
-        if action == "replace":
-            container[key] = data.draw(VALUES)
-        elif action == "delete":
-            del container[key]
-        elif isinstance(container, list):
-            container.append(container[key])
-        else:
-            container[f"{key}2"] = container[key]
-    check_refusal(yaml.safe_dump(document).encode())
-    try:
-        text = json.dumps(document)
-    except (TypeError, ValueError):
-        return
-    check_refusal(text.encode())
-
-
-@settings(max_examples=200)
-@given(st.integers(0, 2000), st.binary(min_size=1, max_size=4))
-def test_damaged_text_gives_one_line(place: int, junk: bytes) -> None:
-    for text in (json.dumps(EXPLICIT).encode(), yaml.safe_dump(BUILDER).encode()):
-        cut = place % len(text)
-        check_refusal(text[:cut] + junk + text[cut + len(junk) :])
-        check_refusal(text[:cut])

@@ -255,66 +255,6 @@ def test_a_name_that_is_no_text_cannot_be_saved(tmp_path: Path, suffix: str) -> 
     assert not path.exists()
 
 
-def _fuzz(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    plan, message = None, ""
-    try:
-        plan = Plan.load(path)
-    except InputError as error:
-        message = str(error)
-    if plan is None:
-        assert message
-        assert "\n" not in message
-        return
-    plan.save(path)  # what was read can be written, and read again
-    assert Plan.load(path) == plan
-
-
-@in_one_folder
-@given(data=st.binary(max_size=300))
-def test_only_input_errors_escape_from_noise(tmp_path: Path, data: bytes) -> None:
-    _fuzz(tmp_path / "plan", data)
-
-
-@in_one_folder
-@given(
-    plan=PLANS,
-    is_yaml=st.booleans(),
-    cuts=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 6), st.binary(max_size=4)), max_size=4),
-)
-def test_only_input_errors_escape_from_damaged_files(
-    tmp_path: Path, plan: Plan, is_yaml: bool, cuts: list[tuple[float, int, bytes]]
-) -> None:
-    path = tmp_path / ("plan.yaml" if is_yaml else "plan.json")
-    plan.save(path)
-    data = path.read_bytes()
-    for where, length, filling in cuts:
-        start = int(where * len(data))
-        data = data[:start] + filling + data[start + length :]
-    _fuzz(path, data)
-
-
-JUNK = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=6,
-)
-FIELDS = ("ops", "devices", "shares", "sync", "zero", "recompute", "priorities")
-
-
-@in_one_folder
-@given(
-    part=st.dictionaries(st.sampled_from(FIELDS), JUNK),
-    rest=st.dictionaries(st.sampled_from(("schedule", "discipline", "allocations")), JUNK),
-)
-def test_only_input_errors_escape_from_wrong_fields(
-    tmp_path: Path, part: dict[str, Any], rest: dict[str, Any]
-) -> None:
-    document = _with_part(**part) | rest
-    for data in (yaml.safe_dump(document).encode(), msgspec.json.encode(document)):
-        _fuzz(tmp_path / "plan", data)
-
-
 @pytest.mark.slow
 @settings(max_examples=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=PLANS, suffix=st.sampled_from(SUFFIXES))

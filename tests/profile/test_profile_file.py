@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_profile_table import ADD, MM, MUL, OLD, profile, table
+from test_profile_table import ADD, MM, MUL, profile, table
 
 from meshwright.errors import InputError
 from meshwright.profile.profile import Profile, Table, merge_profiles, read_profile
@@ -146,64 +146,6 @@ def test_files_that_are_not_there_or_damaged_are_refused(tmp_path: Path) -> None
 def test_text_that_is_not_unicode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not all text is Unicode"):
         profile(table(1, device="\ud800")).save(tmp_path / "a.json")
-
-
-def read_content(data: bytes) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "input"
-        path.write_bytes(data)
-        message = ""
-        try:
-            made = read_profile(path)
-            made.measured()
-            merge_profiles(made, profile(table(1, {MM: 1.0}), table(1, software=OLD)))
-            made.save(Path(folder) / "again.json")  # what was read can be written
-        except InputError as error:
-            message = str(error)
-        assert "\n" not in message
-
-
-@settings(max_examples=200)
-@given(data=st.binary(max_size=200))
-@example(b"\x1f\x8b")
-@example(b"{")
-@example(b"\xff\xfe{\x00")
-def test_random_bytes(data: bytes) -> None:
-    read_content(data)
-
-
-@settings(max_examples=100)
-@given(cut=st.integers(0, len(CONTENT) - 1))
-def test_truncated_files(cut: int) -> None:
-    read_content(CONTENT[:cut])
-
-
-@settings(max_examples=300)
-@given(
-    flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4)
-)
-def test_flipped_bytes(flips: list[tuple[int, int]]) -> None:
-    data = bytearray(CONTENT)
-    for place, value in flips:
-        data[place % len(data)] = value
-    read_content(bytes(data))
-
-
-def _places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items: Any = document.items() if isinstance(document, dict) else ()
-    items = enumerate(document) if isinstance(document, list) else items
-    return [path] + [place for key, value in items for place in _places(value, (*path, key))]
-
-
-@settings(max_examples=400)
-@given(place=st.sampled_from(_places(DOCUMENT)[1:]), text=st.sampled_from(STRANGE))
-def test_strange_values_in_any_place(place: tuple[Any, ...], text: str) -> None:
-    document = json.loads(CONTENT)
-    inner = document
-    for key in place[:-1]:
-        inner = inner[key]
-    inner[place[-1]] = "MARKER"
-    read_content(json.dumps(document).replace('"MARKER"', text).encode())
 
 
 def test_the_unharmed_file_is_read(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def run_cluster(arguments: Namespace) -> int:
         if arguments.json:
             print_json(document)
         else:
-            _show(document)
+            show_cluster(document)
     else:
         load_cluster(arguments.source).save(arguments.file)
         say(f"wrote {arguments.file}")
@@ -89,7 +89,8 @@ def _list(*, is_json: bool) -> None:
     )
 
 
-def _show(document: dict[str, Any]) -> None:
+def show_cluster(document: dict[str, Any]) -> None:
+    """Print what `cluster_document` says, as tables."""
     names = ("devices", "hosts", "switches", "links")
     print_line(f"{document['name']}: {', '.join(f'{name} {document[name]}' for name in names)}")
     print_line()

@@ -117,7 +117,7 @@ def _medians(key: Ints, value: Floats) -> tuple[Ints, Floats]:
     if not len(keys):
         return keys, np.zeros(0)
     low, high = first + (count - 1) // 2, first + count // 2
-    return keys, (value[low] + value[high]) / 2
+    return keys, value[low] / 2 + value[high] / 2
 
 
 def calibrated_cluster(cluster: Cluster, measured: Timeline) -> Cluster:
