@@ -102,9 +102,9 @@ def test_a_billion_laughs_are_refused() -> None:
 
 
 def test_aliases_weigh_what_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The list weighs 32, each of its three texts 32 + 1; its alias as much again. Around them are a
-    # mapping of 32 and two keys of 33.
-    text, weight = "a: &x [1, 2, 3]\nb: *x", 2 * (32 + 3 * 33) + 32 + 2 * 33
+    # The list weighs 128, each of its three texts 32 + 1; its alias as much again. Around them are
+    # a mapping of 128 and two keys of 33.
+    text, weight = "a: &x [1, 2, 3]\nb: *x", 2 * (128 + 3 * 33) + 128 + 2 * 33
     monkeypatch.setattr(from_yaml, "MAX_WEIGHT", weight)
     assert read(text) == {"a": [1, 2, 3], "b": [1, 2, 3]}
     monkeypatch.setattr(from_yaml, "MAX_WEIGHT", weight - 1)
