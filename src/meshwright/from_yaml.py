@@ -19,7 +19,7 @@ MAX_DEPTH = 100
 """No file of ours nests deeper than ten."""
 MAX_WEIGHT = 64 << 20
 """Bytes of all texts, and a weight for each of them and for each list and mapping, with aliases
-written out. The cluster of 16,384 devices has 30 MB."""
+written out. The cluster of 16,384 devices has 27 MB."""
 _TEXT_WEIGHT = 32
 _COLLECTION_WEIGHT = 128
 

@@ -44,8 +44,11 @@ def test_whatever_is_read_is_accepted_or_refused_in_a_line(reader: Reader, tmp_p
 
 @pytest.mark.slow
 @by_name
-def test_a_million_inputs(reader: Reader, tmp_path: Path) -> None:
-    check(reader, MANY_INPUTS, tmp_path, seed=1)
+def test_a_million_inputs(
+    reader: Reader, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with capfd.disabled():  # it tells how far it is
+        check(reader, MANY_INPUTS, tmp_path, seed=1)
 
 
 @pytest.mark.parametrize("path", sorted(SEEDS.glob("*/*")), ids=lambda path: path.parent.name)

@@ -32,7 +32,8 @@ def make_parser() -> ArgumentParser:
     parser = _Parser(
         prog="meshwright",
         description="Plans distributed training: the fastest way to train a model on a cluster.",
-        epilog="Exit codes: 0 done, 2 bad input, 3 no plan fits, 130 interrupted.",
+        epilog="Exit codes: 0 done, 2 bad input, 3 no plan fits, 4 out of memory or disk space, "
+        "130 interrupted.",
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"meshwright {__version__}")
