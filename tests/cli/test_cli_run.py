@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from canary import heard, plant
+from meshwright.cli.run import rank_commands
+from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from small import connected, layers, stages
@@ -78,3 +80,8 @@ def test_what_cannot_run_is_refused_in_one_line(
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_host_that_no_variable_can_name_is_refused() -> None:
+    with pytest.raises(InputError, match=r"run: host 'h\\x00': its name must have no NUL"):
+        rank_commands(["h\0"], None)

@@ -142,6 +142,11 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
 
 def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
     """What to put before the command of each rank, by its host: namespace and variables."""
+    for host in hosts:
+        if "\0" in host:
+            raise InputError(
+                f"run: host {quoted(host)}: its name must have no NUL, as variables do"
+            )
     from meshwright.execute.exchange import INTERFACE
     from meshwright.execute.interface import INTERFACES
     from meshwright.execute.launch import HOST
