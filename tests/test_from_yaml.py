@@ -111,6 +111,12 @@ def test_aliases_weigh_what_they_stand_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert "too much data" in refusal(text)
 
 
+def test_a_long_number_is_a_text() -> None:
+    long = ":".join("1" * 100_000)  # an integer to the base of 60
+    assert read(f"[{'9' * 18}, {'9' * 101}]") == [10**18 - 1, "9" * 101]
+    assert read(f"[{long}, !!int '{long}']") == [long, long]
+
+
 def test_large_yaml_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(from_yaml, "MAX_BYTES", 10)
     assert refusal("x: 123456789") == "f: YAML larger than 10 bytes; write it as JSON"

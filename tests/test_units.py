@@ -79,6 +79,12 @@ def test_a_size_is_no_rate_and_bits_are_no_size() -> None:
         parse_seconds("1 MS", "latency")  # a megasiemens is no millisecond
 
 
+def test_a_long_text_is_no_quantity() -> None:
+    for text in (f"1{' ' * 1_000_000}!", "9" * 1_000_000):
+        with pytest.raises(InputError, match="memory: must be a size such as '80 GiB', got"):
+            parse_bytes(text, "memory")
+
+
 def test_sizes_are_printed() -> None:
     assert format_bytes(0) == "0 B"
     assert format_bytes(1023) == "1023 B"

@@ -26,6 +26,8 @@ _COLLECTION_WEIGHT = 128
 _TAG = "tag:yaml.org,2002:"
 _TAGS = tuple(f"{_TAG}{kind}" for kind in ("str", "null", "bool", "int", "float"))
 """What a scalar may be said to be."""
+_MAX_NUMBER = 100
+"""A longer text is no number: PyYAML takes hours to read 1:1:1:... to the base of 60."""
 _MERGE = object()
 """Stands for the key `<<`."""
 
@@ -130,14 +132,12 @@ class _Reader:
         is_plain = event.tag is None and event.implicit[0]
         if self._open and self._open[-1].wants_key:
             return _MERGE if is_plain and text == "<<" else text
-        if is_plain:
+        if is_plain and len(text) <= _MAX_NUMBER:
             if text not in self._plain:
                 tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
                 self._plain[text] = _plain_value(self._loader, tag, text)
             return self._plain[text]
-        if event.tag in (None, "!"):
-            return text
-        if event.tag not in _TAGS:
+        if event.tag not in (None, "!", *_TAGS):
             raise self._error(f"unknown tag {quoted(event.tag)}")
         return _plain_value(self._loader, event.tag, text)
 
@@ -160,9 +160,9 @@ class _Reader:
         return InputError(f"{self._where}: {rule}")
 
 
-def _plain_value(loader: Any, tag: str, text: str) -> Any:
+def _plain_value(loader: Any, tag: str | None, text: str) -> Any:
     """A scalar as JSON has it; a number that JSON lacks stays a text, which units are read from."""
-    if tag not in _TAGS[1:]:
+    if tag not in _TAGS[1:] or len(text) > _MAX_NUMBER:
         return text
     try:
         value = loader.yaml_constructors[tag](loader, yaml.ScalarNode(tag, text))

@@ -17,6 +17,8 @@ MOST_LATENCY = 1e8
 """No link may be slower to begin, in seconds: three years."""
 MOST_SECONDS = MOST / LEAST_RATE
 """No op may take longer, nor all of them together."""
+MAX_TEXT = 100
+"""Characters of a quantity; matching takes the square of the spaces in it."""
 
 _SIZES = {
     "": 1.0, "B": 1.0,
@@ -58,7 +60,7 @@ def parse_seconds(value: float | str, what: str) -> float:
 
 def _parse(value: float | str, what: str, units: dict[str, float], wanted: str) -> float:
     if isinstance(value, str):
-        match = _QUANTITY.fullmatch(value)
+        match = _QUANTITY.fullmatch(value) if len(value) <= MAX_TEXT else None
         if match is None:
             raise InputError(f"{what}: must be {wanted}, got {quoted(value)}")
         unit = match[2] if units is _TIMES else match[2].upper()

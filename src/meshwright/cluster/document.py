@@ -30,7 +30,7 @@ from meshwright.files import (
     is_given,
     probe_json,
 )
-from meshwright.units import parse_bytes, parse_bytes_per_second, parse_seconds
+from meshwright.units import MAX_TEXT, parse_bytes, parse_bytes_per_second, parse_seconds
 
 FORMAT = "meshwright.cluster"
 VERSION = 1
@@ -40,7 +40,7 @@ MAX_NODES = 1 << 18
 MAX_LINK_VALUES = 1 << 24
 """Four for each of the four million links of 2,048 devices that are all joined."""
 
-Quantity = float | str
+Quantity = float | Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 # YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
 _Short = Annotated[list[Quantity], msgspec.Meta(max_length=4096)]
 

@@ -18,6 +18,7 @@ from meshwright.cluster import build
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.document import (
     InterfaceDocument,
+    Quantity,
     check_header,
     decode_interfaces,
     probe_cluster,
@@ -44,7 +45,7 @@ MAX_LIST = 2048
 MAX_MATRIX_VALUES = 2 * MAX_LIST**2
 """Values of all arguments together; a matrix has a row for each device."""
 
-_Quantity: Any = float | Name
+_Quantity: Any = Quantity
 _Row: Any = Annotated[list[_Quantity], msgspec.Meta(max_length=MAX_LIST)]
 _Matrix: Any = Annotated[list[_Quantity | _Row], msgspec.Meta(max_length=MAX_LIST)] | _Quantity
 

@@ -37,14 +37,11 @@ def check_columns(columns: Columns) -> None:
 
 
 def _check_texts(columns: Columns) -> None:
-    column: dict[str, Any] = {**columns, "name": (columns["name"],)}
-    for name in ("name", *OP_TEXTS, "seconds"):
-        longest = max(column[name], key=len, default="")
+    column: dict[str, Any] = dict(columns)
+    for texts in ((columns["name"],), columns["seconds"], *(column[name] for name in OP_TEXTS)):
+        longest = max(texts, key=len, default="")
         if len(longest) > MAX_NAME:
-            raise InputError(
-                f"graph {quoted(columns['name'])}: texts of {name} must have at most {MAX_NAME} "
-                f"characters, got {len(longest)} in {quoted(longest)}"
-            )
+            raise InputError(f"name {quoted(longest)}: must have at most {MAX_NAME} characters")
 
 
 def _check_lengths(columns: Columns) -> None:
