@@ -115,6 +115,17 @@ def test_a_deleted_folder_is_no_fault(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sys.path == ["/a"]
 
 
+def test_the_folder_does_not_say_where_compiled_code_is(tmp_path: Path) -> None:
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: evil\ndisable_jit: 1\n")
+    code = "import meshwright.compiled, numba; numba.core.config.reload_config(); "
+    code += "print(repr(numba.config.CACHE_DIR), numba.config.DISABLE_JIT); import yaml"
+    said = run_in(tmp_path, sys.executable, "-W", "error", "-c", code)
+    assert said == "'' 0\n"
+    assert run_in(tmp_path, sys.executable, "-c", code.replace("meshwright.compiled, ", "")) == (
+        "'evil' 1\n"  # what it is about
+    )
+
+
 @pytest.mark.slow
 def test_training_the_prior_leaves_the_folder_too(tmp_path: Path) -> None:
     log = plant(tmp_path, spared=("meshwright",))

@@ -9,17 +9,42 @@ Import this only from kernel modules: Numba takes 0.3 s to import, and `import m
 import os
 import pickle
 import subprocess
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from importlib import import_module
 from typing import Any, TypeVar, cast
-
-from numba.core import event, types
-from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.core.registry import CPUDispatcher
 
 from meshwright.interpreter import can_start_python, module_command
 from meshwright.message import say
+
+
+def _import_numba() -> None:
+    """Import Numba without the `.numba_config.yaml` of the current folder.
+
+    That file may name the folder of the cache, whose files Numba unpickles and runs. Numba reads it
+    when it is imported, unless there is no YAML to read it by, and again before it compiles.
+    """
+    kept = sys.modules.get("yaml")
+    sys.modules["yaml"] = None  # type: ignore[assignment]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there is a file and no YAML
+            config = import_module("numba.core.config")
+    finally:
+        del sys.modules["yaml"]
+        if kept is not None:
+            sys.modules["yaml"] = kept
+    config._config_fname = ""  # type: ignore[attr-defined]
+
+
+_import_numba()  # before anything of it
+
+from numba.core import event, types  # noqa: E402
+from numba.core.caching import FunctionCache, IndexDataCacheFile  # noqa: E402
+from numba.core.registry import CPUDispatcher  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,4 +1,5 @@
 import json
+import os
 import pickle
 import struct
 from collections.abc import Callable
@@ -390,3 +391,10 @@ def test_the_shipped_prior_beats_data_parallelism_sooner() -> None:
         for belief in (prior, uniform_prior)
     )
     assert learned <= usual / 2
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    warnings: list[str] = []
+    assert load_prior(tmp_path / "pipe", warn=warnings.append) is uniform_prior
+    assert "must be a regular file" in warnings[0]

@@ -5,6 +5,7 @@ for each action of the group to decide. Knows nothing of how its weights were fo
 same network in torch.
 """
 
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,8 +243,11 @@ def read_weights(path: Path) -> dict[str, Singles]:
     """All weights of a file, checked; the format holds numbers and names only, no code."""
     from safetensors import SafetensorError, safe_open  # not needed for other searches
 
-    if path.stat().st_size > _MAX_BYTES:
-        raise CheckpointError(f"must be under {_MAX_BYTES} bytes, has {path.stat().st_size}")
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        raise CheckpointError("must be a regular file")
+    if status.st_size > _MAX_BYTES:
+        raise CheckpointError(f"must be under {_MAX_BYTES} bytes, has {status.st_size}")
     try:
         with safe_open(path, framework="numpy") as file:
             shapes = _read_sizes(file.metadata()).shapes()
