@@ -9,7 +9,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "fuzz")]
 
 from fuzz_known import known_fault  # noqa: E402
-from fuzz_loop import Progress, describe, fuzz, run_input, save_failure  # noqa: E402
+from fuzz_loop import Progress, describe, fuzz, limits, run_input, save_failure  # noqa: E402
 from fuzz_readers import READERS  # noqa: E402
 
 FOUND = TESTS / "fuzz" / "found"
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     readers = [each for each in READERS if each.name in (chosen.reader or names)]
     if chosen.file is not None:
         data = chosen.file.read_bytes()
-        errors = [run_input(each, chosen.file.with_suffix(".fed"), data) for each in readers]
+        with limits():
+            errors = [run_input(each, chosen.file.with_suffix(".fed"), data) for each in readers]
         chosen.file.with_suffix(".fed").unlink(missing_ok=True)
         for reader, error in zip(readers, errors, strict=True):
             print(f"{reader.name}: {'accepted' if error is None else describe(error)}")

@@ -97,7 +97,7 @@ def fuzz(
     counts: Counter[str] = Counter()
     known: Counter[str] = Counter()
     failures: dict[str, Failure] = {}
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, _limits():
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder, limits():
         path = Path(folder) / "input"
         for number in range(first, first + inputs):
             if number % _WATCHED == 0:
@@ -127,7 +127,7 @@ def fuzz(
 def run_input(
     reader: Reader, path: Path, data: bytes, *, is_thorough: bool = True
 ) -> BaseException | None:
-    """Feed one input; what it raised, None where it was accepted."""
+    """Feed one input, within `limits`; what it raised, None where it was accepted."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
     signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
@@ -214,7 +214,7 @@ def save_failure(failure: Failure, folder: Path) -> str:
 
 
 @contextmanager
-def _limits() -> Iterator[None]:
+def limits() -> Iterator[None]:
     """Within this, too much time raises `TooSlow`, too much memory a MemoryError, and a warning,
     which a user would see, itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
