@@ -15,6 +15,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.execute.item import Line, Segment
 from meshwright.execute.traced import Layout, TracedStep
 
 Function = Callable[[list[Any], "Held"], list[Any]]
@@ -58,42 +59,6 @@ class Held:
     """The microbatch that runs, and the first of its rows."""
     losses: list[torch.Tensor] = field(default_factory=list)
     """One a microbatch, each already weighed by its share of the batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One op of a segment: where each version that it reads comes from."""
-
-    op: int
-    samples: int
-    """Which of the traced steps it is run from."""
-    reads: tuple[tuple[int, Hashable], ...]
-    """Version and its name: that of an input, of state, or of what an earlier line makes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
-    """Ops that run one after the other without any communication between them."""
-
-    lines: tuple[Line, ...]
-    inputs: tuple[Hashable, ...]
-    """Names of what it is given."""
-    last: tuple[bool, ...]
-    """Which inputs nobody reads after it."""
-    outputs: tuple[tuple[int, int], ...]
-    """Line and version of what it gives back."""
-    sums: tuple[tuple[int, int, int, bool], ...] = ()
-    """Line, version, place in `Held.sums`, and whether others read that version, too."""
-    copied: frozenset[tuple[int, int]] = frozenset()
-    """Line and version of what it writes in place although somebody else still reads it."""
-    weight: float = 1.0
-    """The share of the batch that a microbatch of these rows is."""
-    loss_weight: float = 1.0  # the same, less where several replicas compute the same loss
-
-
-def state_name(slot: int) -> Hashable:
-    """The name of a place in `Held.state`."""
-    return "state", slot
 
 
 def compile_segment(

@@ -1,4 +1,4 @@
-"""What one rank does in a step, as data: segments to run, sends and collectives to start.
+"""What one rank does in a step, as data: segments of ops to run, sends and collectives to start.
 
 Made by `meshwright.execute.bind`, walked by `meshwright.execute.walk`.
 """
@@ -6,8 +6,44 @@ Made by `meshwright.execute.bind`, walked by `meshwright.execute.walk`.
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from meshwright.execute.code import Segment
 from meshwright.program.program import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One op of a segment: where each version that it reads comes from."""
+
+    op: int
+    samples: int
+    """Which of the traced steps it is run from."""
+    reads: tuple[tuple[int, Hashable], ...]
+    """Version and its name: that of an input, of state, or of what an earlier line makes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Ops that run one after the other without any communication between them."""
+
+    lines: tuple[Line, ...]
+    inputs: tuple[Hashable, ...]
+    """Names of what it is given."""
+    last: tuple[bool, ...]
+    """Which inputs nobody reads after it."""
+    outputs: tuple[tuple[int, int], ...]
+    """Line and version of what it gives back."""
+    sums: tuple[tuple[int, int, int, bool], ...] = ()
+    """Line, version, place in `Held.sums`, and whether others read that version, too."""
+    copied: frozenset[tuple[int, int]] = frozenset()
+    """Line and version of what it writes in place although somebody else still reads it."""
+    weight: float = 1.0
+    """The share of the batch that a microbatch of these rows is."""
+    loss_weight: float = 1.0  # the same, less where several replicas compute the same loss
+
+
+def state_name(slot: int) -> Hashable:
+    """The name of a place in `Held.state`."""
+    return "state", slot
+
 
 Key = Hashable
 """Of what a rank keeps during a step: a buffer's number, or an input's name and rows."""

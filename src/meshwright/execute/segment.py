@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.execute.code import Line, Segment, state_name
-from meshwright.execute.item import Key, Piece, RunSegment
+from meshwright.execute.item import Key, Line, Piece, RunSegment, Segment, state_name
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Phase, Split

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from meshwright.errors import RankError
-from meshwright.execute.code import Compiled, Held, Segment, compile_segment
+from meshwright.execute.code import Compiled, Held, compile_segment
 from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Start
+from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
 from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import Steps

@@ -21,10 +21,10 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part, check_rows
-from meshwright.execute.code import Held, Line
+from meshwright.execute.code import Held
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.group import waiting
-from meshwright.execute.item import Part, RunSegment
+from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
