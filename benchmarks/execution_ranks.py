@@ -25,9 +25,10 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.bind import bind_part
 from meshwright.execute.emulate import Emulation, hasten_wakeups
+from meshwright.execute.environment import INTERFACES
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.group import CommonClock
-from meshwright.execute.interface import INTERFACES, find_wiring
+from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.trainer import Lowered, communication
 from meshwright.execute.walk import Times, Walk

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 
 from meshwright.errors import InputError, RankError
+from meshwright.execute.environment import RUN_FOLDER, run_folder
 from meshwright.execute.fault import (
     MESSAGE_LIMIT,
-    RUN_FOLDER,
     Report,
     describe_error,
     is_consequence,
     make_report,
     read_reports,
     reported_errors,
-    run_folder,
     tell,
     write_report,
 )
@@ -185,7 +184,8 @@ def test_a_traceback_is_shown_to_those_who_ask() -> None:
 
 def _run_reported(error: str, variables: dict[str, str]) -> "subprocess.CompletedProcess[str]":
     code = (
-        "from meshwright.execute.fault import reported_errors, run_folder\n"
+        "from meshwright.execute.environment import run_folder\n"
+        "from meshwright.execute.fault import reported_errors\n"
         "with reported_errors(1, 'h0.d1', run_folder()):\n"
         f"    print('started')\n    raise {error}"
     )

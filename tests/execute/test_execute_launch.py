@@ -146,8 +146,9 @@ def test_restarts_are_said_and_counted(tmp_path: Path) -> None:
     # The third attempt succeeds. Every attempt has its own folder and port.
     worker = script(
         "count = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
+        "names = 'MASTER_PORT', 'MESHWRIGHT_RUN_DIR'\n"
         f"open({str(tmp_path)!r} + '/' + count, 'w').write(\n"
-        "    os.environ['MASTER_PORT'] + ' ' + os.environ['MESHWRIGHT_RUN_DIR'])\n"
+        "    ' '.join(os.environ[name] for name in names))\n"
         "if count < '2': os.kill(os.getpid(), 9)"
     )
     code, said = run(worker, 1, max_restarts=3)
@@ -205,8 +206,9 @@ def test_free_ports_differ() -> None:
 
 REPORTING = """
 import os, time
-from meshwright.execute.fault import reported_errors, run_folder
 from meshwright.errors import RankError
+from meshwright.execute.environment import run_folder
+from meshwright.execute.fault import reported_errors
 rank = int(os.environ["RANK"])
 with reported_errors(rank, f"h0.d{rank}", run_folder()):
     if rank == 1:
@@ -256,18 +258,23 @@ STARTS_OTHERS = "subprocess.Popen(['sleep', '600']); time.sleep(600)"
 
 
 @pytest.fixture
-def launcher(marker: str) -> Iterator["subprocess.Popen[str]"]:
-    """Two ranks, each with a child of its own; all are there when the test starts."""
+def launcher(marker: str, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Two ranks, each with a child of its own; all are there when the test starts.
+
+    Temporary files are made in the test's own folder, and none may be left.
+    """
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER, *script(STARTS_OTHERS)],
-        env=os.environ | {MARKER: marker},
+        env=os.environ | {MARKER: marker, "TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
     wait_until(lambda: len(find_marked(marker)) == 6)  # launcher, guard, 2 ranks, 2 sleeps
+    assert [each.name[:15] for each in tmp_path.iterdir()] == ["meshwright-run-"]
     yield process
     process.kill()
     process.communicate()
+    wait_until(lambda: not list(tmp_path.iterdir()), 5)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -286,6 +293,26 @@ def test_kill_9_of_the_launcher_leaves_no_process(
     launcher.kill()
     launcher.wait(10)
     wait_until(lambda: find_marked(marker) == [], 5)
+
+
+def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_path: Path) -> None:
+    # From before its folder is there, about 0.1 s after the start, until ranks run.
+    ready = tmp_path / "ready"
+    code = LAUNCHER.replace("try:", "open(os.environ['READY'], 'w')\ntry:", 1)
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-c", "import os\n" + code, *script(STARTS_OTHERS)],
+            env=os.environ | {MARKER: marker, "TMPDIR": str(folder), "READY": str(ready)},
+        )
+        wait_until(ready.exists)
+        time.sleep(0.01 * number)
+        process.kill()
+        process.wait()
+        ready.unlink()
+    wait_until(lambda: find_marked(marker) == [], 5)
+    wait_until(lambda: not any(path for path in tmp_path.glob("*/*")), 5)
 
 
 def test_kill_9_of_a_rank_restarts_all(launcher: "subprocess.Popen[str]", marker: str) -> None:

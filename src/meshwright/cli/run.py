@@ -22,6 +22,14 @@ from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, read
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
+from meshwright.execute.environment import (
+    HOST,
+    INTERFACE,
+    INTERFACES,
+    LOOPBACK,
+    is_rank,
+    read_place,
+)
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph
@@ -65,8 +73,9 @@ def run_run(arguments: Namespace) -> int:
     if arguments.checkpoint is not None and arguments.model:
         _check_writable(arguments.checkpoint)
     need_torch("run")
+    read_place()  # a wrong variable is refused before anything is read or started
     graph, cluster, plan = read_plan_folder(arguments.plan)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    if is_rank():
         return _run_rank(arguments, graph, cluster, plan)
     return _launch(arguments, graph, cluster, plan)
 
@@ -117,13 +126,14 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
     """Run this command once a rank, in a testbed or here; the exit code."""
     from meshwright.execute.launch import TERMINATED, launch
+    from meshwright.execute.process import Guard
 
     if arguments.model:
         say(f"importing and calling {arguments.model}" if ":" in arguments.model else
             f"training {arguments.model} on {len(hosts)} ranks")  # fmt: skip
     command = module_command("meshwright", *sys.argv[1:])
-    with tempfile.TemporaryDirectory(prefix="meshwright-report-") as folder:
-        report = Path(folder) / "report"
+    with Guard() as guard:
+        report = guard.folder / "report"
         code = launch(
             command,
             len(hosts),
@@ -131,6 +141,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
             master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
+            guard=guard,
             say=say,
         )
         if report.exists():
@@ -147,10 +158,6 @@ def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
             raise InputError(
                 f"run: host {quoted(host)}: its name must have no NUL, as variables do"
             )
-    from meshwright.execute.exchange import INTERFACE
-    from meshwright.execute.interface import INTERFACES
-    from meshwright.execute.launch import HOST
-
     entries = rank_prefixes(testbed, hosts) if testbed else [[] for _ in hosts]
     found = []
     for host, entry in zip(hosts, entries, strict=True):
@@ -158,7 +165,7 @@ def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
         names = [each.name for each in interfaces(testbed, host)] if testbed else []
         variables = {
             HOST: host,
-            INTERFACE: names[0] if names else os.environ.get(INTERFACE, "lo"),
+            INTERFACE: names[0] if names else os.environ.get(INTERFACE, LOOPBACK),
             INTERFACES: ",".join(names),
         }
         found.append([*entry, "env", *(f"{name}={value}" for name, value in variables.items())])
@@ -166,6 +173,11 @@ def rank_commands(hosts: Sequence[str], testbed: str | None) -> list[list[str]]:
 
 
 def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
+    report = os.environ.get(REPORT)
+    if report is not None and not Path(report).parent.is_dir():
+        raise InputError(
+            f"{REPORT}: must be a file in a folder that is there, got {quoted(report)}"
+        )
     if arguments.emulate:
         from meshwright.execute.emulate import hasten_wakeups
 

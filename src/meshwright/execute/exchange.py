@@ -19,11 +19,9 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted
+from meshwright.execute.environment import INTERFACE
 from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
 from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
-
-INTERFACE = "GLOO_SOCKET_IFNAME"
-"""The variable by which gloo chooses the interface of a process group when it is made."""
 
 _ANY = -1
 """Stands for the rail of process groups that have none."""
@@ -270,13 +268,13 @@ class _Opener:
     def _make(self, key: tuple[int, ...], ranks: tuple[int, ...], rail: int) -> Any:
         if (key, rail) not in self.known:
             names = {} if self.wiring is None else self.wiring.names
-            with _bound_to(names.get(rail)):
+            with bound_to(names.get(rail)):
                 self.known[key, rail] = dist.new_group(list(ranks), sort_ranks=False)
         return self.known[key, rail]
 
 
 @contextmanager
-def _bound_to(interface: str | None) -> Iterator[None]:
+def bound_to(interface: str | None) -> Iterator[None]:
     """Within this gloo makes process groups on an interface of this host; None: on any."""
     if interface is None:
         yield

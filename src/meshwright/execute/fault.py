@@ -20,8 +20,6 @@ from pathlib import Path
 from meshwright.errors import InputError, MeshwrightError
 from meshwright.files import write_bytes
 
-RUN_FOLDER = "MESHWRIGHT_RUN_DIR"
-"""The launcher's environment variable: the folder for reports."""
 FAILED, REFUSED = 1, 2
 """How a process ends that met an error, and one whose input breaks a rule."""
 MESSAGE_LIMIT = 500
@@ -63,12 +61,6 @@ class Report:
     traceback: str
     is_refusal: bool = False
     """Whether what the user gave breaks a rule: to start again would not help."""
-
-
-def run_folder() -> Path | None:
-    """Where the launcher wants reports; None when this process has no launcher of ours."""
-    name = os.environ.get(RUN_FOLDER, "")
-    return Path(name) if name else None
 
 
 def is_consequence(error: BaseException) -> bool:
@@ -170,7 +162,7 @@ def reported_errors(
 ) -> Iterator[None]:
     """Around all that a rank does: an error becomes a report and the process ends with 1 or 2.
 
-    `folder` is `run_folder()`. Ctrl-C ends it with 130 and without a report; SystemExit passes.
+    `folder` is the launcher's. Ctrl-C ends it with 130 and without a report; SystemExit passes.
     """
     try:
         yield

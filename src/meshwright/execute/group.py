@@ -1,10 +1,8 @@
 """One rank's place among the others: the store, the process group, its watch, and a common clock.
 
-Decides how long ranks wait for each other at the start. Reads the variables that torchrun sets, or
-`meshwright.execute.launch`.
+Decides how long ranks wait for each other at the start.
 """
 
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, RankError, some
-from meshwright.execute.fault import end_process, run_folder
-from meshwright.execute.launch import HOST
+from meshwright.execute.environment import own_rank, read_place, run_folder
+from meshwright.execute.fault import end_process
 from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
 
@@ -34,18 +32,6 @@ _AHEAD_SECONDS = 0.02
 """A common start is fixed so much ahead that all have heard of it."""
 
 
-def is_rank() -> bool:
-    """Whether this process was started as one of several ranks."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def own_rank() -> tuple[int, int]:
-    """This process's rank, and how many there are."""
-    if not is_rank():
-        return 0, 1
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-
-
 def pick_device(kind: str | None) -> torch.device:
     """The device that this rank computes on: one of its host's GPUs, or the CPU."""
     if kind is None:
@@ -54,8 +40,7 @@ def pick_device(kind: str | None) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise InputError("device cuda: torch finds none that it can use; use --device cpu")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    device = torch.device("cuda", local % torch.cuda.device_count())
+    device = torch.device("cuda", read_place().local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
@@ -64,8 +49,7 @@ def pick_backend(device: torch.device, backend: str | None) -> str:
     """NCCL where every rank of the host has a GPU of its own, else gloo."""
     if backend is not None:
         return backend
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    shares = device.type == "cuda" and ranks > torch.cuda.device_count()
+    shares = device.type == "cuda" and read_place().num_local_ranks > torch.cuda.device_count()
     return "nccl" if device.type == "cuda" and not shares else "gloo"
 
 
@@ -74,11 +58,11 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
 
     `may_serve`: the first rank serves it, unless torchrun's agent does.
     """
-    rank, _ = own_rank()
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    place = read_place()
+    rank, address, port = place.rank, place.address, place.port
     limit = timedelta(seconds=limit_seconds)
     try:
-        if may_serve and rank == 0 and not _is_agents():
+        if may_serve and rank == 0 and not place.is_agents_store:
             _serve_store(address, port)
         store = dist.TCPStore(  # type: ignore[attr-defined]
             address, port, is_master=False, timeout=limit, wait_for_workers=False
@@ -86,12 +70,11 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
     except dist.DistNetworkError as error:
         if rank == 0 or not may_serve:
             raise
-        who = "torchrun" if _is_agents() else "rank 0"
+        who = "torchrun" if place.is_agents_store else "rank 0"
         raise RankError(
             "the start", f"{who} opened no store at {address}:{port} in {limit_seconds:.0f} s"
         ) from error
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return dist.PrefixStore(f"meshwright/{attempt}", store)  # type: ignore[attr-defined]
+    return dist.PrefixStore(f"meshwright/{place.attempt}", store)  # type: ignore[attr-defined]
 
 
 @cache
@@ -103,14 +86,10 @@ def _serve_store(address: str, port: int) -> Any:
     )
 
 
-def _is_agents() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
 def meet(stall_seconds: float) -> tuple[Any, list[str]]:
     """Wait until all ranks are there; a store, None for one rank alone, and the host of each."""
-    rank, count = own_rank()
-    host = os.environ.get(HOST) or socket.gethostname()
+    place = read_place()
+    rank, count, host = place.rank, place.num_ranks, place.host
     if count == 1:
         return None, [host]
     limit_seconds = max(stall_seconds, JOIN_SECONDS)
@@ -179,7 +158,7 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
         make_store,
         stall_seconds,
         run_folder(),
-        store_rank=NOBODY if _is_agents() else 0,
+        store_rank=NOBODY if read_place().is_agents_store else 0,
     )
     watch.start()
     try:

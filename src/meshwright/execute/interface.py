@@ -1,24 +1,19 @@
 """The network interfaces of this rank's host, where it has several and knows their names.
 
-Decides whether a run uses rails: all ranks do or none does. Reads the environment of this process.
+Decides whether a run uses rails: all ranks do or none does.
 """
 
-import os
-import socket
 from collections.abc import Sequence
 
 import torch.distributed as dist
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.way import find_exits
-from meshwright.errors import InputError, quoted, some
+from meshwright.errors import InputError, quoted
+from meshwright.execute.environment import INTERFACES, check_interfaces, read_place
 from meshwright.execute.group import gather
 from meshwright.execute.way import Rails, Wiring, find_rails, number_hosts
 from meshwright.program.program import Program
-
-INTERFACES = "MESHWRIGHT_INTERFACES"
-"""The variable that names the interfaces of a rank's host, in the order of its links to switches in
-the cluster, with commas between; empty: use no rails."""
 
 
 def find_wiring(
@@ -36,7 +31,7 @@ def find_wiring(
     host_of = number_hosts(cluster)
     own = host_of[rank_of.index(rank)]
     names = own_names(cluster, own, hosts[rank])
-    check_here(names)
+    check_interfaces(names)
     everywhere = gather(names)
     if all(len(each) < 2 for each in everywhere):
         return None
@@ -63,21 +58,11 @@ def check_names(host: str, num_interfaces: int, names: Sequence[str]) -> None:
 
 def own_names(cluster: Cluster, own: int, running_on: str) -> tuple[str, ...]:
     """Those of the environment, else of the cluster if this is the very host that it speaks of."""
-    text = os.environ.get(INTERFACES)
-    if text is not None:
-        return tuple(each for each in text.split(",") if each)
+    given = read_place().interfaces
+    if given is not None:
+        return given
     if not cluster.interfaces or running_on != cluster.hosts[own]:
         return ()
     exits = find_exits(cluster.network, len(cluster.hosts))
     mine = [link for link in exits if cluster.links[link].source == cluster.hosts[own]]
     return tuple(cluster.interface_of[link].name for link in mine if link in cluster.interface_of)
-
-
-def check_here(names: Sequence[str]) -> None:
-    """Refuse names of interfaces that this machine does not have."""
-    known = [name for _, name in socket.if_nameindex()]
-    for name in names:
-        if name not in known:
-            raise InputError(
-                f"{INTERFACES}: interface {quoted(name)} is not on this machine ({some(known)} are)"
-            )

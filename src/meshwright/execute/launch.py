@@ -1,30 +1,24 @@
 """Starts one local process a rank and stays with them until all have ended.
 
-Decides when an attempt has failed, whose failure is the cause, and that no process outlives the
-launcher. Knows nothing of plans and torch: ranks get torchrun's variables and a folder for reports.
+Decides when an attempt has failed, whose failure is the cause, and that no process and no file
+outlives the launcher. Knows nothing of plans and torch: ranks get torchrun's variables and a folder
+for reports.
 """
 
 import os
 import random
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.fault import (
-    FAILED,
-    REFUSED,
-    RUN_FOLDER,
-    Report,
-    read_reports,
-    show_line,
-)
+from meshwright.execute.environment import RUN_FOLDER
+from meshwright.execute.fault import FAILED, REFUSED, Report, read_reports, show_line
 from meshwright.execute.process import Guard, Rank, start_rank
 
 POLL_SECONDS = 0.02
@@ -36,9 +30,6 @@ FREE_PORTS = range(10240, 32768)
 seconds until the first rank listens."""
 
 Say = Callable[[str], None]
-
-HOST = "MESHWRIGHT_HOST"
-"""The variable that tells a rank which host of the cluster it plays."""
 
 
 @dataclass(slots=True)
@@ -57,6 +48,7 @@ def launch(
     master_address: str = "127.0.0.1",
     max_restarts: int = 0,
     grace_seconds: float = 5.0,
+    guard: Guard | None = None,
     say: Say,
 ) -> int:
     """Run `command` once a rank until all end with 0; the exit code for the shell.
@@ -64,29 +56,28 @@ def launch(
     When a rank fails, all end, the cause is said once, and all start again while restarts are left
     (else 1), but not where a rank refused what the user gave (2). `prefixes` has a rank's first
     arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and raises KeyboardInterrupt; SIGTERM
-    ends them and gives 143.
+    ends them and gives 143. `guard` holds the reports of ranks; None: there is one for this call.
     """
     if num_ranks < 1:
         raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
     assert len(prefixes) in (0, num_ranks), f"{len(prefixes)} prefixes for {num_ranks} ranks"
     arguments = [[*prefix, *command] for prefix in (prefixes or [()] * num_ranks)]
-    with noted_signals() as signals:
+    variables = {
+        **(environment or {}),
+        "MASTER_ADDR": master_address,
+        "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
+    }
+    with noted_signals() as signals, nullcontext(guard) if guard else Guard() as held:
+        attempts = _Attempts(arguments, variables, held, grace_seconds, signals, say)
         for restart in range(max_restarts + 1):
             if restart:
                 say(f"restarting ({restart} of {max_restarts})")
-            with tempfile.TemporaryDirectory(prefix="meshwright-run-") as name:
-                variables = {**(environment or {}), RUN_FOLDER: name}
-                variables |= {"TORCHELASTIC_RESTART_COUNT": str(restart)}
-                variables |= {"TORCHELASTIC_MAX_RESTARTS": str(max_restarts)}
-                variables |= {"MASTER_ADDR": master_address, "MASTER_PORT": str(find_free_port())}
-                code = _attempt(arguments, variables, Path(name), grace_seconds, signals, say)
-            if signal.SIGINT in signals.numbers:
-                raise KeyboardInterrupt
-            if signals.numbers:
-                return TERMINATED
-            if code != FAILED:
-                return code
-    return FAILED
+            code = attempts.run()
+            if code != FAILED or signals.numbers:
+                break
+    if signal.SIGINT in signals.numbers:
+        raise KeyboardInterrupt
+    return TERMINATED if signals.numbers else code
 
 
 @contextmanager
@@ -143,29 +134,46 @@ def make_environment(variables: Mapping[str, str], rank: int, num_ranks: int) ->
     return environment
 
 
-def _attempt(
-    arguments: Sequence[Sequence[str]],
-    variables: Mapping[str, str],
-    folder: Path,
-    grace_seconds: float,
-    signals: _Signals,
-    say: Say,
-) -> int:
-    """Start all ranks and wait for them; the exit code. None is left in any case."""
-    ranks: list[Rank] = []
-    with Guard(folder) as guard:
+@dataclass(slots=True)
+class _Attempts:
+    """The attempts of one launch, each with a folder and a port of its own."""
+
+    arguments: Sequence[Sequence[str]]
+    variables: Mapping[str, str]
+    guard: Guard
+    grace_seconds: float
+    signals: _Signals
+    say: Say
+    count: int = 0
+
+    def run(self) -> int:
+        """Start all ranks, wait for them, and say why they failed; the exit code.
+
+        None is left in any case.
+        """
+        folder = self.guard.folder / f"attempt-{self.count}"
+        folder.mkdir(mode=0o700)
+        variables = {
+            **self.variables,
+            RUN_FOLDER: str(folder),
+            "TORCHELASTIC_RESTART_COUNT": str(self.count),
+            "MASTER_PORT": str(find_free_port()),
+        }
+        self.count += 1
+        ranks: list[Rank] = []
         try:
-            for rank, argv in enumerate(arguments):
-                environment = make_environment(variables, rank, len(arguments))
-                ranks.append(start_rank(argv, environment, guard))
-            if not _wait(ranks, folder, signals):
+            for rank, argv in enumerate(self.arguments):
+                environment = make_environment(variables, rank, len(self.arguments))
+                ranks.append(start_rank(argv, environment, self.guard))
+            if not _wait(ranks, folder, self.signals):
                 return 0
-            cause = _find_cause(ranks, folder, signals)
+            cause = _find_cause(ranks, folder, self.signals)
         finally:
-            _end_all(ranks, guard, grace_seconds, signals)
-    if cause is not None and not signals.numbers:
-        _say_cause(cause, say)
-    return REFUSED if isinstance(cause, Report) and cause.is_refusal else FAILED
+            _end_all(ranks, self.guard, self.grace_seconds, self.signals)
+        if cause is not None and not self.signals.numbers:
+            _say_cause(cause, self.say)
+        is_refusal = isinstance(cause, Report) and cause.is_refusal
+        return REFUSED if is_refusal else FAILED
 
 
 def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:

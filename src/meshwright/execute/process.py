@@ -7,9 +7,12 @@ starts can be ended with it. Knows nothing of ranks' work. Linux only.
 import contextlib
 import ctypes
 import os
+import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,12 @@ from meshwright.errors import InputError
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _GUARD = """
-import os, shutil, signal, sys
+import os, shutil, signal, sys, time
+os.mkdir(sys.argv[1], 0o700)
+try:
+    os.write(1, b"\\n")
+except OSError:
+    pass  # the parent has been killed by now
 groups = set()
 for line in iter(sys.stdin.readline, ""):
     (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
@@ -29,26 +37,40 @@ for group in groups:
         os.killpg(group, signal.SIGKILL)
     except OSError:
         pass
-if groups:
+for _ in range(100):  # what was killed may still write for a moment
     shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.05)
 """
 
 
 class Guard:
-    """A process that kills the groups it remembers, and removes their folder, once its pipe closes.
+    """A process that makes a folder, and once its pipe closes kills the process groups that it
+    remembers and removes the folder.
 
     A child dies with its parent by itself (see `start_rank`), but not its own children, such as a
-    data loader's: this ends them too, when the parent is killed and can do nothing any more.
+    data loader's: this ends them too, when the parent is killed and can do nothing any more. The
+    folder is the guard's from the beginning, so that there is no moment at which a killed parent
+    leaves it behind.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        name = f"meshwright-run-{secrets.token_hex(8)}"
+        self.folder = Path(tempfile.gettempdir()) / name
+        """A folder that no other user can read, for as long as the guard is there."""
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(folder)],
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self.folder)],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        assert self._process.stdout is not None
+        with self._process.stdout as said:
+            if not said.readline():
+                self.__exit__(None, None, None)
+                raise InputError(f"{self.folder}: cannot be made")
 
     def __enter__(self) -> "Guard":
         return self
@@ -63,6 +85,7 @@ class Guard:
             assert self._process.stdin is not None
             self._process.stdin.close()
         self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)  # someone killed the guard
 
     def remember(self, group: int) -> None:
         """Kill this process group when the parent dies."""

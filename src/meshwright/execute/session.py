@@ -18,13 +18,13 @@ from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
 from meshwright.execute.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from meshwright.execute.emulate import Emulation
+from meshwright.execute.environment import own_rank, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
-from meshwright.execute.fault import reported_errors, run_folder
+from meshwright.execute.fault import reported_errors
 from meshwright.execute.group import (
     gather,
     joined_group,
     meet,
-    own_rank,
     pick_backend,
     pick_device,
     shown_once,

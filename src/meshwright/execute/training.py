@@ -13,10 +13,10 @@ from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.execute.environment import own_rank
 from meshwright.execute.group import (
     joined_group,
     meet,
-    own_rank,
     pick_backend,
     pick_device,
     waiting,
