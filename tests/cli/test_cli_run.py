@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from canary import heard, plant
+from listeners import find_descendants, find_listeners
 from meshwright.cli.run import rank_commands
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
@@ -43,11 +45,21 @@ def meshwright(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan")
     log = plant(tmp_path, spared=("meshwright",))  # which Python itself would run
-    done = meshwright(
-        "run", "plan", "--emulate", "--steps", "4", "--json", "-o", "ran", folder=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
+    words = ["run", "plan", "--emulate", "--steps", "4", "--json", "-o", "ran"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "meshwright", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    ) as run:  # fmt: skip
+        listeners = set()
+        while run.poll() is None:
+            listeners |= find_listeners(find_descendants(run.pid))
+            time.sleep(0.02)
+        out, said = run.communicate()
+    assert run.returncode == 0, said
+    # The store and gloo listen while it runs, on nothing that another machine could reach.
+    assert listeners
+    assert all(address.is_loopback for address, _ in listeners)
+    document: dict[str, Any] = json.loads(out)
     assert document["ranks"] == 2
     assert document["is_emulated"]
     # Whatever else the machine does: never faster than predicted, and of the same size.

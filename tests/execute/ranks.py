@@ -1,6 +1,5 @@
 """Processes that stay and train by whatever plan they are handed: starting ranks takes seconds."""
 
-import multiprocessing
 import os
 import socket
 import time
@@ -9,6 +8,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from forked import processes
+
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -16,7 +17,7 @@ class Ranks:
     """Processes for up to so many ranks; `call` runs one function on the first few of them."""
 
     def __init__(self, count: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = processes()
         self.pipes: list[Connection] = []
         self.processes = []
         for rank in range(count):
@@ -72,11 +73,22 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+def refuse_pickles() -> None:
+    """From here on, what torch.distributed would pickle or unpickle is an error."""
+    from torch.distributed import distributed_c10d
+
+    def refuse(*_args: object) -> None:
+        raise AssertionError("torch.distributed pickles")
+
+    distributed_c10d._pickler = distributed_c10d._unpickler = refuse  # type: ignore[assignment]
+
+
 def _serve(pipe: Connection, rank: int) -> None:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    refuse_pickles()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     while True:
         try:

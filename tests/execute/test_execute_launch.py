@@ -143,10 +143,10 @@ def test_a_killed_rank_is_named_although_another_reports_its_lost_connection() -
 
 
 def test_restarts_are_said_and_counted(tmp_path: Path) -> None:
-    # The third attempt succeeds. Every attempt has its own folder and port.
+    # The third attempt succeeds. Every attempt has its own folder, port and token.
     worker = script(
         "count = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "names = 'MASTER_PORT', 'MESHWRIGHT_RUN_DIR'\n"
+        "names = 'MASTER_PORT', 'MESHWRIGHT_RUN_DIR', 'MESHWRIGHT_TOKEN'\n"
         f"open({str(tmp_path)!r} + '/' + count, 'w').write(\n"
         "    ' '.join(os.environ[name] for name in names))\n"
         "if count < '2': os.kill(os.getpid(), 9)"
@@ -160,9 +160,11 @@ def test_restarts_are_said_and_counted(tmp_path: Path) -> None:
         "restarting (2 of 3)",
     ]
     tried = [(tmp_path / count).read_text().split() for count in "012"]
-    assert len({port for port, _ in tried}) > 1
-    assert len({folder for _, folder in tried}) == 3
-    assert not any(Path(folder).exists() for _, folder in tried)
+    assert len({port for port, _, _ in tried}) > 1
+    assert len({folder for _, folder, _ in tried}) == 3
+    assert not any(Path(folder).exists() for _, folder, _ in tried)
+    assert len({token for _, _, token in tried}) == 3
+    assert all(len(bytes.fromhex(token)) == 32 for _, _, token in tried)
 
 
 def test_restarts_end() -> None:

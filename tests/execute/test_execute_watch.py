@@ -1,7 +1,6 @@
 """Real processes around a real store; each process is a rank that works or waits."""
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from forked import processes
 
 from meshwright.execute.fault import read_reports
 from meshwright.execute.watch import NOBODY, Store, Watch
@@ -24,7 +24,6 @@ BOUND = 3.0
 it, on a machine that is busy with other tests."""
 DEVICES = [f"h0.d{rank}" for rank in range(3)]
 
-processes = multiprocessing.get_context("forkserver")
 Role = Callable[[Watch], None]
 
 
@@ -160,7 +159,7 @@ class Run:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.ranks = [
-            processes.Process(target=run_rank, args=(role, rank, len(roles), port, place))
+            processes().Process(target=run_rank, args=(role, rank, len(roles), port, place))
             for rank, role in enumerate(roles)
         ]
         for each in self.ranks:
@@ -171,12 +170,6 @@ class Run:
         for rank in ranks:
             self.ranks[rank].join(max(0.0, deadline - time.monotonic()))
         return [self.ranks[rank].exitcode for rank in ranks]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def preload() -> None:
-    """torch is imported once, not once a process."""
-    processes.set_forkserver_preload(["torch.distributed", "meshwright.execute.watch"])
 
 
 Start = Callable[[list[Role]], Run]
@@ -293,6 +286,28 @@ def test_it_accuses_nobody_when_the_store_has_gone(start: Start, reports: Path) 
     (report,) = read_reports(reports)
     assert report.is_consequence
     assert report.message == "rank 2 (h0.d2) waits at RECV x and the store is gone"
+
+
+def forge_then_wait_for_1(watch: Watch) -> None:
+    """Somebody writes nonsense under the name of rank 1, again and again."""
+    watch.doing, watch.waits_for = "RECV x", 1
+    watch.count += 1
+    while (store := watch._store) is None:
+        time.sleep(0.02)
+    for _ in range(1000):
+        store.set("watch/1", '["nonsense"]')
+        time.sleep(0.01)
+
+
+def test_a_forged_post_is_not_believed(start: Start, reports: Path, tmp_path: Path) -> None:
+    run = start([leave, compute_for_long, forge_then_wait_for_1])
+    assert run.finish([1, 2]) == [0, 1]
+    (report,) = read_reports(reports)
+    assert report.is_consequence  # it accuses nobody
+    assert report.message == "rank 2 (h0.d2) waits at RECV x and the store is gone"
+    said = (tmp_path / "errors").read_text()
+    assert said.startswith("meshwright: hung ranks cannot be found any more: Expected `int`")
+    assert said.count("\n") == 1
 
 
 def test_a_store_that_never_answers_does_not_hold_up_stop() -> None:

@@ -1,22 +1,32 @@
-"""One rank's place among the others: the store, the process group, its watch, and a common clock.
+"""One rank among the others: its device, the process group, its watch, and a common clock.
 
 Decides how long ranks wait for each other at the start.
 """
 
+import os
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, RankError, some
-from meshwright.execute.environment import own_rank, read_place, run_folder
+from meshwright.execute.environment import (
+    INTERFACE,
+    LOOPBACK,
+    own_rank,
+    read_place,
+    run_folder,
+)
+from meshwright.execute.exchange import bound_to
 from meshwright.execute.fault import end_process
+from meshwright.execute.message import gather, message_device, share
+from meshwright.execute.store import NamedStore, open_store
 from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
 
@@ -53,56 +63,22 @@ def pick_backend(device: torch.device, backend: str | None) -> str:
     return "nccl" if device.type == "cuda" and not shares else "gloo"
 
 
-def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
-    """A connection of its own to the store that all ranks of this attempt share.
-
-    `may_serve`: the first rank serves it, unless torchrun's agent does.
-    """
-    place = read_place()
-    rank, address, port = place.rank, place.address, place.port
-    limit = timedelta(seconds=limit_seconds)
-    try:
-        if may_serve and rank == 0 and not place.is_agents_store:
-            _serve_store(address, port)
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            address, port, is_master=False, timeout=limit, wait_for_workers=False
-        )
-    except dist.DistNetworkError as error:
-        if rank == 0 or not may_serve:
-            raise
-        who = "torchrun" if place.is_agents_store else "rank 0"
-        raise RankError(
-            "the start", f"{who} opened no store at {address}:{port} in {limit_seconds:.0f} s"
-        ) from error
-    return dist.PrefixStore(f"meshwright/{place.attempt}", store)  # type: ignore[attr-defined]
-
-
-@cache
-def _serve_store(address: str, port: int) -> Any:
-    """The store itself, on the first rank: one for as long as the process lives, because a script
-    may train more than once, and others may have come for the next time already."""
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        address, port, is_master=True, wait_for_workers=False, multi_tenant=True
-    )
-
-
 def meet(stall_seconds: float) -> tuple[Any, list[str]]:
     """Wait until all ranks are there; a store, None for one rank alone, and the host of each."""
     place = read_place()
-    rank, count, host = place.rank, place.num_ranks, place.host
-    if count == 1:
-        return None, [host]
+    if place.num_ranks == 1:
+        return None, [place.host]
     limit_seconds = max(stall_seconds, JOIN_SECONDS)
     store = open_store(limit_seconds, may_serve=True)
-    store = _apart(store, store.add(f"runs of rank {rank}", 1))
-    hosts = exchange_hosts(store, rank, count, host, limit_seconds)
+    store = _apart(store, store.add(f"runs of rank {place.rank}", 1))
+    hosts = exchange_hosts(store, place.rank, place.num_ranks, place.host, limit_seconds)
     store.set_timeout(timedelta(seconds=TIMEOUT_SECONDS))  # from here on, the watch decides
     return store, hosts
 
 
 def _apart(store: Any, number: int) -> Any:
     """The store for this process's so-manieth run; all ranks make the same ones."""
-    return dist.PrefixStore(f"run {number}", store)  # type: ignore[attr-defined]
+    return NamedStore(f"run {number}", store)
 
 
 def exchange_hosts(store: Any, rank: int, count: int, host: str, limit_seconds: float) -> list[str]:
@@ -127,17 +103,39 @@ def joined_group(backend: str, store: Any, watch: Watch | None) -> Iterator[None
         yield
         return
     with waiting(watch, "joining the process group"):
-        dist.init_process_group(
-            backend,
-            store=store,
-            rank=rank,
-            world_size=count,
-            timeout=timedelta(seconds=TIMEOUT_SECONDS),
-        )
+        interface = _pick_interface(store, rank, count)
+    with bound_to(interface):
+        with waiting(watch, "joining the process group"):
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=rank,
+                world_size=count,
+                timeout=timedelta(seconds=TIMEOUT_SECONDS),
+            )
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+
+def _pick_interface(store: Any, rank: int, count: int) -> str | None:
+    """The interface that gloo binds to: the loopback if all ranks are on one machine.
+
+    Left to itself gloo takes the address of the host's name, which others may reach. What the user
+    has set stays.
+    """
+    store.set(f"machine/{rank}", _machine())
+    machines = {store.get(f"machine/{each}") for each in range(count)}
+    return LOOPBACK if len(machines) == 1 and INTERFACE not in os.environ else None
+
+
+def _machine() -> str:
+    """What tells apart machines, and parts of one that do not share a network."""
     try:
-        yield
-    finally:
-        dist.destroy_process_group()
+        return f"{_boot() or uuid.uuid4()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return str(uuid.uuid4())
 
 
 @contextmanager
@@ -205,15 +203,6 @@ def _is_first_to_say(text: str) -> bool:
         return True
 
 
-def gather(value: Any) -> list[Any]:
-    """A value of every rank, on every rank."""
-    if not dist.is_initialized():
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
 class CommonClock:
     """This rank's clock, set by that of the first."""
 
@@ -230,17 +219,16 @@ class CommonClock:
         if not dist.is_initialized():
             return self.now()
         dist.barrier()
-        moment = [self.now() + _AHEAD_SECONDS]
-        dist.broadcast_object_list(moment, 0)
-        left = moment[0] - self.now()
+        moment = share(self.now() + _AHEAD_SECONDS, float)
+        left = moment - self.now()
         if left > 0:
             time.sleep(left)
-        return moment[0]
+        return moment
 
     def _measure_offset(self) -> float:
         """How far this clock is ahead: zero on the first rank's host, else by the quickest of
         several questions and answers (Cristian, 1989)."""
-        hosts = gather((socket.gethostname(), _boot()))
+        hosts = gather((socket.gethostname(), _boot()), tuple[str, str])
         if len(set(hosts)) == 1:
             return 0.0
         rank = dist.get_rank()
@@ -253,7 +241,7 @@ class CommonClock:
         return offset
 
     def _ask(self, other: int) -> float:
-        box = torch.zeros(1, dtype=torch.float64)
+        box = torch.zeros(1, dtype=torch.float64, device=message_device())
         best, offset = float("inf"), 0.0
         for _ in range(_ROUNDS):
             if dist.get_rank() == 0:

@@ -11,7 +11,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.way import find_exits
 from meshwright.errors import InputError, quoted
 from meshwright.execute.environment import INTERFACES, check_interfaces, read_place
-from meshwright.execute.group import gather
+from meshwright.execute.message import gather
 from meshwright.execute.way import Rails, Wiring, find_rails, number_hosts
 from meshwright.program.program import Program
 
@@ -32,7 +32,7 @@ def find_wiring(
     own = host_of[rank_of.index(rank)]
     names = own_names(cluster, own, hosts[rank])
     check_interfaces(names)
-    everywhere = gather(names)
+    everywhere = gather(names, tuple[str, ...])
     if all(len(each) < 2 for each in everywhere):
         return None
     for device, other in enumerate(rank_of):

@@ -1,12 +1,13 @@
 """Starts one local process a rank and stays with them until all have ended.
 
 Decides when an attempt has failed, whose failure is the cause, and that no process and no file
-outlives the launcher. Knows nothing of plans and torch: ranks get torchrun's variables and a folder
-for reports.
+outlives the launcher. Knows nothing of plans and torch: ranks get torchrun's variables, a folder
+for reports and a token.
 """
 
 import os
 import random
+import secrets
 import signal
 import socket
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.environment import RUN_FOLDER
+from meshwright.execute.environment import RUN_FOLDER, TOKEN
 from meshwright.execute.fault import FAILED, REFUSED, Report, read_reports, show_line
 from meshwright.execute.process import Guard, Rank, start_rank
 
@@ -136,7 +137,7 @@ def make_environment(variables: Mapping[str, str], rank: int, num_ranks: int) ->
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts of one launch, each with a folder and a port of its own."""
+    """The attempts of one launch, each with a folder, a port and a token of its own."""
 
     arguments: Sequence[Sequence[str]]
     variables: Mapping[str, str]
@@ -156,6 +157,7 @@ class _Attempts:
         variables = {
             **self.variables,
             RUN_FOLDER: str(folder),
+            TOKEN: secrets.token_hex(32),
             "TORCHELASTIC_RESTART_COUNT": str(self.count),
             "MASTER_PORT": str(find_free_port()),
         }

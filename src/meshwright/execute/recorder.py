@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from meshwright.execute.group import CommonClock, gather, waiting
+from meshwright.execute.group import CommonClock, waiting
+from meshwright.execute.message import gather
 from meshwright.execute.trainer import Lowered
 from meshwright.execute.walk import Progress, Times
 from meshwright.simulate.measured import Run
@@ -61,7 +62,7 @@ class Recorder:
     ) -> Run:
         """The run; all ranks call it."""
         with waiting(self.watch, "the end"):
-            spans = np.array(gather(self.spans))
+            spans = np.array(gather(self.spans, list[tuple[float, float]]))
         seconds = spans[:, :, 1].max(axis=0) - spans[:, :, 0].min(axis=0)
         program = self.lowered.program
         start, finish = np.full((2, program.num_instructions), np.nan)
@@ -71,7 +72,7 @@ class Recorder:
             middle = timed[int(np.argsort(seconds[timed])[len(timed) // 2])]
             origin = float(spans[:, middle, 0].min()) + self.clock.offset
             with waiting(self.watch, "the end"):
-                known = gather((self.clock.offset, self.times[middle]))
+                known = gather((self.clock.offset, self.times[middle]), tuple[float, Times])
             for offset, own in known:
                 shift = origin - self.clock.offset + offset
                 for instruction, moment in own.start.items():

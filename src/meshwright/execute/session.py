@@ -22,7 +22,6 @@ from meshwright.execute.environment import own_rank, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.fault import reported_errors
 from meshwright.execute.group import (
-    gather,
     joined_group,
     meet,
     pick_backend,
@@ -33,6 +32,7 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.message import gather, share
 from meshwright.execute.plain import check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
@@ -171,7 +171,7 @@ def _train(
     _note(watch, "building the model")
     deferred = record(build, settings.seed)
     with waiting(watch, "all ranks to build the model"):  # a factory may hang
-        gather(None)
+        gather(rank, int)
     if deferred.remark and rank == 0:
         say(deferred.remark)
     _note(watch, "tracing the step")
@@ -287,8 +287,8 @@ def _nothing_to_do(
 def find_checkpoint(folder: Path | None) -> tuple[int, Path] | None:
     """The latest checkpoint of a folder, the same on all ranks; how many steps it is after."""
     found = latest_checkpoint(folder) if folder else None
-    first: tuple[int, Path] | None = gather(found)[0]  # they may look at different moments
-    return first
+    step = share(found[0] if found else 0, int)  # they may look at different moments
+    return (step, folder / f"step-{step:08d}") if folder and step else None
 
 
 def resume(trainer: Trainer, found: tuple[int, Path] | None) -> list[float]:
@@ -340,6 +340,6 @@ def _calls(graph: Graph, trainer: Trainer) -> dict[str, str]:
         kernel = trainer.steps[each.samples].ledger.kernels[each.op]
         found[graph.op_names[each.op]] = describe_call(kernel.node)
     merged: dict[str, str] = {}
-    for part in gather(found):
+    for part in gather(found, dict[str, str]):
         merged |= part
     return merged

@@ -7,7 +7,6 @@ Two threads: one talks to the store, one judges. The store lives in one of the p
 that one is stopped every call blocks, whatever its timeout (torch 2.13); the judge must go on.
 """
 
-import json
 import os
 import threading
 import time
@@ -15,10 +14,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from meshwright.execute.fault import Report, name_rank, tell
+import msgspec
+
+from meshwright.errors import MeshwrightError
+from meshwright.execute.fault import Report, name_rank, show_line, tell
 from meshwright.execute.stall import Post, Stall, find_reached, find_stall
 
 NOBODY = -1
+
+_Words = tuple[int, str, tuple[int, ...], float, bool]
+"""A post as it stands in the store: its number, then as in `Post`."""
+_NO_POST: _Words = (0, "the start", (), 0.0, False)
 
 
 class Store(Protocol):
@@ -215,11 +221,14 @@ class Watch:
                 self._ended.wait(self._tick_seconds)
         except RuntimeError:  # the store has gone with its process: whoever started us will tell
             self._is_lost = True
+        except (MeshwrightError, msgspec.DecodeError) as error:  # somebody else writes to it
+            show_line(f"hung ranks cannot be found any more: {error}")
+            self._is_lost = True
 
     def _send(self, post: Post, beat: int) -> None:
         assert self._store is not None
-        value = [beat, post.doing, post.waits_for, post.idle_seconds, post.has_ended]
-        self._store.set(f"watch/{self._rank}", json.dumps(value))
+        value: _Words = (beat, post.doing, post.waits_for, post.idle_seconds, post.has_ended)
+        self._store.set(f"watch/{self._rank}", msgspec.json.encode(value).decode())
 
     def _read_reached(self, own: Post, changed: dict[int, tuple[int, float]]) -> None:
         """Read the posts of those that this rank waits for, and of those they wait for."""
@@ -237,15 +246,16 @@ class Watch:
         """A rank's last post; `changed` has its number and when it was first seen."""
         assert self._store is not None
         key = f"watch/{rank}"
-        beat, doing, waits_for, idle_seconds, has_ended = 0, "the start", (), 0.0, False
+        beat, doing, waits_for, idle_seconds, has_ended = _NO_POST
         if self._store.check([key]):  # a get would wait for the key
-            beat, doing, waits_for, idle_seconds, has_ended = json.loads(self._store.get(key))
+            post = msgspec.json.decode(self._store.get(key), type=_Words)
+            beat, doing, waits_for, idle_seconds, has_ended = post
         now = time.monotonic()
         if rank not in changed or changed[rank][0] != beat:
             changed[rank] = beat, now
         return Post(
             doing=doing,
-            waits_for=tuple(waits_for),
+            waits_for=waits_for,
             idle_seconds=idle_seconds,
             silent_seconds=now - changed[rank][1],
             has_ended=has_ended,

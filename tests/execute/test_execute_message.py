@@ -1,0 +1,40 @@
+"""What ranks tell each other is data: typed, and never a pickle."""
+
+import msgspec
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from meshwright.execute import message  # noqa: E402
+from meshwright.execute.message import gather, share  # noqa: E402
+from meshwright.execute.walk import Times  # noqa: E402
+
+
+def test_a_rank_that_is_alone_hears_itself() -> None:
+    assert gather({"a": 1}, dict[str, int]) == [{"a": 1}]
+    assert share("x", str) == "x"
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (0.1 + 0.2, float),
+        (float("inf"), float),
+        (("name", "ö\0"), tuple[str, str]),
+        (b"\x80\x04\x95", bytes),  # how a pickle begins
+        ((1.5, Times(start={3: 0.25}, finish={3: 0.5})), tuple[float, Times]),
+    ],
+)
+def test_values_come_back_as_they_were(
+    value: object, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message, "message_device", lambda: torch.device("cpu"))
+    found: object = message._decode(message._encode(value), kind)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_a_value_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "message_device", lambda: torch.device("cpu"))
+    with pytest.raises(msgspec.ValidationError):
+        message._decode(message._encode(["a"]), list[int])
