@@ -243,17 +243,17 @@ def run_disturbed(
 
 def same_tensors(one: Path, other: Path) -> tuple[bool, int]:
     """Whether two checkpoints have the same bits, and how many tensors they have."""
-    import torch
-    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+    first, second = (_read_bits(path) for path in (one, other))
+    return first == second, len(first)
 
-    states = []
-    for path in (one, other):
-        dcp_to_torch_save(path, path.parent / "whole.pt")
-        states.append(torch.load(path.parent / "whole.pt"))
-    first, second = states
-    return first.keys() == second.keys() and all(
-        first[name].numpy().tobytes() == second[name].numpy().tobytes() for name in first
-    ), len(first)
+
+def _read_bits(path: Path) -> dict[str, bytes]:
+    from safetensors.torch import load_file
+
+    found: dict[str, bytes] = {}
+    for file in path.glob("*.safetensors"):
+        found |= {name: each.numpy().tobytes() for name, each in load_file(file).items()}
+    return found
 
 
 def summarise(kills: Sequence[Record], ends: Sequence[Record]) -> Record:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from meshwright.execute import session
+from meshwright.execute import resume
 from meshwright.execute.trainer import Trainer
 
 NOTES = "FAULTS_NOTES"
@@ -79,4 +79,4 @@ def _take_notes(folder: Path) -> None:
 
     note("trace", 0)
     Trainer.step = noted(Trainer.step, "step", lambda args: args[0].num_steps + 1)  # type: ignore[method-assign]
-    session.save_checkpoint = noted(session.save_checkpoint, "checkpoint", lambda args: args[1])  # type: ignore[attr-defined]
+    resume.save_checkpoint = noted(resume.save_checkpoint, "checkpoint", lambda args: args[1])  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -33,3 +34,22 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("MESHWRIGHT_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plans to run, and the models that they are for (see `places`)."""
+    from places import save_plans  # needs torch
+
+    folder = tmp_path_factory.mktemp("plans")
+    save_plans(folder)
+    return folder
+
+
+@pytest.fixture
+def place(plans: Path) -> Iterator[Any]:
+    """That folder, and the processes that a test starts in it."""
+    from places import opened_place
+
+    with opened_place(plans) as opened:
+        yield opened

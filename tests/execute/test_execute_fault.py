@@ -147,14 +147,14 @@ def test_ctrl_c_and_exits_leave_no_report(tmp_path: Path) -> None:
 
 
 def test_what_is_not_even_an_exception_is_reported(tmp_path: Path) -> None:
-    class CheckpointException(BaseException):  # as torch's
+    class StrangeError(BaseException):
         pass
 
     codes: list[int] = []
     with reported_errors(0, "", tmp_path, end=codes.append):
-        raise CheckpointException("no space")
+        raise StrangeError("no space")
     assert codes == [1]
-    assert read_reports(tmp_path)[0].message == "rank 0: CheckpointException: no space"
+    assert read_reports(tmp_path)[0].message == "rank 0: StrangeError: no space"
 
 
 def test_the_launchers_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

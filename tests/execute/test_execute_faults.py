@@ -4,172 +4,20 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from small_plans import data_plan, pipeline_plan
+from forked import start_forked
+from places import STEPS, Place, resumptions, training, wait_until
 
 from meshwright.cli.run import REPORT, check_memory, handed_over
-from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, RankError
-from meshwright.graph.graph import Graph
-from meshwright.plan.plan import Plan, ScheduleKind
-from meshwright.source import capture_model
 from meshwright.units import GIB
-from small import connected
 
 torch = pytest.importorskip("torch")
-
-MARKER = "MESHWRIGHT_TEST_MARKER"
-STEPS, EVERY = 24, 2
-FACTORIES = """
-import os, time, torch
-from small_models import Language
-
-def make(words=40, layers=2):
-    return Language(is_tied=False, layers=layers), (torch.randint(0, words, (16, 6)),)
-
-def train():
-    return make()
-
-def outside():
-    return make(words=400)
-
-def other():
-    return make(layers=1)
-
-class Forgetful(torch.nn.Linear):
-    def forward(self, x):
-        return torch.nn.functional.dropout(super().forward(x)).mean()
-
-def forgetful():
-    return Forgetful(4, 4), (torch.zeros(16, 4),)
-
-def sleepy():
-    if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        time.sleep(1000)
-    return make()
-"""
-
-
-@dataclass(slots=True)
-class Place:
-    """A folder with plans and the factories, and the processes started in it."""
-
-    folder: Path
-    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def start(self, plan: str, *options: str, launcher: Sequence[str] = ()) -> Any:
-        """`meshwright run` of a plan; `launcher` is torchrun's command."""
-        paths = [str(self.folder), str(Path(__file__).parent), str(Path(__file__).parents[1])]
-        dropped = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        environment = {key: each for key, each in os.environ.items() if key not in dropped}
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), MARKER: self.marker}
-        return subprocess.Popen(
-            [sys.executable, *(launcher or ("-m", "meshwright")), "run", plan, *options],
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def run(self, plan: str, *options: str) -> tuple[int, str, list[str]]:
-        """Exit code, standard output and what was said."""
-        process = self.start(plan, *options)
-        out, said = process.communicate(timeout=200)
-        return process.returncode, out, said.splitlines()
-
-    def ranks(self) -> dict[int, int]:
-        """Process numbers by rank."""
-        return {int(known["RANK"]): pid for pid, known in self.marked() if "RANK" in known}
-
-    def marked(self) -> list[tuple[int, dict[str, str]]]:
-        """What still runs of all that was started here, and its environment."""
-        found = []
-        for path in Path("/proc").iterdir():
-            try:
-                data = (path / "environ").read_bytes() if path.name.isdigit() else b""
-            except OSError:  # it has ended meanwhile
-                continue
-            if self.marker.encode() in data:
-                pairs = data.decode(errors="replace").split("\0")
-                known = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-                found.append((int(path.name), known))
-        return found
-
-    def saved_step(self, checkpoints: str) -> int:
-        """The step of the latest checkpoint."""
-        names = [path.name[5:] for path in (self.folder / checkpoints).glob("step-*")]
-        return max((int(name) for name in names if name.isdigit()), default=0)
-
-    def tensors(self, checkpoints: str) -> dict[str, bytes]:
-        """The bits of a folder's last checkpoint."""
-        from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-
-        file = self.folder / f"{checkpoints}.pt"
-        path = self.folder / checkpoints / f"step-{self.saved_step(checkpoints):08d}"
-        dcp_to_torch_save(path, file)
-        return {name: each.numpy().tobytes() for name, each in torch.load(file).items()}
-
-
-def save_plan(folder: Path, graph: Graph, cluster: Cluster, plan: Plan) -> None:
-    folder.mkdir()
-    graph.save(folder / "graph.json.gz")
-    cluster.save(folder / "cluster.yaml")
-    plan.save(folder / "plan.json")
-
-
-@pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the factories and plans of one device, of two stages, and of two replicas."""
-    folder = tmp_path_factory.mktemp("faults")
-    (folder / "factories.py").write_text(FACTORIES)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        graph = capture_model("factories:train")
-        random = capture_model("factories:forgetful")
-    save_plan(folder / "random", random, connected(1), data_plan(random, 1))
-    save_plan(folder / "single", graph, connected(1), data_plan(graph, 1))
-    save_plan(folder / "data", graph, connected(2), data_plan(graph, 2))
-    pipeline = pipeline_plan(graph, 2, 2, ScheduleKind.ONE_F_ONE_B, 4)
-    save_plan(folder / "pipeline", graph, connected(2), pipeline)
-    return folder
-
-
-@pytest.fixture
-def place(plans: Path) -> Iterator[Place]:
-    """A place in which no process may be left."""
-    made = Place(plans)
-    yield made
-    left = made.marked()
-    for pid, _ in left:
-        os.kill(pid, signal.SIGKILL)
-    assert left == []
-    for path in plans.glob("kept*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def training(checkpoints: str, *more: str, steps: int = STEPS) -> list[str]:
-    options = ["--model", "factories:train", "--json", "--steps", str(steps), *more]
-    return [*options, "--checkpoint", checkpoints, "--every", str(EVERY)]
-
-
-def wait_until(claim: Callable[[], Any], seconds: float = 120.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := claim()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-    return found
 
 
 def kill_when_saved(place: Place, checkpoints: str, step: int, draw: random.Random) -> int:
@@ -180,11 +28,6 @@ def kill_when_saved(place: Place, checkpoints: str, step: int, draw: random.Rand
     saved = place.saved_step(checkpoints)
     os.kill(ranks[draw.choice(sorted(ranks))], signal.SIGKILL)
     return saved
-
-
-def resumptions(said: Sequence[str]) -> list[int]:
-    start = "meshwright: resuming after step "
-    return [int(line.removeprefix(start)) for line in said if line.startswith(start)]
 
 
 def check_kills(place: Place, plan: str, kills: Sequence[int]) -> None:
@@ -204,10 +47,6 @@ def check_kills(place: Place, plan: str, kills: Sequence[int]) -> None:
     assert report["steps"] == STEPS - resumed[-1]
     assert report["losses"] == json.loads(out)["losses"]
     assert place.tensors("kept") == place.tensors("kept-undisturbed")
-
-
-def test_a_killed_rank_resumes_and_ends_with_the_same_bits(place: Place) -> None:
-    check_kills(place, "single", [6])
 
 
 @pytest.mark.slow
@@ -343,7 +182,8 @@ def test_a_gpu_that_is_not_there_is_refused(place: Place) -> None:
 
 def test_a_folder_without_graph_is_refused(place: Place) -> None:
     (place.folder / "kept-bare").mkdir()
-    code, _, said = place.run("kept-bare", "--model", "factories:train")
+    words = ["run", "kept-bare", "--model", "factories:train"]
+    code, _, said = start_forked(words, place.folder).finish()
     assert code == 2
     assert said == [
         "meshwright: error: kept-bare: must hold graph.json.gz beside the plan, as `meshwright "
@@ -352,8 +192,9 @@ def test_a_folder_without_graph_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("path", ["factories.py", "/proc/checkpoints"])
-def test_a_checkpoint_folder_that_cannot_be_written_is_refused(place: Place, path: str) -> None:
-    code, _, said = place.run("single", "--model", "factories:train", "--checkpoint", path)
+def test_a_checkpoint_folder_that_cannot_be_written_is_refused(plans: Path, path: str) -> None:
+    words = ["run", "single", "--model", "factories:train", "--checkpoint", path]
+    code, _, said = start_forked(words, plans).finish()
     assert (code, len(said)) == (2, 1)
     assert said[0].startswith(f"meshwright: error: {path}: ")
 
@@ -392,8 +233,9 @@ def test_ranks_leave_their_report_to_the_launcher(
     assert capsys.readouterr().out == "three\n"
 
 
-def test_losses_of_dropout_are_not_compared(place: Place) -> None:
-    code, _, said = place.run("random", "--model", "factories:forgetful", "--steps", "1", "--check")
+def test_losses_of_dropout_are_not_compared(plans: Path) -> None:
+    options = ["--model", "factories:forgetful", "--steps", "1", "--check"]
+    code, _, said = start_forked(["run", "forgetful", *options], plans).finish()
     assert code == 2
     assert "draws random numbers" in said[-1]
     assert "losses compare only without dropout" in said[-1]

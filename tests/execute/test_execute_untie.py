@@ -16,7 +16,11 @@ from small_plans import LEARNING_RATE, OPTIMIZER, data_plan, random_placement  #
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.checkpoint import load_checkpoint, save_checkpoint  # noqa: E402
+from meshwright.execute.checkpoint import (  # noqa: E402
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
@@ -156,7 +160,10 @@ def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) ->
     for _ in range(3):
         first.step(first.workload.args)
     assert set(first.state) == set(second.state)
-    load_checkpoint(save_checkpoint(tmp_path, 3, first.state), second.state)
+    save_checkpoint(tmp_path, 3, first.state)
+    saved = find_checkpoint(tmp_path, pytest.fail)
+    assert saved is not None
+    load_checkpoint(saved, second.state)
     second.spread_copies()
     for _ in range(2):
         second.step(second.workload.args)

@@ -1,56 +1,66 @@
 """Checkpoints: written whole or not at all, read by any number of ranks under any plan.
 
-A checkpoint is a folder `step-00000010` in the format of torch.distributed.checkpoint, which knows
-tensors by their global names; all ranks see the folder. Knows nothing of plans: each rank says
-which names it has, or needs.
+A checkpoint is a folder `step-00000010` with one file of tensors for each rank that writes any, and
+a manifest that is written last (`meshwright.execute.manifest`); all ranks see the folder. Nothing
+in it is ever executed or unpickled. Knows nothing of plans: each rank says which tensors it has, or
+needs. All ranks make the same calls, and succeed or fail alike.
 """
 
 import os
-import pickle
 import re
 import shutil
 import uuid
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystemReader,
-    FileSystemWriter,
-    _StorageInfo,
-)
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from meshwright.errors import InputError, quoted, some
+from meshwright.execute.manifest import (
+    FILE_NAME,
+    Manifest,
+    Piece,
+    SavedFile,
+    SavedTensor,
+    VersionError,
+    decode_manifest,
+    encode_manifest,
+    find_file_fault,
+    name_file,
+    read_manifest,
+)
+from meshwright.execute.message import gather, share
+from meshwright.execute.tensor_file import read_tensors, write_tensors
 from meshwright.execute.walk import Progress, Unwatched
-
-T = TypeVar("T")
 
 _NAME = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"
 """The end of the name of what is being written or removed."""
-_METADATA = ".metadata"
-"""The file that torch.distributed.checkpoint writes last."""
-_METADATA_CLASSES = {
-    ("torch.distributed.checkpoint.metadata", name)
-    for name in (
-        "BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta",
-        "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING",
-    )
-} | {
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-    ("torch", "Size"),
-    ("pathlib", "PosixPath"),
-}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint whose files were found to be intact."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def step(self) -> int:
+        """How many steps had been taken when it was written."""
+        return self.manifest.step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    """What a rank has written, or why it has not."""
+
+    tensors: dict[str, SavedTensor]
+    files: dict[str, SavedFile]
+    fault: str = ""
 
 
 def save_checkpoint(
@@ -58,129 +68,162 @@ def save_checkpoint(
     step: int,
     state: Mapping[str, torch.Tensor],
     *,
-    group: dist.ProcessGroup | None = None,
     keep: int = 2,
     progress: Progress | None = None,
 ) -> Path:
-    """Write what all ranks of `group` hold after `step`; the checkpoint's folder.
+    """Write what all ranks hold after `step`, and return the checkpoint's folder.
 
     Every rank calls it with the tensors it has; of those that several have, one is written. What is
     there is whole at any moment: the new one appears by a rename once all of it is on the disk.
-    Then the older ones go, except for the last `keep` including this one. `progress` says that this
-    rank waits for the others, and is told when it does not but writes.
+    Then the older ones go, except for the last `keep` including this one. `progress` is
+    told what this rank does.
     """
     assert keep >= 1
     progress = progress or Unwatched()
     path = folder / f"step-{step:08d}"
-    partial = _on_first_rank(lambda: _make_partial(path), path, group)
-    try:
-        with _without_warnings():
-            save(
-                dict(state),
-                storage_writer=_Writer(partial, progress),
-                planner=_Planner(progress),
-                process_group=group,
-                no_dist=not dist.is_initialized(),
-            )
-    except CheckpointException as error:  # the same one on all ranks, after all have stopped
-        shutil.rmtree(partial, ignore_errors=True)
-        raise _describe_failure(path, "written", error) from error
-    _on_first_rank(lambda: _publish(partial, path, keep), path, group)
+    sizes = {name: each.numel() * each.element_size() for name, each in state.items()}
+    own = {name: state[name] for name in _choose_tensors(gather(sizes, dict[str, int]))}
+    partial = path.with_name(_on_first_rank(lambda: _make_partial(path), path))
+    with _working(progress) as tick:
+        written = _write(partial, own, tick)
+    parts = gather(written, _Written)
+    faults = [f"rank {rank}: {each.fault}" for rank, each in enumerate(parts) if each.fault]
+    if faults:
+        _on_first_rank(lambda: _discard(partial), path)
+        raise InputError(f"checkpoint {path}: cannot be written ({faults[0]})")
+    manifest = _join_parts(step, parts)
+    _on_first_rank(lambda: _publish(partial, path, manifest, keep), path)
     return path
 
 
-class _Writer(FileSystemWriter):
-    """torch's; a rank that writes for minutes waits for nobody, and is not hung."""
+def find_checkpoint(
+    folder: Path, say: Callable[[str], None], progress: Progress | None = None
+) -> Checkpoint | None:
+    """The latest checkpoint of a folder that is intact, the same on all ranks; None: it has none.
 
-    def __init__(self, path: Path, progress: Progress) -> None:
-        super().__init__(path)
-        self._progress = progress
-
-    def write_data(self, *args: Any) -> Any:
-        """Called between two collectives, and done when it returns."""
-        waits_for, self._progress.waits_for = self._progress.waits_for, -1
-        try:
-            return super().write_data(*args)
-        finally:
-            self._progress.waits_for = waits_for
-
-
-class _Planner(DefaultSavePlanner):
-    """torch's; every tensor that is written is progress."""
-
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(flatten_state_dict=False)
-        self._progress = progress
-
-    def resolve_data(self, write_item: Any) -> Any:
-        """Called for each tensor when its turn comes."""
-        self._progress.count += 1
-        return super().resolve_data(write_item)
-
-
-def latest_checkpoint(folder: Path) -> tuple[int, Path] | None:
-    """The last step of which there is a whole checkpoint, and its folder."""
-    for step, path in reversed(_find_checkpoints(folder)):
-        if _find_fault(path) is None:
-            return step, path
+    A damaged one is named by `say` on the first rank, and the one before it is looked at. The
+    ranks divide the reading of files among themselves.
+    """
+    progress = progress or Unwatched()
+    names = share([path.name for _, path in reversed(_list_checkpoints(folder))], list[str])
+    for name in names:
+        found, fault = _examine(folder / name, progress)
+        if found is not None:
+            return found
+        if _rank() == 0:
+            say(f"checkpoint {folder / name}: {fault}; looking for an older one")
+    if names:
+        raise InputError(
+            f"checkpoints {folder}: one must be intact to go on from, all {len(names)} are "
+            f"damaged; move them away to train from the beginning"
+        )
     return None
 
 
-def load_checkpoint(path: Path, state: Mapping[str, torch.Tensor]) -> None:
-    """Fill the given tensors in place; ranks read on their own, each what it needs.
+def load_checkpoint(
+    checkpoint: Checkpoint, state: Mapping[str, torch.Tensor], progress: Progress | None = None
+) -> None:
+    """Fill the given tensors in place; this rank reads on its own, and only what it needs.
 
     The names, shapes and types must be those of the checkpoint, which may hold more.
     """
-    fault = _find_fault(path)
-    if fault is not None:
-        raise InputError(f"checkpoint {path}: {fault}")
-    _check_state(path, state, _read_metadata(path))
-    try:
-        with _without_warnings():
-            load(
-                dict(state),
-                storage_reader=FileSystemReader(path),
-                planner=DefaultLoadPlanner(flatten_state_dict=False),
-                no_dist=True,
-            )
-    except CheckpointException as error:
-        raise _describe_failure(path, "read", error) from error
+    path, saved = checkpoint.path, checkpoint.manifest.tensors
+    _check_state(path, state, saved)
+    by_file: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in state.items():
+        (piece,) = saved[name].pieces
+        by_file.setdefault(piece.file, {})[piece.key] = tensor
+    with _working(progress or Unwatched()) as tick:
+        for file, targets in by_file.items():
+            try:
+                read_tensors(path / file, targets, tick)
+            except InputError as error:
+                raise InputError(f"checkpoint {path}: {error}") from None
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
 
 
 @contextmanager
-def _without_warnings() -> Iterator[None]:
-    """That there is no process group is no surprise to us."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "torch.distributed is disabled, unavailable or uninitialized", UserWarning
-        )
-        yield
+def _working(progress: Progress) -> Iterator[Callable[[], None]]:
+    """While this holds, this rank waits for nobody; what it yields tells that it goes on."""
+    waits_for, progress.waits_for = progress.waits_for, -1
+
+    def tick() -> None:
+        progress.count += 1
+
+    try:
+        yield tick
+    finally:
+        progress.waits_for = waits_for
 
 
-def _on_first_rank(action: Callable[[], T], path: Path, group: dist.ProcessGroup | None) -> T:
-    """Do it on the group's first rank; all ranks go on when it is done, or fail alike."""
-    outcome: list[T | OSError | None] = [None]
-    if not dist.is_initialized() or dist.get_rank(group) == 0:
+def _choose_tensors(held: Sequence[Mapping[str, int]]) -> list[str]:
+    """The tensors that this rank writes, from the bytes of those that each rank holds.
+
+    The largest come first, and each goes to the rank that has the fewest bytes to write so far.
+    """
+    holders: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for rank, own_sizes in enumerate(held):
+        for name, size in own_sizes.items():
+            holders.setdefault(name, []).append(rank)
+            sizes[name] = size
+    load = [0] * len(held)
+    own = []
+    for name in sorted(sizes, key=lambda each: (-sizes[each], each)):
+        writer = min(holders[name], key=lambda rank: (load[rank], rank))
+        load[writer] += sizes[name]
+        if writer == _rank():
+            own.append(name)
+    return own
+
+
+def _write(
+    partial: Path, tensors: Mapping[str, torch.Tensor], tick: Callable[[], None]
+) -> _Written:
+    """Write this rank's file, if it has tensors to write."""
+    if not tensors:
+        return _Written(tensors={}, files={})
+    file = name_file(_rank())
+    try:
+        saved = write_tensors(partial / file, tensors, tick)
+    except OSError as error:
+        return _Written(tensors={}, files={}, fault=_describe_os(error))
+    except InputError as error:
+        return _Written(tensors={}, files={}, fault=str(error))
+    entries = {}
+    for name, tensor in tensors.items():
+        shape = list(tensor.shape)
+        piece = Piece(file=file, key=name, offset=[0] * len(shape), shape=shape)
+        entries[name] = SavedTensor(dtype=_name_type(tensor.dtype), shape=shape, pieces=[piece])
+    return _Written(tensors=entries, files={file: saved})
+
+
+def _name_type(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _join_parts(step: int, parts: Sequence[_Written]) -> Manifest:
+    tensors = {name: each for part in parts for name, each in part.tensors.items()}
+    files = {name: each for part in parts for name, each in part.files.items()}
+    return Manifest(step=step, files=files, tensors=tensors)
+
+
+def _on_first_rank(action: Callable[[], str], path: Path) -> str:
+    """What the first rank's action returns, on all ranks, which go on when it is done or fail
+    alike."""
+    outcome, fault = "", ""
+    if _rank() == 0:
         try:
-            outcome[0] = action()
+            outcome = action()
         except OSError as error:
-            outcome[0] = error
-    if dist.is_initialized():
-        dist.broadcast_object_list(outcome, group=group, group_src=0)
-    if isinstance(outcome[0], OSError):
-        raise InputError(f"checkpoint {path}: cannot be written ({_describe_os(outcome[0])})")
-    return outcome[0]  # type: ignore[return-value]
-
-
-def _describe_failure(path: Path, verb: str, error: CheckpointException) -> Exception:
-    """torch's exception is no Exception and holds one for each rank that failed."""
-    rank, (first, _) = min(error.failures.items(), key=lambda item: item[0])
-    if isinstance(first, OSError):
-        reason = f"rank {rank}: {_describe_os(first)}"
-        return InputError(f"checkpoint {path}: cannot be {verb} ({reason})")
-    return RuntimeError(
-        f"checkpoint {path}: cannot be {verb} (rank {rank}: {type(first).__name__}: {first})"
-    )
+            fault = _describe_os(error)
+    outcome, fault = share((outcome, fault), tuple[str, str])
+    if fault:
+        raise InputError(f"checkpoint {path}: cannot be written ({fault})")
+    return outcome
 
 
 def _describe_os(error: OSError) -> str:
@@ -188,32 +231,39 @@ def _describe_os(error: OSError) -> str:
     return f"{reason}: {error.filename}" if error.filename else reason
 
 
-def _make_partial(path: Path) -> Path:
-    """A new folder to write to, after those of saves that were broken off are removed.
+def _make_partial(path: Path) -> str:
+    """The name of a new folder to write to, after those of saves that were broken off are removed.
 
-    Its name is new each time: a process of a broken-off attempt may still be about to write.
+    It is new each time: a process of a broken-off attempt may still be about to write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     for each in path.parent.glob(f"step-*{_PARTIAL}"):
         shutil.rmtree(each, ignore_errors=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
     partial.mkdir()
-    return partial
+    return partial.name
 
 
-def _publish(partial: Path, path: Path, keep: int) -> None:
-    """Give a written checkpoint its name, then remove those that are too old."""
-    # torch syncs its files, but this one before Python has handed all of it to the system.
-    _sync(partial / _METADATA)
+def _discard(partial: Path) -> str:
+    shutil.rmtree(partial, ignore_errors=True)
+    return ""
+
+
+def _publish(partial: Path, path: Path, manifest: Manifest, keep: int) -> str:
+    """Write the manifest, give the checkpoint its name, then remove those that are too old."""
+    with (partial / FILE_NAME).open("xb") as stream:
+        stream.write(encode_manifest(manifest))
+        stream.flush()
+        os.fsync(stream.fileno())
     _sync(partial)
     if path.exists():  # the same step again: training went back to an older checkpoint, which
         _remove(path)  # is what is left if the process is killed right here
     partial.rename(path)
     _sync(path.parent)
-    this = int(path.name.removeprefix("step-"))
-    old = [each for step, each in _find_checkpoints(path.parent) if step <= this]
+    old = [each for step, each in _list_checkpoints(path.parent) if step <= manifest.step]
     for each in old[:-keep]:
         _remove(each)
+    return path.name
 
 
 def _sync(path: Path) -> None:
@@ -228,10 +278,12 @@ def _remove(path: Path) -> None:
     """Rename first: at no moment may half a checkpoint look whole."""
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{_PARTIAL}")
     path.rename(partial)
+    if partial.is_symlink():
+        partial.unlink()
     shutil.rmtree(partial, ignore_errors=True)
 
 
-def _find_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+def _list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     """Steps and folders that are named like checkpoints, in the order of steps."""
     if not folder.is_dir():
         return []
@@ -239,72 +291,61 @@ def _find_checkpoints(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), path) for match, path in matches if match)
 
 
-def _find_fault(path: Path) -> str | None:
-    """Why a folder is not a whole checkpoint, if it is not: files may be lost in copying."""
-    if not (path / _METADATA).is_file():
-        return f"no checkpoint, or not a whole one: it has no file {_METADATA}"
+def _examine(path: Path, progress: Progress) -> tuple[Checkpoint | None, str]:
+    """A checkpoint if it is intact, else its fault; the same on all ranks."""
+    text, fault, refusal = b"", "", ""
+    if _rank() == 0:
+        try:
+            text = read_manifest(path)
+        except VersionError as error:
+            refusal = str(error)
+        except InputError as error:
+            fault = str(error)
+    text, fault, refusal = share((text, fault, refusal), tuple[bytes, str, str])
+    if refusal:
+        raise VersionError(refusal)
+    if fault:
+        return None, fault
     try:
-        metadata = _read_metadata(path)
+        manifest = decode_manifest(text, path)  # all ranks have the same text
+    except VersionError:
+        raise
     except InputError as error:
-        return str(error)
-    for info in metadata.storage_data.values():
-        file = path / info.relative_path
-        size = file.stat().st_size if file.is_file() else -1
-        if size < info.offset + info.length:
-            return (
-                f"{quoted(info.relative_path)} must have at least {info.offset + info.length} "
-                f"bytes, got {'no file' if size < 0 else size}"
-            )
-    return None
+        return None, str(error)
+    if path.name != f"step-{manifest.step:08d}":
+        return None, f"{FILE_NAME}: must be of the folder's step, is of step {manifest.step}"
+    faults = [each for each in gather(_check_files(path, manifest, progress), str) if each]
+    return (None, faults[0]) if faults else (Checkpoint(path=path, manifest=manifest), "")
 
 
-class _MetadataUnpickler(pickle.Unpickler):
-    """Makes the classes of checkpoint metadata and nothing else: a pickle can call anything."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) in _METADATA_CLASSES or (
-            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        ):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a checkpoint")
-
-
-def _read_metadata(path: Path) -> Metadata:
-    """What a checkpoint holds; torch reads the same file again, without these checks."""
-    try:
-        with (path / _METADATA).open("rb") as stream:
-            metadata = _MetadataUnpickler(stream).load()
-    except OSError as error:
-        raise InputError(f"{_METADATA} cannot be read ({error.strerror or error})") from None
-    except Exception as error:  # whatever a damaged pickle leads to
-        raise InputError(f"{_METADATA} is damaged ({type(error).__name__}: {error})") from None
-    if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
-        raise InputError(f"{_METADATA} is damaged (it holds no metadata)")
-    for info in metadata.storage_data.values():
-        if not isinstance(info, _StorageInfo) or "/" in info.relative_path:
-            raise InputError(f"{_METADATA} is damaged (files must lie in the checkpoint's folder)")
-    return metadata
+def _check_files(path: Path, manifest: Manifest, progress: Progress) -> str:
+    """The first fault of this rank's share of the files."""
+    num_ranks = dist.get_world_size() if dist.is_initialized() else 1
+    with _working(progress) as tick:
+        for name in sorted(manifest.files)[_rank() :: num_ranks]:
+            fault = find_file_fault(path / name, manifest.files[name], tick)
+            if fault:
+                return fault
+    return ""
 
 
-def _check_state(path: Path, state: Mapping[str, torch.Tensor], metadata: Metadata) -> None:
+def _check_state(
+    path: Path, state: Mapping[str, torch.Tensor], saved: Mapping[str, SavedTensor]
+) -> None:
     """The checkpoint has every tensor that is asked for, as it is asked for."""
-    known = metadata.state_dict_metadata
-    missing = [quoted(name) for name in state if name not in known]
+    missing = [quoted(name) for name in state if name not in saved]
     if missing:
         raise InputError(
             f"checkpoint {path}: must have every tensor of the model, lacks {some(missing)}"
         )
     for name, tensor in state.items():
-        saved = known[name]
-        if not isinstance(saved, TensorStorageMetadata):
-            raise InputError(f"checkpoint {path}: {quoted(name)} must be a tensor")
-        if saved.size != tensor.shape:
+        if saved[name].shape != list(tensor.shape):
             raise InputError(
                 f"checkpoint {path}: {quoted(name)} must have the model's shape "
-                f"{list(tensor.shape)}, got {list(saved.size)}"
+                f"{list(tensor.shape)}, got {saved[name].shape}"
             )
-        if saved.properties.dtype != tensor.dtype:
+        if saved[name].dtype != _name_type(tensor.dtype):
             raise InputError(
                 f"checkpoint {path}: {quoted(name)} must have the model's type "
-                f"{tensor.dtype}, got {saved.properties.dtype}"
+                f"{_name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
             )

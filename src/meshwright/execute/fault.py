@@ -170,7 +170,7 @@ def reported_errors(
         raise
     except KeyboardInterrupt:
         end(130)
-    except BaseException as error:  # torch's CheckpointException is not an Exception
+    except BaseException as error:  # libraries may raise what is not an Exception
         report = make_report(rank, device, error)
         tell(report, folder)
         end(REFUSED if report.is_refusal else FAILED)

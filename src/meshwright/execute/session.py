@@ -1,13 +1,12 @@
 """One rank of a run from start to end: join, build, train or emulate, measure, keep checkpoints."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from meshwright.capture.call import describe_call
 from meshwright.capture.deferred import Deferred, record
@@ -16,7 +15,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
-from meshwright.execute.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from meshwright.execute.checkpoint import Checkpoint
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import own_rank, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
@@ -32,10 +31,11 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
-from meshwright.execute.message import gather, share
+from meshwright.execute.message import gather
 from meshwright.execute.plain import check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
+from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
@@ -43,9 +43,6 @@ from meshwright.execute.way import Wiring
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
-
-_LOSSES = "losses of the run"
-"""The name in a checkpoint of the loss of every step; no parameter's has spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +161,8 @@ def _train(
     watch: Progress | None,
     say: Callable[[str], None],
 ) -> Outcome:
-    with waiting(watch, "looking for a checkpoint"):
-        found = find_checkpoint(settings.checkpoint)
-    if found is not None and found[0] >= settings.steps:
+    found = look_for_checkpoint(settings.checkpoint, watch, say)
+    if found is not None and found.step >= settings.steps:
         return _nothing_to_do(lowered, rank, device, found)
     _note(watch, "building the model")
     deferred = record(build, settings.seed)
@@ -268,9 +264,7 @@ def _note(watch: Progress | None, doing: str) -> None:
         watch.count += 1
 
 
-def _nothing_to_do(
-    lowered: Lowered, rank: int, device: torch.device, found: tuple[int, Path]
-) -> Outcome:
+def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Checkpoint) -> Outcome:
     """The outcome where the checkpoint is that of the last step already."""
     program = lowered.program
     missing = np.full(program.num_instructions, np.nan)
@@ -281,39 +275,7 @@ def _nothing_to_do(
         finish=missing,
         software=device_software(device),
     )
-    return Outcome(rank=rank, run=run, first_step=found[0], losses=tuple(_read_losses(*found)))
-
-
-def find_checkpoint(folder: Path | None) -> tuple[int, Path] | None:
-    """The latest checkpoint of a folder, the same on all ranks; how many steps it is after."""
-    found = latest_checkpoint(folder) if folder else None
-    step = share(found[0] if found else 0, int)  # they may look at different moments
-    return (step, folder / f"step-{step:08d}") if folder and step else None
-
-
-def resume(trainer: Trainer, found: tuple[int, Path] | None) -> list[float]:
-    """Go on where a checkpoint left off; the losses until then."""
-    if found is None:
-        return []
-    step, path = found
-    load_checkpoint(path, trainer.state)
-    trainer.spread_copies()
-    trainer.num_steps = step
-    return _read_losses(step, path)
-
-
-def _read_losses(step: int, path: Path) -> list[float]:
-    losses = torch.zeros(step, dtype=torch.float64)
-    load_checkpoint(path, {_LOSSES: losses})
-    return [float(each) for each in losses.tolist()]
-
-
-def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
-    """Write a checkpoint of the steps so far and their losses; all ranks call it."""
-    state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
-    group = dist.group.WORLD if dist.is_initialized() else None
-    progress = trainer.walk.progress
-    save_checkpoint(folder, trainer.num_steps, state, group=group, progress=progress)
+    return Outcome(rank=rank, run=run, first_step=found.step, losses=tuple(read_losses(found)))
 
 
 def _take_losses(trainer: Trainer) -> list[float]:

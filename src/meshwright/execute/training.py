@@ -13,7 +13,8 @@ from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.execute.environment import own_rank
+from meshwright.execute.environment import read_place
+from meshwright.execute.fault import show_line
 from meshwright.execute.group import (
     joined_group,
     meet,
@@ -25,14 +26,8 @@ from meshwright.execute.group import (
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
-from meshwright.execute.session import (
-    Settings,
-    find_checkpoint,
-    make_trainer,
-    names_by_rank,
-    resume,
-    save_state,
-)
+from meshwright.execute.resume import look_for_checkpoint, resume, save_state
+from meshwright.execute.session import Settings, make_trainer, names_by_rank
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
 from meshwright.execute.walk import Progress
 from meshwright.graph.graph import Graph
@@ -83,8 +78,7 @@ class Training:
 
     def resume(self, folder: str | Path) -> int:
         """Go on from the latest checkpoint of a folder, if there is one; the steps so far."""
-        with waiting(self.watch, "looking for a checkpoint"):
-            found = find_checkpoint(Path(folder))
+        found = look_for_checkpoint(Path(folder), self.watch, show_line)
         self.earlier = resume(self.trainer, found)
         return self.num_steps
 
@@ -94,7 +88,7 @@ def open_training(
     graph: Graph, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
 ) -> Iterator[Training]:
     """While this holds, this process is a rank of the run; the model's weights must be real."""
-    rank, _ = own_rank()
+    rank = read_place().rank
     for name, each in workload.model.named_parameters():
         if each.is_meta:
             raise InputError(

@@ -1,0 +1,55 @@
+"""What of a training run is kept in a checkpoint, and how a run goes on from one.
+
+Knows nothing of files; those are `meshwright.execute.checkpoint`'s. All ranks make the same calls.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from meshwright.execute.checkpoint import (
+    Checkpoint,
+    find_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
+from meshwright.execute.group import waiting
+from meshwright.execute.trainer import Trainer
+from meshwright.execute.walk import Progress
+
+_LOSSES = "losses of the run"
+"""The name in a checkpoint of the loss of every step; no parameter's has spaces."""
+
+
+def look_for_checkpoint(
+    folder: Path | None, watch: Progress | None, say: Callable[[str], None]
+) -> Checkpoint | None:
+    """The latest intact checkpoint of a folder, the same on all ranks."""
+    if folder is None:
+        return None
+    with waiting(watch, "looking for a checkpoint"):
+        return find_checkpoint(folder, say, watch)
+
+
+def resume(trainer: Trainer, found: Checkpoint | None) -> list[float]:
+    """Go on where a checkpoint left off; the losses until then."""
+    if found is None:
+        return []
+    load_checkpoint(found, trainer.state, trainer.walk.progress)
+    trainer.spread_copies()
+    trainer.num_steps = found.step
+    return read_losses(found)
+
+
+def read_losses(found: Checkpoint) -> list[float]:
+    """The loss of every step until a checkpoint."""
+    losses = torch.zeros(found.step, dtype=torch.float64)
+    load_checkpoint(found, {_LOSSES: losses})
+    return [float(each) for each in losses.tolist()]
+
+
+def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
+    """Write a checkpoint of the steps so far and their losses; all ranks call it."""
+    state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
+    save_checkpoint(folder, trainer.num_steps, state, progress=trainer.walk.progress)

@@ -1,0 +1,112 @@
+"""One file of tensors in the format of safetensors, which can hold numbers and nothing else.
+
+Files are written here, tensor by tensor, because the library would need a copy of all of them in
+the host's memory and gives no digest; they are read by the library, which checks what it reads.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+
+from meshwright.errors import InputError, quoted
+from meshwright.execute.manifest import SavedFile
+
+_TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""What safetensors calls torch's types."""
+_RESERVED = "__metadata__"
+"""The one key of a file's header that is no tensor's."""
+_ALIGNMENT = 8
+_CHUNK_BYTES = 16 << 20
+
+
+def _check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Refuse a type or a name that the format does not have."""
+    if tensor.dtype not in _TYPES:
+        raise InputError(f"tensor {quoted(name)}: no checkpoint can hold its type {tensor.dtype}")
+    if name == _RESERVED:
+        raise InputError(f"tensor {quoted(name)}: no checkpoint can hold a tensor of this name")
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, torch.Tensor], tick: Callable[[], None]
+) -> SavedFile:
+    """Write a new file of tensors, which is on the disk when this returns.
+
+    `tick` is called now and then while much is written. The digest is computed beside the writing.
+    """
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as stream, ThreadPoolExecutor(1) as beside:
+        for chunk in _file_chunks(tensors):
+            hashed = beside.submit(digest.update, chunk)
+            stream.write(chunk)
+            hashed.result()
+            size += len(chunk)
+            tick()
+        stream.flush()
+        os.fsync(stream.fileno())
+    return SavedFile(bytes=size, sha256=digest.hexdigest())
+
+
+def _file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview | bytes]:
+    header: dict[str, Any] = {}
+    end = 0
+    # Tensors must start at a multiple of the size of their numbers.
+    tensors = dict(sorted(tensors.items(), key=lambda each: -each[1].element_size()))
+    for name, tensor in tensors.items():
+        _check_tensor(name, tensor)
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % _ALIGNMENT)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        data = _to_bytes(tensor).numpy().data
+        for start in range(0, len(data), _CHUNK_BYTES):
+            yield data[start : start + _CHUNK_BYTES]
+
+
+def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def read_tensors(path: Path, targets: Mapping[str, torch.Tensor], tick: Callable[[], None]) -> None:
+    """Fill tensors with those of the same names in a file; their types and shapes must be equal."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name, target in targets.items():
+                found = file.get_tensor(name)
+                if (found.dtype, found.shape) != (target.dtype, target.shape):
+                    raise InputError(
+                        f"{quoted(path.name)}: {quoted(name)} must be {target.dtype} of shape "
+                        f"{list(target.shape)}, is {found.dtype} of {list(found.shape)}"
+                    )
+                with torch.no_grad():
+                    target.copy_(found)
+                tick()
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{quoted(path.name)}: cannot be read ({error})") from None
