@@ -24,6 +24,7 @@ __all__ = [
     "Graph",
     "InputError",
     "MeshwrightError",
+    "NonFiniteError",
     "Plan",
     "Profile",
     "Scope",
@@ -45,6 +46,7 @@ _HOME = {
     "Graph": "meshwright.graph.graph",
     "InputError": "meshwright.errors",
     "MeshwrightError": "meshwright.errors",
+    "NonFiniteError": "meshwright.errors",
     "Plan": "meshwright.plan.plan",
     "Profile": "meshwright.profile.profile",
     "Scope": "meshwright.search.hybrid.scope",
@@ -61,7 +63,7 @@ if TYPE_CHECKING:
 
     from meshwright.api import capture, cluster, open_engine, plan, simulate, training
     from meshwright.cluster.cluster import Cluster
-    from meshwright.errors import InputError, MeshwrightError
+    from meshwright.errors import InputError, MeshwrightError, NonFiniteError
     from meshwright.graph.graph import Graph
     from meshwright.plan.answer import Answer
     from meshwright.plan.plan import Plan

@@ -165,12 +165,15 @@ def training(
     device: str | None = None,
     backend: str | None = None,
     stall_seconds: float = 120.0,
+    checks_ops: bool = False,
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
     `model`, `args`, `kwargs`, `loss` and `optimizer` are as for `capture`; args are those of a
     whole batch. `graph` is the one that was planned, None captures it again. `is_mean`: the loss is
-    a mean over the batch, else a sum. What this yields has `step(*batch)`, `losses()`,
+    a mean over the batch, else a sum. A step whose loss is not finite raises NonFiniteError with
+    the number of the step; `checks_ops` looks at every op's results, which takes time, and names
+    the op that made the first such number. What this yields has `step(*batch)`, `losses()`,
     `measure(*batch)`, `save(folder)` and `resume(folder)`; all ranks make the same calls.
     """
     if plan is None:
@@ -192,6 +195,7 @@ def training(
         is_mean=is_mean,
         allows_local_statistics=allows_local_statistics,
         stall_seconds=stall_seconds,
+        checks_ops=checks_ops,
     )
     planned = capture_workload(workload, optimizer) if graph is None else graph
     with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:

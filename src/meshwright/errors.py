@@ -2,7 +2,8 @@
 
     MeshwrightError
     ├── InputError      the user's: names the thing, the rule and the value
-    └── RankError       one process's of several: names what it was doing
+    ├── RankError       one process's of several: names what it was doing
+    └── NonFiniteError  the training's: names the step that made a NaN or an infinity
 
 That no plan fits is an answer (see `meshwright.plan.answer`), not an exception; our own mistakes
 are assertions.
@@ -38,6 +39,17 @@ class RankError(MeshwrightError):
     def __init__(self, doing: str, reason: str) -> None:
         super().__init__(one_line(f"at {doing}: {reason}"))
         self.doing = doing
+
+
+class NonFiniteError(MeshwrightError):
+    """A training step has made a number that is not finite, where it must be."""
+
+    def __init__(self, step: int, what: str, where: str = "") -> None:
+        """`what` is not finite after `step`, on the rank that `where` names; empty: on this one."""
+        super().__init__(one_line(f"{where and where + ': '}step {step}: {what}"))
+        self.step, self.where = step, where
+        self.since = 0
+        """The step after which the newest checkpoint of the run was written."""
 
 
 def is_visible(text: str) -> bool:

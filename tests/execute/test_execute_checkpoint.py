@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from forked import processes
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.checkpoint import (
     Checkpoint,
     find_checkpoint,
@@ -120,6 +120,11 @@ def fail_on_three(rank: int, folder: Path) -> None:
     odd = {"odd": torch.zeros(2, dtype=torch.complex128)} if rank == 2 else {}
     with pytest.raises(InputError, match="rank 2: tensor 'odd': no checkpoint can hold its type"):
         save_checkpoint(folder, 12, state | odd)
+    if rank == 1:
+        state["layer.c"][3, 3] = float("-inf")
+    message = "rank 1: step 12: tensor 'layer.c' holds -inf, so that no checkpoint is written"
+    with pytest.raises(NonFiniteError, match=f"^{message}$"):
+        save_checkpoint(folder, 12, state)
     dist.barrier()
     (folder / "file").unlink(missing_ok=True)
     dist.barrier()
@@ -162,7 +167,7 @@ def test_one_process_saves_and_loads_every_kind_of_tensor(tmp_path: Path) -> Non
         "double": torch.randn(3, dtype=torch.float64),
         "eight bits": torch.randn(5).to(torch.float8_e4m3fn),
     }
-    save_checkpoint(tmp_path, 1, state)
+    save_checkpoint(tmp_path, 1, state, unchecked=["nan"])
     loaded = {name: torch.zeros_like(each) for name, each in state.items()}
     loaded["parameter"] = torch.nn.Parameter(torch.zeros(2, 2))
     loaded["columns"] = torch.zeros(4, 6).t()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.errors import InputError, RankError
+from meshwright.errors import InputError, NonFiniteError, RankError
 from meshwright.execute.environment import RUN_FOLDER, run_folder
 from meshwright.execute.fault import (
     MESSAGE_LIMIT,
@@ -132,7 +132,8 @@ def test_an_error_becomes_a_report_and_exit_code_1(tmp_path: Path) -> None:
     assert "RankError" in report.traceback
     (file,) = tmp_path.iterdir()
     assert set(json.loads(file.read_text())) == {
-        "rank", "device", "time_seconds", "message", "is_consequence", "traceback", "is_refusal"
+        "rank", "device", "time_seconds", "message", "is_consequence", "traceback", "is_refusal",
+        "step", "since",
     }  # fmt: skip
 
 
@@ -155,6 +156,20 @@ def test_what_is_not_even_an_exception_is_reported(tmp_path: Path) -> None:
         raise StrangeError("no space")
     assert codes == [1]
     assert read_reports(tmp_path)[0].message == "rank 0: StrangeError: no space"
+
+
+def test_a_report_of_numbers_tells_the_step_and_the_newest_checkpoint(tmp_path: Path) -> None:
+    # An error that names the rank it began on keeps it; others are those of the rank itself.
+    for where, named in (("", "rank 1 (h0.d1)"), ("rank 2 (h0.d2)", "rank 2 (h0.d2)")):
+        codes: list[int] = []
+        with reported_errors(1, "h0.d1", tmp_path, end=codes.append):
+            error = NonFiniteError(7, "the loss is nan", where)
+            error.since = 5
+            raise error
+        (report,) = read_reports(tmp_path)
+        assert codes == [1]
+        assert (report.step, report.since, report.is_consequence) == (7, 5, False)
+        assert report.message == f"{named}: step 7: the loss is nan"
 
 
 def test_the_launchers_folder_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,6 +244,60 @@ def test_a_lost_connection_is_shown_when_there_is_nothing_better() -> None:
     assert said[0].endswith("RuntimeError: Connection closed by peer")
 
 
+# Numbers that are not finite.
+
+SPOILT = """
+import os
+from meshwright.errors import NonFiniteError
+from meshwright.execute.environment import read_place, run_folder
+from meshwright.execute.fault import reported_errors
+place = read_place()
+with reported_errors(place.rank, f"h0.d{place.rank}", run_folder()):
+    error = NonFiniteError(307, "the loss is nan")
+    if place.check_until:
+        error = NonFiniteError(place.check_until - 1, "op 'exp' makes inf", "rank 1 (h0.d1)")
+    error.since = SINCE
+    raise error
+"""
+
+
+@pytest.mark.parametrize(
+    ("since", "start"),
+    [(300, "the checkpoint of step 300"), (107, "the checkpoint of step 107")],
+)
+def test_a_spoilt_step_is_gone_to_again_once_to_name_the_op(since: int, start: str) -> None:
+    command = [sys.executable, "-c", SPOILT.replace("SINCE", str(since))]
+    code, said = run(command, 1, max_restarts=3)
+    assert code == 1
+    assert said == [
+        "error: rank 0 (h0.d0): step 307: the loss is nan",
+        f"to name the op that made it, ranks go from {start} to step 307 once more and check "
+        f"every op",
+        "error: rank 1 (h0.d1): step 306: op 'exp' makes inf",
+    ]
+
+
+def test_a_run_that_checks_ops_already_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHWRIGHT_CHECK_OPS", "9")
+    code, said = run([sys.executable, "-c", SPOILT.replace("SINCE", "3")], 1)
+    assert (code, said) == (1, ["error: rank 1 (h0.d1): step 8: op 'exp' makes inf"])
+
+
+@pytest.mark.parametrize(
+    ("since", "start"),
+    [(106, "201 after the checkpoint of step 106"), (0, "307 after the beginning")],
+)
+def test_a_step_that_is_too_far_is_not_gone_to_again(since: int, start: str) -> None:
+    command = [sys.executable, "-c", SPOILT.replace("SINCE", str(since))]
+    code, said = run(command, 1, max_restarts=3)
+    assert code == 1
+    assert said == [
+        "error: rank 0 (h0.d0): step 307: the loss is nan",
+        f"the op that made it is looked for over at most 200 steps, and step 307 comes {start}; it "
+        f"would be named with checkpoints at most 200 steps apart",
+    ]
+
+
 # Signals to the launcher, in a process of its own.
 
 LAUNCHER = """

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 import meshwright.execute  # noqa: E402
 from meshwright.execute import message  # noqa: E402
+from meshwright.execute.blame import Finding  # noqa: E402
 from meshwright.execute.message import gather, share  # noqa: E402
 from meshwright.execute.walk import Times  # noqa: E402
 
@@ -27,6 +28,7 @@ def test_a_rank_that_is_alone_hears_itself() -> None:
         (("name", "ö\0"), tuple[str, str]),
         (b"\x80\x04\x95", bytes),  # how a pickle begins
         ((1.5, Times(start={3: 0.25}, finish={3: 0.5})), tuple[float, Times]),
+        ([Finding(version=1, flaw="nan", microbatch=0, is_sum=True)], list[Finding]),
     ],
 )
 def test_values_come_back_as_they_were(

@@ -175,6 +175,37 @@ def test_random_placements_train_alike(four: Ranks, name: str, count: int, seed:
     check(four, name, random_placement(captured(name), count, seed))
 
 
+def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
+    """Train on one rank with a weight that is too large: what it says, and who holds the weight."""
+    from meshwright.errors import NonFiniteError
+    from meshwright.execute.trainer import Trainer
+
+    name, workload = "blocks.1.up.weight", make_workload("language")
+    trainer = Trainer(
+        lower_frozen(graph, connected(RANKS), plan), workload, graph, rank=rank,
+        device=torch.device("cpu"), optimizer=OPTIMIZER, checks_ops=True,
+    )  # fmt: skip
+    trainer.step(workload.args)
+    if name in trainer.state:
+        trainer.state[name].fill_(3e38)
+    try:
+        trainer.step(workload.args)
+    except NonFiniteError as error:
+        trainer.close()
+        return str(error), f"rank {rank} (d{rank})" if name in trainer.state else ""
+    raise AssertionError("nothing was found")
+
+
+@pytest.mark.parametrize("kind", ["1f1b", "data", "placement"])
+def test_an_op_that_overflows_is_named_by_all_ranks(four: Ranks, kind: str) -> None:
+    graph = captured("language")
+    found = four.call(RANKS, spoil_rank, graph, KINDS[kind](graph))
+    (text,) = {text for text, _ in found}
+    holders = [where for _, where in found if where]
+    assert text.startswith(f"{holders[0]}: step 2: op 'blocks.1.up/")
+    assert "makes " in text
+
+
 def test_batch_norm_is_refused_where_the_batch_is_divided() -> None:
     graph = captured("residual")
     with pytest.raises(InputError, match=r"norm.*normalises over the batch.*--local-statistics"):

@@ -8,10 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from small_models import make_workload, train_eagerly  # noqa: E402
-from small_plans import pipeline_plan  # noqa: E402
+from small_plans import data_plan, pipeline_plan  # noqa: E402
 
 import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
 from meshwright.plan.plan import ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
@@ -76,6 +77,45 @@ def test_the_model_must_have_values() -> None:
         mw.training(plan, connected(2), model, make_workload("perceptron").args, graph=graph),
     ):
         pass
+
+
+@pytest.mark.parametrize("checks_ops", [False, True])
+def test_a_step_that_is_not_finite_raises_with_its_number(checks_ops: bool, tmp_path: Path) -> None:
+    workload = make_workload("perceptron")
+    graph = capture_workload(workload, "sgd")
+    x, y = workload.args
+    opened = mw.training(
+        data_plan(graph, 1), connected(1), workload.model, (x, y), graph=graph, optimizer="sgd",
+        checks_ops=checks_ops,
+    )  # fmt: skip
+    run = opened.__enter__()
+    run.step(x, y)
+    run.save(tmp_path)
+    with pytest.raises(NonFiniteError) as caught:
+        run.step(x * float("inf"), y)
+    run.trainer.losses.clear()
+    opened.__exit__(None, None, None)
+    op = "op 'layers.0/addmm' makes nan, while input 0 holds inf at its start"
+    said = f"rank 0 (d0): step 2: {op}" if checks_ops else "step 2: the loss is nan"
+    assert str(caught.value) == said
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+
+
+def test_losses_that_are_not_finite_are_not_given() -> None:
+    workload = make_workload("perceptron")
+    graph = capture_workload(workload, "sgd")
+    with mw.training(
+        data_plan(graph, 1), connected(1), workload.model, workload.args, graph=graph,
+        optimizer="sgd",
+    ) as run:  # fmt: skip
+        run.step(*workload.args)
+        assert len(run.losses()) == 1
+        # As on a GPU, where a loss is looked at one step later.
+        run.trainer.losses.append(torch.tensor(float("inf"), dtype=torch.float64))
+        run.trainer.num_steps += 1
+        with pytest.raises(NonFiniteError, match=r"^step 2: the loss is inf$"):
+            run.losses()
+        run.trainer.losses.clear()
 
 
 def test_there_must_be_a_plan() -> None:

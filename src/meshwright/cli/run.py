@@ -7,6 +7,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -226,8 +227,14 @@ def handed_over() -> Iterator[None]:
 
 def _check_losses(outcome: "Outcome") -> int:
     """Say how far the losses are from those of one process."""
-    pairs = zip(outcome.losses, outcome.plain_losses, strict=True)
-    worst = max((abs(one - other) / max(1.0, abs(other)) for one, other in pairs), default=0.0)
+    worst = 0.0
+    for step, (loss, plain) in enumerate(
+        zip(outcome.losses, outcome.plain_losses, strict=True), start=1
+    ):
+        if not (isfinite(loss) and isfinite(plain)):
+            say(f"error: losses must be finite, at step {step} got {loss}, in one process {plain}")
+            return ExitCode.FAULT
+        worst = max(worst, abs(loss - plain) / max(1.0, abs(plain)))
     if worst > CHECK_TOLERANCE:
         say(
             f"error: losses must be those of one process to {CHECK_TOLERANCE:g}, are off by "

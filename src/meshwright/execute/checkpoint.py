@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted, some
+from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.manifest import (
     FILE_NAME,
     Manifest,
@@ -68,6 +69,7 @@ def save_checkpoint(
     step: int,
     state: Mapping[str, torch.Tensor],
     *,
+    unchecked: Collection[str] = (),
     keep: int = 2,
     progress: Progress | None = None,
 ) -> Path:
@@ -75,12 +77,16 @@ def save_checkpoint(
 
     Every rank calls it with the tensors it has; of those that several have, one is written. What is
     there is whole at any moment: the new one appears by a rename once all of it is on the disk.
-    Then the older ones go, except for the last `keep` including this one. `progress` is
+    Then the older ones go, except for the last `keep` including this one. A checkpoint with a
+    number that is not finite is refused, unless its tensor is one of `unchecked`. `progress` is
     told what this rank does.
     """
     assert keep >= 1
     progress = progress or Unwatched()
     path = folder / f"step-{step:08d}"
+    with _working(progress) as tick:
+        flaws = find_flaws(state, unchecked, tick)
+    refuse_flaws(step, flaws, ", so that no checkpoint is written")
     sizes = {name: each.numel() * each.element_size() for name, each in state.items()}
     own = {name: state[name] for name in _choose_tensors(gather(sizes, dict[str, int]))}
     partial = path.with_name(_on_first_rank(lambda: _make_partial(path), path))

@@ -8,6 +8,7 @@ communication; what it is given and gives back are bases (see `meshwright.execut
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ Function = Callable[[list[Any], "Held"], list[Any]]
 
 FILE_NAME = "<segment>"
 """Of generated code, in tracebacks."""
+
+
+class Extra(Enum):
+    """What a function does besides running its ops."""
+
+    NOTHING = "nothing"
+    TIMES = "times"
+    """It says when each op is done, by `Held.mark`."""
+    CHECKS = "checks"
+    """It shows the results of each op, to `Held.look`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ class Held:
     """Called before an op that draws random numbers, with the op's number."""
     mark: Callable[[], None]
     """Called after every op of a function that is timed."""
+    look: Callable[[int, torch.Tensor], None]
+    """Called with every version that an op has made, and its number, by a function that checks."""
     moment: tuple[int, int] = (0, 0)
     """The microbatch that runs, and the first of its rows."""
     losses: list[torch.Tensor] = field(default_factory=list)
@@ -65,11 +78,10 @@ def compile_segment(
     segment: Segment,
     steps: Mapping[int, TracedStep],
     device: torch.device,
-    *,
-    is_timed: bool = False,
+    extra: Extra,
 ) -> Compiled:
     """The function of a segment; `steps` are the traced steps by samples."""
-    writer = _Writer(segment, steps, device, is_timed)
+    writer = _Writer(segment, steps, device, extra)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text))
 
@@ -82,9 +94,9 @@ class _Writer:
         segment: Segment,
         steps: Mapping[int, TracedStep],
         device: torch.device,
-        is_timed: bool,
+        extra: Extra,
     ) -> None:
-        self.segment, self.steps, self.device, self.is_timed = segment, steps, device, is_timed
+        self.segment, self.steps, self.device, self.extra = segment, steps, device, extra
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
@@ -111,8 +123,11 @@ class _Writer:
             self.first_text.append(len(self.text))
             self._load(line)
             self._call(number, line, step, kernel)
+            if self.extra is Extra.CHECKS and kernel.bytes_written:  # else it is not initialised
+                made = [(version, self.made[number, version]) for version in kernel.made]
+                self.text += [f"held.look({version}, {name})" for version, name in made]
             self._finish(number)
-            if self.is_timed:
+            if self.extra is Extra.TIMES:
                 self.text.append("held.mark()")
         outputs = ", ".join(self.made[each] for each in self.segment.outputs)
         self.text.append(f"return [{outputs}]")

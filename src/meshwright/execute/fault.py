@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from meshwright.errors import InputError, MeshwrightError
+from meshwright.errors import InputError, MeshwrightError, NonFiniteError
 from meshwright.files import write_bytes
 
 FAILED, REFUSED = 1, 2
@@ -61,6 +61,10 @@ class Report:
     traceback: str
     is_refusal: bool = False
     """Whether what the user gave breaks a rule: to start again would not help."""
+    step: int = 0
+    """The step whose numbers are not finite; 0: the process ends for another reason."""
+    since: int = 0
+    """The step of the newest checkpoint, from which `step` can be reached again."""
 
 
 def is_consequence(error: BaseException) -> bool:
@@ -76,7 +80,7 @@ def is_consequence(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(each in text for each in _LOST_TEXTS)
 
 
-def name_rank(rank: int, device: str) -> str:
+def name_rank(rank: int, device: str = "") -> str:
     """`rank 1 (h0.d1)`, as every message says it."""
     return f"rank {rank} ({device})" if device else f"rank {rank}"
 
@@ -94,14 +98,19 @@ def describe_error(error: BaseException) -> str:
 
 def make_report(rank: int, device: str, error: BaseException) -> Report:
     """The report of an error on this rank, now."""
+    text, step, since = f"{name_rank(rank, device)}: {describe_error(error)}", 0, 0
+    if isinstance(error, NonFiniteError):
+        text, step, since = str(error) if error.where else text, error.step, error.since
     return Report(
         rank=rank,
         device=device,
         time_seconds=time.time(),
-        message=f"{name_rank(rank, device)}: {describe_error(error)}",
+        message=text,
         is_consequence=is_consequence(error),
         traceback="".join(traceback.format_exception(error)),
         is_refusal=isinstance(error, InputError),
+        step=step,
+        since=since,
     )
 
 

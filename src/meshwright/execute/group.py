@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.errors import InputError, RankError, some
+from meshwright.errors import InputError, NonFiniteError, RankError, some
 from meshwright.execute.environment import (
     INTERFACE,
     LOOPBACK,
@@ -184,10 +184,10 @@ def waiting(progress: Progress | None, doing: str) -> Iterator[None]:
 
 @contextmanager
 def shown_once() -> Iterator[None]:
-    """Without a launcher of ours: of ranks that refuse their input alike, one says so."""
+    """Without a launcher of ours: of ranks that fail alike, one says so."""
     try:
         yield
-    except InputError as error:
+    except (InputError, NonFiniteError) as error:
         if run_folder() is None and not _is_first_to_say(str(error)):
             end_process(1)
         raise

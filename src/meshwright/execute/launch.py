@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.environment import RUN_FOLDER, TOKEN
+from meshwright.execute.environment import CHECK_OPS, RUN_FOLDER, TOKEN
 from meshwright.execute.fault import FAILED, REFUSED, Report, read_reports, show_line
 from meshwright.execute.process import Guard, Rank, start_rank
 
@@ -29,6 +29,8 @@ TERMINATED = 128 + signal.SIGTERM
 FREE_PORTS = range(10240, 32768)
 """Below the ports that systems give to outgoing connections: one of those could be taken in the
 seconds until the first rank listens."""
+REPLAY_STEPS = 200
+"""So many steps are taken again at most, to name the op that made a number which is not finite."""
 
 Say = Callable[[str], None]
 
@@ -55,9 +57,11 @@ def launch(
     """Run `command` once a rank until all end with 0; the exit code for the shell.
 
     When a rank fails, all end, the cause is said once, and all start again while restarts are left
-    (else 1), but not where a rank refused what the user gave (2). `prefixes` has a rank's first
-    arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and raises KeyboardInterrupt; SIGTERM
-    ends them and gives 143. `guard` holds the reports of ranks; None: there is one for this call.
+    (else 1), but not where a rank refused what the user gave (2). Where numbers are not finite they
+    would be so again: instead, all start once more to name the op that made the first of them.
+    `prefixes` has a rank's first arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and
+    raises KeyboardInterrupt; SIGTERM ends them and gives 143. `guard` holds the reports of ranks;
+    None: there is one for this call.
     """
     if num_ranks < 1:
         raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
@@ -73,7 +77,10 @@ def launch(
         for restart in range(max_restarts + 1):
             if restart:
                 say(f"restarting ({restart} of {max_restarts})")
-            code = attempts.run()
+            code, cause = attempts.run()
+            if isinstance(cause, Report) and cause.step:
+                attempts.name_op(cause)
+                break
             if code != FAILED or signals.numbers:
                 break
     if signal.SIGINT in signals.numbers:
@@ -147,15 +154,16 @@ class _Attempts:
     say: Say
     count: int = 0
 
-    def run(self) -> int:
-        """Start all ranks, wait for them, and say why they failed; the exit code.
+    def run(self, more: Mapping[str, str] | None = None) -> tuple[int, Report | str | None]:
+        """Start all ranks, wait for them, and say why they failed; the exit code and the cause.
 
-        None is left in any case.
+        None is left in any case. `more` are variables of this attempt alone.
         """
         folder = self.guard.folder / f"attempt-{self.count}"
         folder.mkdir(mode=0o700)
         variables = {
             **self.variables,
+            **(more or {}),
             RUN_FOLDER: str(folder),
             TOKEN: secrets.token_hex(32),
             "TORCHELASTIC_RESTART_COUNT": str(self.count),
@@ -168,14 +176,33 @@ class _Attempts:
                 environment = make_environment(variables, rank, len(self.arguments))
                 ranks.append(start_rank(argv, environment, self.guard))
             if not _wait(ranks, folder, self.signals):
-                return 0
+                return 0, None
             cause = _find_cause(ranks, folder, self.signals)
         finally:
             _end_all(ranks, self.guard, self.grace_seconds, self.signals)
         if cause is not None and not self.signals.numbers:
             _say_cause(cause, self.say)
         is_refusal = isinstance(cause, Report) and cause.is_refusal
-        return REFUSED if is_refusal else FAILED
+        return REFUSED if is_refusal else FAILED, cause
+
+    def name_op(self, cause: Report) -> None:
+        """Let ranks go to a spoilt step once more, and check every op on the way."""
+        if self.signals.numbers or CHECK_OPS in os.environ:  # they have just done so
+            return
+        steps = cause.step - cause.since
+        start = f"the checkpoint of step {cause.since}" if cause.since else "the beginning"
+        if steps > REPLAY_STEPS:
+            self.say(
+                f"the op that made it is looked for over at most {REPLAY_STEPS} steps, and step "
+                f"{cause.step} comes {steps} after {start}; it would be named with checkpoints at "
+                f"most {REPLAY_STEPS} steps apart"
+            )
+            return
+        self.say(
+            f"to name the op that made it, ranks go from {start} to step {cause.step} once more "
+            f"and check every op"
+        )
+        self.run({CHECK_OPS: str(cause.step)})
 
 
 def _wait(ranks: Sequence[Rank], folder: Path, signals: _Signals) -> bool:

@@ -38,7 +38,8 @@ def resume(trainer: Trainer, found: Checkpoint | None) -> list[float]:
         return []
     load_checkpoint(found, trainer.state, trainer.walk.progress)
     trainer.spread_copies()
-    trainer.num_steps = found.step
+    trainer.unchecked = trainer.find_unchecked()
+    trainer.num_steps = trainer.saved_step = found.step
     return read_losses(found)
 
 
@@ -52,4 +53,11 @@ def read_losses(found: Checkpoint) -> list[float]:
 def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
     """Write a checkpoint of the steps so far and their losses; all ranks call it."""
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
-    save_checkpoint(folder, trainer.num_steps, state, progress=trainer.walk.progress)
+    save_checkpoint(
+        folder,
+        trainer.num_steps,
+        state,
+        unchecked=trainer.unchecked,
+        progress=trainer.walk.progress,
+    )
+    trainer.saved_step = trainer.num_steps

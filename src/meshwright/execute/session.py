@@ -1,9 +1,10 @@
 """One rank of a run from start to end: join, build, train or emulate, measure, keep checkpoints."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -13,13 +14,15 @@ from meshwright.capture.deferred import Deferred, record
 from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError, NonFiniteError, RankError
 from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
 from meshwright.execute.checkpoint import Checkpoint
 from meshwright.execute.emulate import Emulation
-from meshwright.execute.environment import own_rank, run_folder
+from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.fault import reported_errors
+from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.group import (
     joined_group,
     meet,
@@ -65,6 +68,10 @@ class Settings:
     """Whether the first rank also trains in the plain way, to compare losses."""
     is_measured: bool = True
     """Whether steps start together and are timed, which costs a barrier a step."""
+    checks_ops: bool = False
+    """Whether the results of every op are looked at, to name the one that spoils a step."""
+    check_until: int = 0
+    """A run that only checks ops does so until this step; 0: it trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +100,12 @@ def run_rank(
 
     An error ends the process, after it was reported.
     """
-    rank, _ = own_rank()
+    place = read_place()
+    rank = place.rank
+    if place.check_until:
+        settings = replace(
+            settings, checks_ops=True, check_until=place.check_until, is_checked=False
+        )
     with reported_errors(rank, "", run_folder()), shown_once():
         lowered = lower_frozen(graph, cluster, plan)
         device = pick_device("cpu" if build is None else settings.device)
@@ -181,10 +193,15 @@ def _train(
     if first and rank == 0:
         say(f"resuming after step {first}")
     args, kwargs = _real_inputs(deferred)
+    if settings.check_until:
+        _replay(trainer, args, kwargs, settings.check_until)
     recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
-    losses = _take_steps(trainer, recorder, args, kwargs, losses, settings, watch)
+    with _dated(trainer):
+        losses = _take_steps(trainer, recorder, args, kwargs, losses, settings, watch)
+        with waiting(watch, "the end"):
+            losses += _take_losses(trainer)
+            refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
-        losses += _take_losses(trainer)
         calls = _calls(graph, trainer)
     run = recorder.finish(
         is_emulated=False, losses=losses[first:], software=device_software(device), calls=calls
@@ -199,6 +216,34 @@ def _train(
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
+    )
+
+
+@contextmanager
+def _dated(trainer: Trainer) -> Iterator[None]:
+    """Errors of numbers tell since which checkpoint, so that whoever starts ranks can go back."""
+    try:
+        yield
+    except NonFiniteError as error:
+        error.since = trainer.saved_step
+        raise
+
+
+def _replay(
+    trainer: Trainer, args: tuple[Any, ...], kwargs: dict[str, Any], until: int
+) -> NoReturn:
+    """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
+    if trainer.num_steps >= until:
+        raise InputError(
+            f"{CHECK_OPS}: must be above the step of the newest checkpoint, which is "
+            f"{trainer.num_steps}, got {until}"
+        )
+    while trainer.num_steps < until:
+        trainer.step(args, kwargs)
+    raise RankError(
+        "checking every op",
+        f"all numbers until step {until} were finite this time, so that no op can be named; "
+        f"training gives other numbers each time on these devices",
     )
 
 
@@ -249,6 +294,7 @@ def make_trainer(
         rank_of=rank_of,
         wiring=wiring,
         progress=watch,
+        checks_ops=settings.checks_ops,
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(graph, trainer.steps)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from meshwright.errors import RankError
-from meshwright.execute.code import Compiled, Held, compile_segment
+from meshwright.execute.blame import Inspector
+from meshwright.execute.code import Compiled, Extra, Held, compile_segment
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
 from meshwright.execute.rows import Rows
@@ -34,19 +35,22 @@ class Tensors:
         rows: Rows,
         exchange: Exchange,
         held: Held,
+        inspector: Inspector | None = None,
     ) -> None:
+        """`inspector`: it looks at the results of all ops, unless a step is timed."""
         self.program, self.part, self.steps, self.rows = program, part, steps, rows
         self.exchange, self.held, self.device = exchange, held, exchange.device
+        self.inspector = inspector
         self.kept: dict[Key, Any] = {}
         self.times: Times | None = None
         self.blocks: list[int] = []
         """By tensor; counted when it first matters."""
         self.marks: list[tuple[RunSegment, list[Any]]] = []
-        self.compiled: dict[tuple[Segment, bool], Compiled] = {}
+        self.compiled: dict[tuple[Segment, Extra], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
         first = program.instructions["rows_from"]
         self.first_row = {id(item): rows.bound(first[item.instructions[0]]) for item in segments}
-        self.functions = {id(each): self._compiled(each, is_timed=False).run for each in segments}
+        self.functions = {id(each): self._compiled(each).run for each in segments}
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
         """Begin a step."""
@@ -70,9 +74,11 @@ class Tensors:
         for buffer in item.drops:
             del kept[buffer]
         held.moment = item.microbatch, self.first_row[id(item)]
+        if self.inspector is not None:
+            self._inspect(item, given, self.inspector)
         function = self.functions[id(item)]
         if self.times is not None:
-            function = self._compiled(item, is_timed=True).run
+            function = self._compiled(item).run
             marks: list[Any] = []
             self.marks.append((item, marks))
             held.mark = _marker(marks, self.device)
@@ -85,6 +91,14 @@ class Tensors:
         for place, buffer in item.sums:
             kept[buffer] = held.sums[place]
             held.sums[place] = None
+
+    def _inspect(self, item: RunSegment, given: list[torch.Tensor], inspector: Inspector) -> None:
+        """Look at what a segment is given, which may be a sum that no op has made."""
+        versions = self.steps.any().versions
+        for key, tensor in zip(item.inputs, given, strict=True):
+            number = int(self.program.buffers["tensor"][key]) if isinstance(key, int) else -1
+            if number >= 0:
+                inspector.look(versions[number], tensor, item.microbatch, is_sum=True)
 
     def _take(self, piece: Piece) -> torch.Tensor:
         """A piece of a buffer by itself, in the layout that it has when it is all there is.
@@ -103,17 +117,18 @@ class Tensors:
 
     def _explain(self, item: RunSegment, error: Exception) -> RankError:
         """Which op it was: the line of the generated function says."""
-        compiled = self._compiled(item, is_timed=self.times is not None)
+        compiled = self._compiled(item)
         op = self.program.describe(item.instructions[compiled.failed_line(error)])
         return RankError(op, f"{type(error).__name__}: {error}")
 
-    def _compiled(self, item: RunSegment, *, is_timed: bool) -> Compiled:
+    def _compiled(self, item: RunSegment) -> Compiled:
+        """The function of a segment, with what this step asks for besides."""
         assert item.segment is not None
-        key = item.segment, is_timed
+        extra = Extra.CHECKS if self.inspector is not None else Extra.NOTHING
+        extra = Extra.TIMES if self.times is not None else extra
+        key = item.segment, extra
         if key not in self.compiled:
-            self.compiled[key] = compile_segment(
-                item.segment, self.steps, self.device, is_timed=is_timed
-            )
+            self.compiled[key] = compile_segment(item.segment, self.steps, self.device, extra)
         return self.compiled[key]
 
     def _read_marks(self, times: Times) -> None:

@@ -7,6 +7,7 @@ it, and holds only the weights that its ops read.
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,18 @@ from meshwright.capture.inputs import find_batch
 from meshwright.capture.optimiser import LEARNING_RATE
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError
+from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part, check_rows
+from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.code import Held
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
+from meshwright.execute.fault import name_rank
+from meshwright.execute.finite import LossCheck, check_losses, find_flaw
 from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.message import gather
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps
@@ -108,7 +113,10 @@ class Trainer:
         rank_of: Sequence[int] | None = None,
         wiring: Wiring | None = None,
         progress: Progress | None = None,
+        checks_ops: bool = False,
     ) -> None:
+        """`checks_ops`: a step whose numbers are not finite names the op that made the first of
+        them; every op's results are looked at, which takes as long as the ops or longer."""
         self.lowered, self.workload, self.seed = lowered, workload, seed
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
@@ -136,13 +144,22 @@ class Trainer:
             learning_rate=learning_rate,
             seed=self._seed_op,
             mark=lambda: None,
+            look=self._look,
         )
-        worker = Tensors(program, self.part, self.steps, lowered.rows, self.exchange, self.held)
+        self.inspector = Inspector() if checks_ops else None
+        worker = Tensors(
+            program, self.part, self.steps, lowered.rows, self.exchange, self.held, self.inspector
+        )
         self.walk = Walk(program, self.part, self.exchange, worker, progress)
         self.device = device
         self.num_steps = 0
         self.losses: list[torch.Tensor] = []
         """This rank's part of every step's loss."""
+        self.loss_check = LossCheck()
+        self.saved_step = 0
+        """The step after which the newest checkpoint of this run was written."""
+        self.unchecked = self.find_unchecked()
+        """Names of state that may hold numbers which are not finite."""
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -158,6 +175,15 @@ class Trainer:
         for first, *others in self._copies().values():
             for each in others:
                 each.copy_(first)
+
+    def find_unchecked(self) -> frozenset[str]:
+        """The buffers that hold numbers which are not finite now, as masks and extremes do.
+
+        Weights and the optimiser's state must be finite at all times; so must other buffers.
+        """
+        buffers = set(self.steps.any().trace.buffer_names)
+        state = zip(self.part.state, self.held.state, strict=True)
+        return frozenset(name for name, each in state if name in buffers and find_flaw(each))
 
     def _copies(self) -> dict[str, list[torch.Tensor]]:
         names = canonical_names(self.steps.any().trace)
@@ -182,6 +208,8 @@ class Trainer:
     ) -> None:
         """Train on one batch, which every rank is given whole."""
         inputs = self._inputs(args, dict(kwargs or {}))
+        if self.inspector is not None:
+            self._inspect_start(inputs, self.inspector)
         self.walk.run(inputs, times)
         losses, self.held.losses = self.held.losses, []
         total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -189,9 +217,36 @@ class Trainer:
             total += each.reshape(()).double()
         self.losses.append(total)
         self.num_steps += 1
+        if self.inspector is not None:
+            self._blame(self.inspector)
+        self.loss_check.add(self.num_steps, total)
+
+    def _inspect_start(self, inputs: Mapping[Any, torch.Tensor], inspector: Inspector) -> None:
+        """Look at what the step starts from: the batch and all that this rank holds."""
+        version_of = {name: version for version, name in self.steps.any().held.items()}
+        given = [(f"input {number}", inputs[key]) for key, number, _, _ in self.part.inputs]
+        for name, tensor in [*zip(self.part.state, self.held.state, strict=True), *given]:
+            inspector.look(version_of[name], tensor, 0)
+
+    def _look(self, version: int, tensor: torch.Tensor) -> None:
+        assert self.inspector is not None
+        self.inspector.look(version, tensor, self.held.moment[0])
+
+    def _blame(self, inspector: Inspector) -> None:
+        """Name the op that spoilt this step, on all ranks alike, if it is spoilt."""
+        program = self.lowered.program
+        with waiting(self.walk.progress, "comparing the results of ops"):
+            findings = gather(inspector.take(), list[Finding])
+            unchecked = gather(sorted(self.unchecked), list[str])
+        found = find_blame(
+            self.steps.any(), program.graph.op_names, findings, chain.from_iterable(unchecked)
+        )
+        if found is not None:
+            device = program.device_names[self.rank_of.index(found.rank)]
+            raise NonFiniteError(self.num_steps, found.what, name_rank(found.rank, device))
 
     def gather_losses(self) -> list[float]:
-        """The loss of every step so far; all ranks call it."""
+        """The loss of every step since they were cleared, all finite; all ranks call it."""
         if not self.losses:
             return []
         total = torch.stack(self.losses)
@@ -199,7 +254,7 @@ class Trainer:
             if self.exchange.is_staged:
                 total = total.cpu()
             dist.all_reduce(total)
-        return [float(each) for each in total.tolist()]
+        return check_losses(self.num_steps - len(self.losses) + 1, total.tolist())
 
     def close(self) -> None:
         """Give threads and process groups back."""
