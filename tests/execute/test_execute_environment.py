@@ -11,6 +11,7 @@ from meshwright.errors import InputError
 from meshwright.execute.environment import (
     CHECK_OPS,
     HOST,
+    INTERFACE,
     INTERFACES,
     RUN_FOLDER,
     TOKEN,
@@ -85,6 +86,7 @@ def test_variables_of_torchrun_and_of_the_launcher_are_read(tmp_path: Path) -> N
         ({RUN_FOLDER: "/no/such"}, f"{RUN_FOLDER}: must be a folder, got '/no/such'"),
         ({HOST: "a\nb"}, rf"{HOST}: must be the name of a host, got 'a\nb'"),
         ({INTERFACES: "lo,eth99"}, f"{INTERFACES}: interface 'eth99' is not on this machine"),
+        ({INTERFACE: "eth99"}, f"{INTERFACE}: interface 'eth99' is not on this machine"),
         ({CHECK_OPS: "0"}, f"{CHECK_OPS}: must be a whole number from 1 to"),
         ({CHECK_OPS: "yes"}, f"{CHECK_OPS}: must be a whole number from 1 to"),
     ],

@@ -138,6 +138,20 @@ def test_gloo_takes_the_loopback_where_all_ranks_are_on_one_machine(
     assert group._pick_interface(store, 0, 2) is None
 
 
+@pytest.mark.usefixtures("port")
+def test_an_address_of_another_machine_is_refused_without_a_page_of_torchs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # The first rank cannot listen there, and nobody answers who could have said so before.
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")
+    with (
+        pytest.raises(InputError, match="MASTER_ADDR: must be an address of the first rank's mach"),
+        group.shown_once(),
+    ):
+        group.meet(1.0)
+    assert capfd.readouterr() == ("", "")
+
+
 # Two ranks that meet while strangers are there.
 
 

@@ -91,6 +91,7 @@ def read_place(variables: Mapping[str, str] = os.environ) -> Place:
     if num_ranks > 1:
         address = _read_address(variables)
         port = _read_whole(variables, "MASTER_PORT", 1, 65535)
+    check_interfaces([each for each in variables.get(INTERFACE, "").split(",") if each], INTERFACE)
     folder = run_folder(variables)
     if folder is not None and not folder.is_dir():
         raise InputError(f"{RUN_FOLDER}: must be a folder, got {quoted(str(folder))}")
@@ -116,13 +117,13 @@ def run_folder(variables: Mapping[str, str] = os.environ) -> Path | None:
     return Path(name) if name else None
 
 
-def check_interfaces(names: Sequence[str]) -> None:
+def check_interfaces(names: Sequence[str], variable: str = INTERFACES) -> None:
     """Refuse names of network interfaces that this machine does not have."""
     known = [name for _, name in socket.if_nameindex()]
     for name in names:
         if name not in known:
             raise InputError(
-                f"{INTERFACES}: interface {quoted(name)} is not on this machine ({some(known)} are)"
+                f"{variable}: interface {quoted(name)} is not on this machine ({some(known)} are)"
             )
 
 
