@@ -23,8 +23,8 @@ from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.manifest import (
     FILE_NAME,
     Manifest,
-    Piece,
     SavedFile,
+    SavedPiece,
     SavedTensor,
     VersionError,
     decode_manifest,
@@ -202,7 +202,7 @@ def _write(
     entries = {}
     for name, tensor in tensors.items():
         shape = list(tensor.shape)
-        piece = Piece(file=file, key=name, offset=[0] * len(shape), shape=shape)
+        piece = SavedPiece(file=file, key=name, offset=[0] * len(shape), shape=shape)
         entries[name] = SavedTensor(dtype=_name_type(tensor.dtype), shape=shape, pieces=[piece])
     return _Written(tensors=entries, files={file: saved})
 

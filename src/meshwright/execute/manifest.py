@@ -31,7 +31,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 """A number of bytes, elements or steps."""
 
 
-class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SavedPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a block of a tensor is."""
 
     file: str
@@ -47,7 +47,7 @@ class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     dtype: str
     shape: list[Count]
-    pieces: list[Piece]
+    pieces: list[SavedPiece]
     """The blocks that the tensor is made of; version 1 has one, which is the whole tensor."""
 
 
