@@ -3,14 +3,15 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "fuzz")]
 
-from fuzz_known import known_fault  # noqa: E402
 from fuzz_loop import Progress, describe, fuzz, limits, run_input, save_failure  # noqa: E402
-from fuzz_readers import READERS  # noqa: E402
+from fuzz_readers import READERS, warm_up  # noqa: E402
 
 FOUND = TESTS / "fuzz" / "found"
 
@@ -23,14 +24,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--reader", choices=names, action="append", help="only this one")
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     parser.add_argument("--file", type=Path, help="feed this saved input only")
-    parser.add_argument("--known", action="store_true", help="fail at known faults, too")
     chosen = parser.parse_args(arguments)
     readers = [each for each in READERS if each.name in (chosen.reader or names)]
+    warm_up()
     if chosen.file is not None:
         data = chosen.file.read_bytes()
-        with limits():
-            errors = [run_input(each, chosen.file.with_suffix(".fed"), data) for each in readers]
-        chosen.file.with_suffix(".fed").unlink(missing_ok=True)
+        with TemporaryDirectory() as folder, chdir(folder), limits():
+            errors = [run_input(each, Path(folder) / "input", data) for each in readers]
         for reader, error in zip(readers, errors, strict=True):
             print(f"{reader.name}: {'accepted' if error is None else describe(error)}")
         return 0
@@ -40,12 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reader,
             chosen.inputs,
             seed=chosen.seed,
-            is_known=(lambda _: "") if chosen.known else known_fault,
             progress=Progress(reader.name, chosen.inputs),
         )
-        known = "".join(f", {count} x {name}" for name, count in report.known.items())
         print(
-            f"{reader.name}: {report.accepted} accepted, {report.refused} refused{known}, "
+            f"{reader.name}: {report.accepted} accepted, {report.refused} refused, "
             f"{report.seconds:.1f} s"
         )
         for failure in report.failures:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from fuzz_loop import Feed, Reader, check_line
 from fuzz_mutate import mutate, mutate_text
+from fuzz_ranks import RANK_READERS
 
 from measured_run import chain, hosts
 from meshwright.cli import entry
@@ -67,6 +68,15 @@ def case() -> tuple[Graph, Cluster, Plan, Timeline]:
     names = [device.name for device in cluster.devices]
     plan = place_ops(graph.op_names, [int("1" in name) for name in graph.op_names], names)
     return graph, cluster, plan, simulate(graph, cluster, plan)
+
+
+def warm_up() -> None:
+    """Compile what inputs are used with, which takes longer than an input may."""
+    graph, cluster, _, _ = case()
+    for path in (SEEDS / "plan").iterdir():
+        feed_plan(path, b"", False)
+    for method in METHODS:
+        find_plan(graph, cluster, method=method, budget_seconds=1.0)
 
 
 def attempt(use: Callable[[], object]) -> None:
@@ -368,5 +378,6 @@ READERS: tuple[Reader, ...] = (
         ["80 GiB", "1.5e9", "100 Gbit/s", "5 us", "12.5 GB/s", "3µs", "1e-3 ms", ".5 TB", "0 B"],
     ),
     Reader(name="arguments", make=_make_arguments, feed=feed_arguments),
+    *RANK_READERS,
 )  # fmt: skip
 """By the order of the README."""

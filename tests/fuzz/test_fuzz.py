@@ -4,10 +4,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzz_known import known_fault
 from fuzz_loop import Progress, Reader, fuzz, limits, make_input, run_input, save_failure
 from fuzz_mutate import mutate
-from fuzz_readers import READERS, SEEDS
+from fuzz_readers import READERS, SEEDS, warm_up
 
 from meshwright.errors import InputError
 
@@ -21,18 +20,22 @@ THOROUGH = 25
 by_name = pytest.mark.parametrize("reader", READERS, ids=[each.name for each in READERS])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _compiled() -> None:
+    warm_up()
+
+
 def check(reader: Reader, inputs: int, folder: Path, seed: int = 0) -> None:
     report = fuzz(
         reader,
         inputs,
         seed=seed,
         thorough_every=THOROUGH,
-        is_known=known_fault,
         progress=Progress(reader.name, inputs),
     )
     lines = [f"{each.error}\n  {save_failure(each, folder)}" for each in report.failures]
     assert not lines, "\n".join(lines)
-    assert report.accepted + report.refused + report.known.total() == inputs
+    assert report.accepted + report.refused == inputs
     # Inputs that are all refused would show nothing of what comes next.
     assert report.accepted >= inputs // 100
 

@@ -114,7 +114,7 @@ def test_the_optimum_of_six_ops_lies_between_bound_and_methods() -> None:
 
 
 @given(graphs(), clusters())
-@settings(max_examples=25)
+@settings(max_examples=6)  # many more in tests/hunt
 def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None:
     instance = make_instance(graph, cluster)
     placement, plan = placement_bound(instance), plan_bound(instance)
@@ -127,10 +127,11 @@ def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None
             if method == "hybrid":  # which divides ops, and is for graphs of layers only
                 assert answer.step_seconds >= answer.bound_seconds
                 continue
-            if "hybrid_seconds" in answer.statistics:  # of `auto`, of which it is one
-                bound = min(plan, of_teams)
             if method == "placement":  # and more where it branches, or has looked at everything
                 assert answer.bound_seconds >= bound * (1 - 1e-9)
+            elif "hybrid_seconds" in answer.statistics:  # of `auto`, which may have stopped it
+                bound = min(plan, of_teams)
+                assert 0 < answer.bound_seconds <= bound * (1 + 1e-9)
             else:
                 assert answer.bound_seconds == pytest.approx(bound)
             assert answer.step_seconds >= answer.bound_seconds, method
