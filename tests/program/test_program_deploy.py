@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import resolve
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.program.bucket import effective_splits, fill_buckets, tie_sums
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind, Program
@@ -288,3 +288,21 @@ def test_a_stage_may_duplicate_what_another_shares_out() -> None:
     )
     timeline = simulate(graph, connected(4), plan, sharing="none")
     assert timeline.step_seconds == pytest.approx(0.25 + 0.5 + 2 * 0.5)
+
+
+@pytest.mark.parametrize("readers", [("a0", "u0"), ("u0", "a0")])
+def test_a_gradient_of_one_device_is_sent_to_another_once(readers: tuple[str, str]) -> None:
+    # A sum goes on summing it, and an update reads it as it is: of one replica both are the same.
+    builder = GraphBuilder("once")
+    gradient = builder.add_op("w0", phase=Phase.BACKWARD, split=Split.SUM, seconds={"any": 0.0})
+    for name in readers:
+        is_sum = name == "a0"
+        phase = Phase.BACKWARD if is_sum else Phase.UPDATE
+        split = Split.SUM if is_sum else Split.NONE
+        builder.add_op(name, phase=phase, split=split, seconds={"any": 0.0})
+    builder.add_tensor(gradient, 7.0, [1, 2])
+    graph = builder.finish()
+    plan = place_ops(graph.op_names, [0, 1, 1], DEVICES)
+    timeline = simulate(graph, connected(2), plan)
+    assert np.count_nonzero(timeline.program.instructions["kind"] == Kind.SEND) == 1
+    assert timeline.step_seconds == pytest.approx(7.0)

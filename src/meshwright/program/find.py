@@ -127,8 +127,15 @@ def find_rows(
     elif taken == 1 and given.slots[first + covering].device == device:
         made.counts[FOUND_BUFFER] = base + covering
         made.counts[FOUND_WRITER] = instance(given, source, m, covering)
+    elif taken == 1 and replicas == 1 and made.held[device].whole_stamp == made.counts[STAMP]:
+        made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
+        made.counts[FOUND_WRITER] = made.held[device].whole_writer
     elif taken == 1:
         transfer(given, made, t, m, base + covering, covering, device, low, high, size, is_gathered)
+        if adds_up and replicas == 1:  # its only term is the sum, which others here may read
+            made.held[device].whole_stamp = made.counts[STAMP]
+            made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
+            made.held[device].whole_writer = made.counts[FOUND_WRITER]
     made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
     made.held[device].rows_writer = made.counts[FOUND_WRITER]
 
