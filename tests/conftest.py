@@ -9,14 +9,29 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("dev", deadline=None)
+settings.register_profile("quick", deadline=None, derandomize=True)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("dev")
+_QUICKER, _LEAST_EXAMPLES = 4, 5
+"""The profile `quick` tries a fourth of a test's examples, and at least this many."""
 
 # What a shell starts in the background ignores Ctrl-C, and so would the processes of tests.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `scripts/test` try fewer examples of each property than `scripts/test-all`."""
+    if settings.get_current_profile_name() != "quick":
+        return
+    for test in {getattr(item, "function", None) for item in items}:
+        given = getattr(test, "_hypothesis_internal_use_settings", None)
+        if given is not None:
+            fewer = max(_LEAST_EXAMPLES, given.max_examples // _QUICKER)
+            quick = settings(given, max_examples=min(given.max_examples, fewer))
+            test._hypothesis_internal_use_settings = quick  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="session")

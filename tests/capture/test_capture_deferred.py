@@ -23,9 +23,9 @@ from meshwright.capture.deferred_recording import Recording  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import build, language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
+from quick import few  # noqa: E402
 
 Build = Callable[[], Workload]
-LARGER = {"inception-v3", "semantic-fpn", "swin-upernet", "transformer"}
 
 
 def own(name: str) -> Workload:
@@ -102,15 +102,12 @@ def check_workload(make: Build) -> None:
         assert torch.equal(found[name], other[name]) is not is_random
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGER)) for name in OWN],
-)
+@pytest.mark.parametrize("name", few(OWN, "alexnet", "resnet"))
 def test_own_models_are_as_built_directly(name: str) -> None:
     check_workload(lambda: own(name))
 
 
-@pytest.mark.parametrize("name", SMALL_CONFIGS)
+@pytest.mark.parametrize("name", few(SMALL_CONFIGS, "bert"))
 def test_models_of_transformers_are_as_built_directly(name: str) -> None:
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     check_workload(lambda: transformer(name))

@@ -22,7 +22,8 @@ def masks() -> ModuleType:
     pytest.importorskip("transformers", reason="this model needs the zoo extra")
     from transformers import masking_utils
 
-    return masking_utils
+    module: ModuleType = masking_utils
+    return module
 
 
 def tiny_gpt2() -> Any:

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import Ranks  # noqa: E402
-from small_models import BATCH, MODELS, make_workload, train_eagerly  # noqa: E402
+from small_models import BATCH, MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
     OPTIMIZER,
@@ -31,12 +31,13 @@ from meshwright.execute.align import align_trace  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind  # noqa: E402
+from quick import few  # noqa: E402
 
 STEPS = 3
 RANKS = 4
 TOLERANCE = 1e-5
 TOKENS = 32
-BATCH_MODELS = [name for name in MODELS if name != "residual"]
+BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
@@ -75,16 +76,7 @@ def sample_by_sample(graph: Graph) -> Plan:
     return replace(data_plan(graph, 1), schedule=schedule)
 
 
-QUICK = ("experts", "recurrent")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *QUICK,
-        *(pytest.param(name, marks=pytest.mark.slow) for name in BATCH_MODELS if name not in QUICK),
-    ],
-)
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "experts", "recurrent"))
 def test_every_model_trains_alike_sample_by_sample(name: str) -> None:
     graph = captured(name)
     check(name, [train_rank(0, name, graph, sample_by_sample(graph), STEPS)])
@@ -108,6 +100,7 @@ def check_ranks(ranks: Ranks, name: str, plan: Plan) -> None:
     check(name, ranks.call(len(used), train_rank, name, captured(name), plan, STEPS, timeout=240))
 
 
+@pytest.mark.slow
 def test_ranks_train_a_transformer_alike_on_one_sample_each(four: Ranks) -> None:
     check_ranks(four, "language", KINDS["stages x replicas"](captured("language")))
 
@@ -153,7 +146,7 @@ FAMILIES: dict[str, tuple[language.Family, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", few(FAMILIES, "gpt2"))
 def test_aligned_steps_of_transformers_give_what_one_sample_gives(name: str) -> None:
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     torch.manual_seed(0)

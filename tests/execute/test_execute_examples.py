@@ -11,6 +11,7 @@ pytest.importorskip("torch", reason="execution needs the torch extra")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt_pipeline", "gpt_pipeline_data", "inception_placement"])
 def test_an_example_trains_as_one_process_does(name: str, tmp_path: Path) -> None:
     done = subprocess.run(

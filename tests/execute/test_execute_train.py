@@ -32,6 +32,7 @@ from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind, Sync  # noqa: E402
+from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 5
@@ -94,17 +95,19 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", few(KINDS, "placement", "unequal", "server", "1f1b", "pipeline x data")
+)
 def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
     check(four, "language", KINDS[kind](captured("language")))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, "tied", "residual", "experts", "contrastive"))
 def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> None:
     check(four, name, KINDS["placement"](captured(name)))
 
 
-@pytest.mark.parametrize("name", BATCH_MODELS)
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
 def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
     check(four, name, KINDS["pipeline x data"](captured(name)))
 
@@ -119,7 +122,7 @@ def test_every_model_trains_alike_under_every_kind_of_plan(
 
 
 @pytest.mark.parametrize("kind", ["unequal", "server", "one microbatch"])
-@pytest.mark.parametrize("name", MIXING)
+@pytest.mark.parametrize("name", few(MIXING, "contrastive"))
 def test_what_compares_samples_sees_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
     if kind == "one microbatch":
@@ -196,7 +199,7 @@ def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
     raise AssertionError("nothing was found")
 
 
-@pytest.mark.parametrize("kind", ["1f1b", "data", "placement"])
+@pytest.mark.parametrize("kind", few(["1f1b", "data", "placement"], "1f1b"))
 def test_an_op_that_overflows_is_named_by_all_ranks(four: Ranks, kind: str) -> None:
     graph = captured("language")
     found = four.call(RANKS, spoil_rank, graph, KINDS[kind](graph))

@@ -43,6 +43,7 @@ if training.rank == 0:
 """
 
 
+@pytest.mark.slow
 def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
     import json
 

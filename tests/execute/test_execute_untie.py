@@ -28,6 +28,7 @@ from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
 from meshwright.search.chain import make_chain, stages_plan  # noqa: E402
 from meshwright.search.consecutive import equal_stages  # noqa: E402
 from meshwright.search.instance import make_instance  # noqa: E402
+from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 RANKS, STEPS, TOLERANCE = 4, 5, 1e-5
@@ -105,13 +106,7 @@ def trained(ranks: Ranks, kind: str) -> list[Any]:
     return ranks.call(RANKS, train_rank, captured(), PLANS[kind]())
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=[pytest.mark.slow] if kind in ("placement", "data") else [])
-        for kind in PLANS
-    ],
-)
+@pytest.mark.parametrize("kind", few(PLANS, "2 stages x 2 replicas"))
 def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) -> None:
     losses, tensors = train_eagerly("tied", STEPS, LEARNING_RATE)
     seen: set[str] = set()

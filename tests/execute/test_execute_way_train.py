@@ -30,6 +30,7 @@ from meshwright.execute.interface import check_names, name_rails, own_names  # n
 from meshwright.execute.way import Rails  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Allocation, Plan, ScheduleKind, Sync  # noqa: E402
+from quick import few  # noqa: E402
 
 STEPS = 3
 RANKS = 4
@@ -125,7 +126,7 @@ def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few(KINDS, "pipeline", "unequal"))
 def test_training_with_shares_is_that_of_one_process(four: Ranks, kind: str) -> None:
     answers = check(four, allocate(KINDS[kind](captured("language"))))
     pairs, groups = answers[0][2]
@@ -133,7 +134,7 @@ def test_training_with_shares_is_that_of_one_process(four: Ranks, kind: str) -> 
     assert groups or kind in ("placement", "pipeline")
 
 
-@pytest.mark.parametrize("kind", ["placement", "data"])
+@pytest.mark.parametrize("kind", few(["placement", "data"], "data"))
 def test_without_allocations_rails_are_those_of_routes(four: Ranks, kind: str) -> None:
     answers = check(four, KINDS[kind](captured("language")))
     assert answers[0][2] == (0, 0)

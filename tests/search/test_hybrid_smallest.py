@@ -15,6 +15,7 @@ from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.smallest import explain_lack, least_bytes
 from meshwright.search.hybrid.space import make_space
+from quick import few
 
 MODEL = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
 
@@ -35,7 +36,7 @@ def four() -> Any:
 
 
 @pytest.mark.parametrize("cluster", [eight(), four(), find_cluster("h100-x6")], ids=["8", "4", "6"])
-@pytest.mark.parametrize("batch", [16, 12])
+@pytest.mark.parametrize("batch", few([16, 12], 12))
 def test_the_least_memory_fits_and_two_percent_less_does_not(cluster: Any, batch: Any) -> None:
     graph = MODEL.at_batch(batch)
     space = make_space(graph, cluster, Scope())

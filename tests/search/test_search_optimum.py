@@ -114,7 +114,7 @@ def test_the_optimum_of_six_ops_lies_between_bound_and_methods() -> None:
 
 
 @given(graphs(), clusters())
-@settings(max_examples=6)  # many more in tests/hunt
+@settings(max_examples=3)  # many more in tests/hunt
 def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None:
     instance = make_instance(graph, cluster)
     placement, plan = placement_bound(instance), plan_bound(instance)

@@ -1,0 +1,16 @@
+"""Compiles most kernels into Numba's cache, by searching for plans with every method."""
+
+import meshwright as mw
+from meshwright.search.portfolio import METHODS
+
+
+def main() -> None:
+    """Plan a small model on two clusters; what comes of it is for the tests to judge."""
+    graph = mw.load_graph("alexnet-32")
+    for method in METHODS:
+        for name in ("dgx1", "tag-testbed"):
+            mw.plan(graph, mw.cluster(name), method=method, budget_seconds=0.5)
+
+
+if __name__ == "__main__":
+    main()
