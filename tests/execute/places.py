@@ -24,7 +24,7 @@ from small import connected
 
 MARKER = "MESHWRIGHT_TEST_MARKER"
 STEPS, EVERY = 24, 2
-ALONE = ("forgetful", "small", "spoilt", "masked")
+ALONE = ("forgetful", "sampling", "small", "spoilt", "masked")
 """The models that have a plan for one device, of their own name."""
 FACTORIES = """
 import os, time, torch
@@ -76,7 +76,15 @@ class Forgetful(torch.nn.Linear):
         return torch.nn.functional.dropout(super().forward(x)).mean()
 
 def forgetful():
-    return Forgetful(4, 4), (torch.zeros(16, 4),)
+    return Forgetful(4, 4), (torch.ones(16, 4),)
+
+class Sampling(torch.nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return (y * torch.bernoulli(y.detach().sigmoid())).mean()
+
+def sampling():
+    return Sampling(4, 4), (torch.ones(16, 4),)
 
 def sleepy():
     if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -8,7 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
+from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
+from meshwright.execute.draw import Draw
+from meshwright.execute.plain import RepeatedDraws
+from meshwright.execute.steps import Steps
 
 BATCH = 16
 
@@ -205,6 +209,30 @@ def _ids(vocabulary: int) -> Callable[[], tuple[Any, ...]]:
     return lambda: (torch.randint(0, vocabulary, (BATCH, 6)),)
 
 
+class Dropping(nn.Module):
+    """Draws in every way: for values, weights of attention, whole samples, and no sample at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 16)
+        self.places = nn.Parameter(torch.randn(6, 16) / 8)
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.late, self.head = nn.Linear(16, 16), nn.Linear(16, 20)
+
+    def forward(self, ids: Any) -> Any:
+        batch, length = ids.shape
+        x = F.dropout(self.words(ids), 0.2) + F.dropout(self.places, 0.3)
+        query, key, value = self.qkv(x).view(batch, length, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=0.25)
+        y = self.out(y.transpose(1, 2).reshape(batch, length, 16))
+        x = x + y * x.new_empty(batch, 1, 1).bernoulli_(0.8)  # whole samples
+        x = x + 0.1 * torch.randn_like(x)
+        moments = x.transpose(0, 1).reshape(length * batch, 16)  # all samples of one, then the next
+        moments = F.dropout(self.late(moments).relu(), 0.5)
+        x = x + moments.view(length, batch, 16).transpose(0, 1)
+        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
@@ -219,10 +247,13 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "fourier": (Fourier, _ids(20)),
     "recurrent": (Recurrent, lambda: (torch.randn(BATCH, 5, 4),)),
     "contrastive": (Contrastive, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
+    "dropping": (Dropping, _ids(20)),
     "triplets": (Triplets, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
 }
 MIXING = ("contrastive", "triplets")
 """Those with ops that compare samples with each other."""
+DRAWING = ("dropping",)
+"""Those that draw random numbers."""
 
 
 def make_workload(name: str) -> Workload:
@@ -232,15 +263,27 @@ def make_workload(name: str) -> Workload:
     return Workload(name=name, model=make(), args=inputs())
 
 
-def train_eagerly(name: str, steps: int, lr: float = 1e-2) -> tuple[list[float], dict[str, Any]]:
-    """Losses and tensors after plain training with momentum in one process."""
+def _draws(name: str) -> dict[int, Draw]:
+    if name not in DRAWING:
+        return {}
     workload = make_workload(name)
+    graph = capture_workload(workload, "momentum")
+    return Steps(workload, graph, "momentum").draws(BATCH)
+
+
+def train_eagerly(name: str, steps: int, lr: float = 1e-2) -> tuple[list[float], dict[str, Any]]:
+    """Losses and tensors after plain training with momentum in one process; random numbers are
+    those of a plan with seed 0."""
+    workload = make_workload(name)
+    repeated = RepeatedDraws(_draws(name), 0)
     model = workload.model
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     losses = []
-    for _ in range(steps):
+    for step in range(steps):
         optimizer.zero_grad()
-        output = model(*workload.args)
+        repeated.begin(step)
+        with repeated:
+            output = model(*workload.args)
         loss = output["loss"] if isinstance(output, dict) else output
         loss.backward()
         optimizer.step()

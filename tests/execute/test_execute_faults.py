@@ -233,9 +233,15 @@ def test_ranks_leave_their_report_to_the_launcher(
     assert capsys.readouterr().out == "three\n"
 
 
-def test_losses_of_dropout_are_not_compared(plans: Path) -> None:
-    options = ["--model", "factories:forgetful", "--steps", "1", "--check"]
+def test_losses_of_dropout_are_those_of_one_process(plans: Path) -> None:
+    options = ["--model", "factories:forgetful", "--steps", "3", "--check", "--seed", "5"]
     code, _, said = start_forked(["run", "forgetful", *options], plans).finish()
+    assert code == 0, said
+    assert "losses are those of one process" in said[-1]
+
+
+def test_losses_of_numbers_drawn_for_all_samples_together_are_not_compared(plans: Path) -> None:
+    options = ["--model", "factories:sampling", "--steps", "1", "--check"]
+    code, _, said = start_forked(["run", "sampling", *options], plans).finish()
     assert code == 2
-    assert "draws random numbers" in said[-1]
-    assert "losses compare only without dropout" in said[-1]
+    assert "op 'bernoulli' draws random numbers for all its samples together" in said[-1]

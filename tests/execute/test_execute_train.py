@@ -102,12 +102,14 @@ def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: 
     check(four, "language", KINDS[kind](captured("language")))
 
 
-@pytest.mark.parametrize("name", few(MODELS, "tied", "residual", "experts", "contrastive"))
+@pytest.mark.parametrize(
+    "name", few(MODELS, "tied", "residual", "experts", "contrastive", "dropping")
+)
 def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> None:
     check(four, name, KINDS["placement"](captured(name)))
 
 
-@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier", "dropping"))
 def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
     check(four, name, KINDS["pipeline x data"](captured(name)))
 

@@ -37,8 +37,22 @@ def attention(
         keys, values = _repeated(key, query), _repeated(value, query)
         made, log_sum = _flash(query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale)
         return _laid_out(made, query), log_sum.contiguous()
+    return attend_dropping(query, key, value, mask, 0.0, is_causal, scale)
+
+
+def attend_dropping(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The same by its formula; `kept`: the weights that are not dropped, None: all."""
     scores = _scores(query, key, mask, is_causal, scale)
-    weights = scores.softmax(-1).to(query.dtype)
+    weights = _dropped(scores.softmax(-1).to(query.dtype), kept, dropout)
     return _laid_out(weights @ _repeated(value, query), query), scores.logsumexp(-1)
 
 
@@ -89,11 +103,31 @@ def attention_backward(
             scale=scale,
         )
         return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
+    return attend_dropping_backward(
+        gradient, query, key, value, made, log_sum, mask, 0.0, is_causal, scale
+    )
+
+
+def attend_dropping_backward(
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    made: Tensor,
+    log_sum: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by its formula; `kept` as in forward."""
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _scores(query, key, mask, is_causal, scale)
     weights = (scores - log_sum.unsqueeze(-1)).exp().to(query.dtype)
-    value_gradient = weights.mT @ gradient
-    weight_gradient = gradient @ _repeated(value, query).mT
+    value_gradient = _dropped(weights, kept, dropout).mT @ gradient
+    weight_gradient = _dropped(gradient @ _repeated(value, query).mT, kept, dropout)
+    # What a row of weights adds up to with their gradients, dropped ones left out, is this too.
     inner = (gradient * made).sum(-1, keepdim=True)
     score_gradient = weights * (weight_gradient - inner) * scale
     key_gradient = score_gradient.mT @ query
@@ -183,6 +217,13 @@ def _scores(
     return scores
 
 
+def _dropped(weights: Tensor, kept: Tensor | None, dropout: float) -> Tensor:
+    """Weights, or their gradients, of which some are dropped and the others scaled up for it."""
+    if kept is None:
+        return weights
+    return weights * kept * (0.0 if dropout == 1 else 1 / (1 - dropout))
+
+
 def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     """Keys or values with as many heads as the query (grouped-query attention)."""
     times = query.shape[-3] // tensor.shape[-3] if query.dim() > 3 else 1
@@ -232,5 +273,5 @@ def _refuse_dropout(dropout: float) -> None:
     if dropout > 0:
         raise InputError(
             f"attention: a captured step runs without dropout in attention only, got {dropout}; "
-            f"costs need no run"
+            f"a run of a plan gives it its random numbers"
         )

@@ -151,18 +151,21 @@ class _Converter:
         ):
             grows = grown.bytes_read > kernel.bytes_read or grown.flops > kernel.flops
             is_backward = self.phase[number] is Phase.BACKWARD
+            larger = [self._is_larger(version) for version in kernel.made]
             split = Split.NONE
             if self.is_whole[number]:
                 pass
-            elif grown.bytes_written > kernel.bytes_written:
+            elif grown.bytes_written > kernel.bytes_written or any(larger):  # `empty` writes none
                 split = Split.BATCH
             elif grows or (is_backward and any(partial[v] for v in self.reads[number])):
                 split = Split.SUM
             splits.append(split)
-            for version in kernel.made:
-                is_larger = self.large.versions[version].bytes > self.small.versions[version].bytes
+            for version, is_larger in zip(kernel.made, larger, strict=True):
                 partial[version] = split is not Split.NONE and not is_larger
         return splits, partial
+
+    def _is_larger(self, version: int) -> bool:
+        return self.large.versions[version].bytes > self.small.versions[version].bytes
 
     def _find_whole(self) -> list[bool]:
         """Which kernels run on all samples: those that compare them, and what numbers samples for
@@ -172,10 +175,7 @@ class _Converter:
         samples that it runs on. A reader that compares samples means their numbers in the whole
         batch, and then all readers get these.
         """
-        grows = [
-            large.bytes > small.bytes
-            for small, large in zip(self.small.versions, self.large.versions, strict=True)
-        ]
+        grows = [self._is_larger(version) for version in range(len(self.small.versions))]
         numbers_samples: list[bool] = []
         for kernel, read in zip(self.small.kernels, self.reads, strict=True):
             made = any(grows[version] for version in kernel.made)

@@ -16,7 +16,9 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.execute.draw import Stream, drawn_kernel
 from meshwright.execute.item import Line, Segment
+from meshwright.execute.steps import Steps
 from meshwright.execute.traced import Layout, TracedStep
 
 Function = Callable[[list[Any], "Held"], list[Any]]
@@ -62,8 +64,8 @@ class Held:
     sums: list[torch.Tensor | None]
     """Gradients that microbatches add up to."""
     learning_rate: float
-    seed: Callable[[int], None]
-    """Called before an op that draws random numbers, with the op's number."""
+    stream: Callable[[int, int], Stream]
+    """The random numbers of an op that is run on so many samples."""
     mark: Callable[[], None]
     """Called after every op of a function that is timed."""
     look: Callable[[int, torch.Tensor], None]
@@ -76,7 +78,7 @@ class Held:
 
 def compile_segment(
     segment: Segment,
-    steps: Mapping[int, TracedStep],
+    steps: Steps,
     device: torch.device,
     extra: Extra,
 ) -> Compiled:
@@ -92,11 +94,12 @@ class _Writer:
     def __init__(
         self,
         segment: Segment,
-        steps: Mapping[int, TracedStep],
+        steps: Steps,
         device: torch.device,
         extra: Extra,
     ) -> None:
         self.segment, self.steps, self.device, self.extra = segment, steps, device, extra
+        self.draws = steps.draws
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
@@ -203,10 +206,14 @@ class _Writer:
             ]
             self.text.append(f"{place}.add_(1)")
         args = self._arguments(kernel, names, step)
-        if draws(kernel.node):
-            self.text.append(f"held.seed({line.op})")
         result = self._new("r")
-        self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
+        draw = self.draws(line.samples).get(line.op)
+        if draw is None:
+            self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
+        else:
+            function = self._object(drawn_kernel(kernel.node, draw, self.device))
+            stream = f"held.stream({draw.op}, {line.samples})"
+            self.text.append(f"{result} = {function}({stream}, {args})")
         for output in step.outputs(kernel):
             variable = result
             if output.place is not None:
@@ -346,11 +353,6 @@ class _Writer:
     def _new(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
-
-
-def draws(node: Node) -> bool:
-    """Whether a kernel draws random numbers."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _shape_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -5,28 +5,60 @@ differentiates, torch.optim updates.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.capture.deferred import Deferred
 from meshwright.capture.optimiser import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY, Optimiser
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
-from meshwright.execute.code import draws
+from meshwright.execute.draw import Draw, Stream, draw_again, draws, is_repeatable
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph
 
 
 def check_repeatable(graph: Graph, step: TracedStep) -> None:
-    """Refuse a step that draws random numbers: one process draws others than a plan does."""
+    """Refuse a step that draws random numbers which depend on how the batch is divided."""
     for number, kernel in enumerate(step.ledger.kernels):
-        if draws(kernel.node):
+        if draws(kernel.node) and not is_repeatable(kernel.node):
             raise InputError(
-                f"--check: op {quoted(graph.op_names[number])} draws random numbers, others in one "
-                f"process than by this plan; losses compare only without dropout"
+                f"--check: op {quoted(graph.op_names[number])} draws random numbers for all its "
+                f"samples together, others in one process than by this plan"
             )
+
+
+class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives the ops of plain training the random numbers that a plan's have.
+
+    Ops that draw do so in the order of the traced step.
+    """
+
+    def __init__(self, found: Mapping[int, Draw], seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = [draw for number, draw in sorted(found.items()) if draw.op == number]
+        self.seed, self.step, self.place = seed, 0, 0
+
+    def begin(self, step: int) -> None:
+        """Begin a step."""
+        self.step, self.place = step, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op, one that draws with the numbers of its turn."""
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        if self.place == len(self.found):
+            raise InputError(
+                f"--check: {func} draws random numbers in one process that the captured step does "
+                f"not draw"
+            )
+        draw = self.found[self.place]
+        self.place += 1
+        return draw_again(func, draw, Stream(self.seed, self.step, draw.op, 0), args, kwargs or {})
 
 
 def train_plainly(
@@ -38,14 +70,19 @@ def train_plainly(
     optimizer: str,
     learning_rate: float,
     device: torch.device,
+    repeated: RepeatedDraws,
 ) -> list[float]:
     """The losses of plain training from the same weights, on the whole batch at once."""
     model = _make_real(deferred).to(device)
     update = _make_optimizer(Optimiser(optimizer), model, learning_rate)
     losses = []
-    for _ in range(steps):
+    for step in range(steps):
         update.zero_grad()
-        loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
+        repeated.begin(step)
+        # Fused attention draws inside its kernel.
+        fused = sdpa_kernel(SDPBackend.MATH) if repeated.found else nullcontext()
+        with repeated, fused:
+            loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
         torch.autograd.backward(loss)
         update.step()
         losses.append(float(loss.detach()))

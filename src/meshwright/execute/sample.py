@@ -31,7 +31,7 @@ def count_blocks(one: TracedStep, two: TracedStep) -> dict[int, int]:
     grown = {
         version: growth
         for version, (small, large) in enumerate(zip(one.layouts, two.layouts, strict=True))
-        if (growth := _growth(small.shape, large.shape, small.stride, one.samples, two.samples))
+        if (growth := find_growth(small.shape, large.shape, small.stride, one.samples, two.samples))
     }
     steps = {version: each.stride for version, each in grown.items() if each.times == 1}
     uses = list(_uses(one, two))
@@ -48,9 +48,10 @@ def count_blocks(one: TracedStep, two: TracedStep) -> dict[int, int]:
     }
 
 
-def _growth(
+def find_growth(
     small: tuple[int, ...], large: tuple[int, ...], stride: tuple[int, ...], one: int, two: int
 ) -> Growth | None:
+    """The dimension in which two shapes differ, for so many samples each; None: they are equal."""
     for dim, (size, other) in enumerate(zip(small, large, strict=True)):
         if size != other:
             times = size // one
@@ -78,7 +79,7 @@ def _uses(one: TracedStep, two: TracedStep) -> Iterator[tuple[Kernel, Views]]:
             small, large = _value(nodes[0].get(name)), _value(nodes[1].get(twin))
             if small is None or large is None or small[0] == large[0]:
                 continue
-            growth = _growth(small[0], large[0], small[1], one.samples, two.samples)
+            growth = find_growth(small[0], large[0], small[1], one.samples, two.samples)
             if growth is not None and growth.stride:
                 views.append((version, growth))
         yield kernel, views

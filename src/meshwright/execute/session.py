@@ -35,7 +35,7 @@ from meshwright.execute.group import (
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
-from meshwright.execute.plain import check_repeatable, train_plainly
+from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
@@ -213,6 +213,7 @@ def _train(
         plain = train_plainly(
             deferred, args, kwargs, steps=settings.steps, optimizer=settings.optimizer,
             learning_rate=settings.learning_rate, device=device,
+            repeated=RepeatedDraws(trainer.steps.draws(trainer.steps.any().samples), settings.seed),
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)

@@ -13,6 +13,7 @@ from meshwright.capture.trace import Trace, find_copies
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.align import THREE, TWO, align_trace
+from meshwright.execute.draw import Draw, draws, find_draws
 from meshwright.execute.traced import TracedStep, prepare_step
 from meshwright.graph.graph import Graph
 
@@ -29,6 +30,7 @@ class Steps(Mapping[int, TracedStep]):
         self._unties: tuple[bool, ...] = (False, True) if tied else (False,)
         """Whether tied weights may be copies in the graph; one is left once a step was traced."""
         self._traced: dict[int, TracedStep] = {}
+        self._draws: dict[int, dict[int, Draw]] = {}
 
     def __getitem__(self, samples: int) -> TracedStep:
         if samples not in self._traced:
@@ -67,6 +69,14 @@ class Steps(Mapping[int, TracedStep]):
 
     def __len__(self) -> int:
         return len(self._traced)
+
+    def draws(self, samples: int) -> dict[int, Draw]:
+        """By kernel of the step on so many samples that draws random numbers: how it does."""
+        if samples not in self._draws:
+            step = self[samples]
+            is_random = any(draws(kernel.node) for kernel in step.ledger.kernels)
+            self._draws[samples] = find_draws(step, self.other(samples)) if is_random else {}
+        return self._draws[samples]
 
     def any(self) -> TracedStep:
         """One of those that are there."""

@@ -4,7 +4,6 @@ Every rank builds the same program from the same graph, cluster and plan, takes 
 it, and holds only the weights that its ops read.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +23,7 @@ from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part, check_rows
 from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.code import Held
+from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.fault import name_rank
 from meshwright.execute.finite import LossCheck, check_losses, find_flaw
@@ -142,7 +142,7 @@ class Trainer:
             ),
             sums=[None] * self.part.num_sums,
             learning_rate=learning_rate,
-            seed=self._seed_op,
+            stream=self._stream,
             mark=lambda: None,
             look=self._look,
         )
@@ -283,10 +283,16 @@ class Trainer:
             made[key] = step.layouts[version].empty(self.device).copy_(tensor)
         return made
 
-    def _seed_op(self, op: int) -> None:
-        """Random ops draw the same numbers wherever they run."""
-        text = f"{self.seed}/{self.num_steps}/{op}/{self.held.moment}".encode()
-        torch.manual_seed(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1)
+    def _stream(self, op: int, samples: int) -> Stream:
+        """The random numbers of an op for the rows that are run at the moment.
+
+        An op that sees a whole microbatch does so from its first sample, whatever its replica's
+        rows are.
+        """
+        microbatch, row = self.held.moment
+        rows = self.lowered.rows
+        first = microbatch * rows.samples + (0 if samples == rows.samples else row)
+        return Stream(self.seed, self.num_steps, op, first)
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,178 @@
+"""Random numbers are a sample's own, whoever draws them and with whom."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from hypothesis import given  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from ranks import Ranks  # noqa: E402
+from small_plans import (  # noqa: E402
+    LEARNING_RATE,
+    OPTIMIZER,
+    data_plan,
+    pipeline_plan,
+    random_placement,
+)
+
+from meshwright.capture.attention import attend_dropping, attend_dropping_backward  # noqa: E402
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.trace import find_loss  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
+from meshwright.capture.zoo import language  # noqa: E402
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.draw import Lie, Stream  # noqa: E402
+from meshwright.execute.plain import RepeatedDraws  # noqa: E402
+from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
+from small import connected  # noqa: E402
+
+BATCH, STEPS, TOLERANCE = 8, 3, 1e-5
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    """Four processes."""
+    ranks = Ranks(4)
+    yield ranks
+    ranks.close()
+
+
+def fill(samples: int, first: int, lie: Lie, shape: tuple[int, ...]) -> Any:
+    """Numbers of some samples; `shape` has one entry a sample in their dimension."""
+    sizes = [size * samples if dim == lie.dim else size for dim, size in enumerate(shape)]
+    numbers = torch.zeros(sizes)
+    Stream(3, 1, 4, first).fill(numbers, lie, lambda part, g: part.uniform_(generator=g))
+    return numbers
+
+
+@given(
+    first=st.integers(0, 5),
+    samples=st.integers(1, 5),
+    blocks=st.sampled_from([1, 2, 3]),
+    dim=st.integers(0, 2),
+)
+def test_a_sample_has_the_same_numbers_alone_and_among_others(
+    first: int, samples: int, blocks: int, dim: int
+) -> None:
+    shape = [2, 3, 4]
+    shape[dim] = 2 * blocks
+    lie = Lie(dim, 2 * blocks, blocks)
+    many = fill(samples, first, lie, tuple(shape)).unflatten(dim, (blocks, samples, 2))
+    assert many.unique().numel() == many.numel()
+    for number in range(samples):
+        alone = fill(1, first + number, lie, tuple(shape)).unflatten(dim, (blocks, 1, 2))
+        assert torch.equal(many.select(dim + 1, number), alone.select(dim + 1, 0))
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"step": 2}, {"op": 5}, {"first": 1}])
+def test_other_seeds_steps_ops_and_samples_have_other_numbers(change: dict[str, int]) -> None:
+    def drawn(**given: int) -> Any:
+        numbers = torch.zeros(1, 50)
+        stream = Stream(**{"seed": 3, "step": 1, "op": 4, "first": 0, **given})
+        stream.fill(numbers, Lie(0, 1, 1), lambda part, g: part.uniform_(generator=g))
+        return numbers
+
+    assert torch.equal(drawn(), drawn())
+    assert not torch.equal(drawn(), drawn(**change))
+
+
+def test_attention_with_dropout_is_differentiated_as_autograd_does() -> None:
+    torch.manual_seed(0)
+    sizes = ((2, 4, 5, 3), (2, 2, 6, 3), (2, 2, 6, 3))  # two heads of keys for four of queries
+    q, k, v = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
+    mask = torch.randn(5, 6, dtype=torch.float64)
+    kept = torch.rand(2, 4, 5, 6) < 0.7
+    made, log_sum = attend_dropping(q, k, v, mask, 0.3, False, None, kept)
+    gradient = torch.randn_like(made)
+    expected = torch.autograd.grad(made, (q, k, v), gradient)
+    found = attend_dropping_backward(
+        gradient, q.detach(), k.detach(), v.detach(), made.detach(), log_sum.detach(), mask, 0.3,
+        False, None, kept,
+    )  # fmt: skip
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)  # scores are of 32 bits
+
+
+# Models as they are published, with dropout of a tenth everywhere.
+
+FAMILIES: dict[str, tuple[language.Family, dict[str, Any]]] = {
+    "bert": (language.BERT, language.bert_config(2, 16, 2)),
+    "gpt2": (language.GPT, language.gpt_config(2, 16, 2, 8)),
+}
+TOKENS = 30
+
+
+def stock(name: str) -> Workload:
+    """Dropout is on, of attention's weights, too; the same in every process."""
+    family, config = FAMILIES[name]
+    tokens = {"vocab_size": TOKENS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    torch.manual_seed(5)
+    model = language.build_transformer(family, {**config, **tokens}).train()
+    args, kwargs = family.inputs(BATCH, 6, TOKENS)
+    return Workload(name=name, model=model, args=tuple(args), kwargs=kwargs)
+
+
+def train_plainly(name: str, graph: Graph) -> tuple[list[float], int]:
+    """The losses of one process, and how many ops draw."""
+    workload = stock(name)
+    draws = Steps(workload, graph, OPTIMIZER).draws(BATCH)
+    repeated = RepeatedDraws(draws, seed=0)
+    optimizer = torch.optim.SGD(workload.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        repeated.begin(step)
+        with repeated:
+            loss: Any = find_loss(workload.model(*workload.args, **workload.kwargs), None)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, len(repeated.found)
+
+
+def train_rank(rank: int, name: str, graph: Graph, plan: Plan) -> list[float]:
+    workload = stock(name)
+    trainer = Trainer(
+        lower_frozen(graph, connected(4), plan), workload, graph, rank=rank,
+        device=torch.device("cpu"), optimizer=OPTIMIZER, learning_rate=LEARNING_RATE,
+    )  # fmt: skip
+    for _ in range(STEPS):
+        trainer.step(workload.args, workload.kwargs)
+    losses = trainer.gather_losses()
+    trainer.close()
+    return losses
+
+
+PLANS: dict[str, Callable[[Graph], Plan]] = {
+    "data": lambda graph: data_plan(graph, 4, (0.5, 0.25, 0.125, 0.125)),
+    "pipeline": lambda graph: pipeline_plan(graph, 4, 2, ScheduleKind.ONE_F_ONE_B, 2),
+    "placement": lambda graph: random_placement(graph, 4, 3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", PLANS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_stock_transformers_with_dropout_train_as_one_process(
+    four: Ranks, name: str, kind: str
+) -> None:
+    pytest.importorskip("transformers", reason="these models need the zoo extra")
+    graph = capture_workload(stock(name), OPTIMIZER)
+    losses, num_draws = train_plainly(name, graph)
+    assert num_draws >= 1 + 3 * 2  # embeddings, and in each layer attention and both outputs
+    for found in four.call(4, train_rank, name, graph, PLANS[kind](graph)):
+        assert found == pytest.approx(losses, rel=TOLERANCE)
+
+
+def test_a_draw_that_was_not_captured_is_named() -> None:
+    with (
+        pytest.raises(InputError, match=r"aten\.bernoulli_\.float draws random numbers in one"),
+        RepeatedDraws({}, seed=0),
+    ):
+        torch.nn.functional.dropout(torch.ones(3))
