@@ -17,6 +17,7 @@ import torch
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.thread import start_thread
 from meshwright.execute.work import Work
 from meshwright.program.program import Kind, Program
 
@@ -268,8 +269,7 @@ class _Sends:
         self.count = self.done = 0
         self.error: BaseException | None = None
         self.idle = threading.Condition()
-        self.thread = threading.Thread(target=self._serve, name="sends", daemon=True)
-        self.thread.start()
+        self.thread = start_thread(self._serve, "sends")
 
     def add(self, work: Work, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
@@ -315,11 +315,7 @@ class _Waiters:
         """Let a peer's thread wait for a receive."""
         if peer not in self.queues:
             self.queues[peer] = queue.SimpleQueue()
-            thread = threading.Thread(
-                target=self._serve, args=(self.queues[peer],), name="receives", daemon=True
-            )
-            thread.start()
-            self.threads.append(thread)
+            self.threads.append(start_thread(self._serve, "receives", self.queues[peer]))
         self.queues[peer].put((pending, instruction, times))
 
     def check(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from meshwright.errors import MeshwrightError
 from meshwright.execute.fault import Report, name_rank, show_line, tell
 from meshwright.execute.stall import Post, Stall, find_reached, find_stall
+from meshwright.execute.thread import start_thread
 
 NOBODY = -1
 
@@ -94,10 +95,7 @@ class Watch:
         """Begin to post and to watch."""
         self._progress = self._heard = time.monotonic()
         for work in (self._talk, self._judge):
-            name = f"meshwright-watch-{work.__name__.strip('_')}"
-            thread = threading.Thread(target=work, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._threads.append(start_thread(work, f"watch-{work.__name__.strip('_')}"))
 
     def stop(self) -> None:
         """End both threads; others learn that this rank has ended."""
@@ -192,8 +190,7 @@ class Watch:
         if store is None:
             return True
         claims: list[bool] = []
-        asking = threading.Thread(target=lambda: claims.append(_count_up(store)), daemon=True)
-        asking.start()
+        asking = start_thread(lambda: claims.append(_count_up(store)), "watch-claim")
         asking.join(self._stall_seconds / 2)
         return claims[0] if claims else True  # no answer: better told twice than not at all
 

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from meshwright.execute.thread import start_thread
+
 _JOIN_SECONDS = 2.0
 """As in `meshwright.execute.walk`."""
 
@@ -87,8 +89,7 @@ class Line:
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._serve, name="collectives", daemon=True)
-        self.thread.start()
+        self.thread = start_thread(self._serve, "collectives")
 
     def add(self, start: Callable[[], Any]) -> Work:
         """Start a collective after all that came before."""

@@ -1,0 +1,42 @@
+"""Threads that call torch, and how a process ends that still has some.
+
+A daemon thread that comes back from torch's code while the interpreter ends is made to exit in the
+midst of C++, which aborts the process ("terminate called without an active exception"). A thread
+that has to be joined instead may keep the process from ending at all, because a call of the store
+blocks as long as another process is stopped. So threads are waited for before the interpreter ends,
+for a bounded time, and what is left then is left to the operating system.
+"""
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+END_SECONDS = 30.0
+"""So long the end of the process waits for its threads; those of a run that has ended are done as
+soon as the store answers or has gone."""
+
+_started: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+
+
+def start_thread(work: Callable[..., None], name: str, *args: Any) -> threading.Thread:
+    """Start a thread that may call torch."""
+    thread = threading.Thread(target=work, args=args, name=f"meshwright-{name}", daemon=True)
+    _started.add(thread)
+    thread.start()
+    return thread
+
+
+@atexit.register
+def _wait_for_threads() -> None:
+    until = time.monotonic() + END_SECONDS
+    for thread in tuple(_started):
+        thread.join(max(0.0, until - time.monotonic()))
+    if any(thread.is_alive() for thread in _started):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(int(hasattr(sys, "last_value")))  # it is there after an error that nobody caught
