@@ -176,6 +176,7 @@ def test_parts_of_samples_scale() -> None:
         make(gpt, batch=0, name="mine")
 
 
+@pytest.mark.slow
 def test_a_trillion_parameters_take_a_moment() -> None:
     start = time.perf_counter()
     graph = gpt(

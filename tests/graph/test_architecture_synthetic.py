@@ -8,6 +8,7 @@ from meshwright.errors import InputError
 from meshwright.graph.architecture.synthetic import synthetic_gpt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [200, 26_000, 100_000])
 def test_it_has_about_the_wanted_ops(wanted: int) -> None:
     start = time.perf_counter()

@@ -153,6 +153,7 @@ def test_few_delays_have_no_slope() -> None:
     assert slope_thresholds(np.array([1.0, 3.0])) == (1.0, 2.0)
 
 
+@pytest.mark.slow
 def test_a_star_is_fused_in_one_pass() -> None:
     # A hub and 50,000 readers: walking the hub's links after each fusion would take 10^9 steps.
     num_ops = 50_000
@@ -169,6 +170,7 @@ def test_a_star_is_fused_in_one_pass() -> None:
     assert time.perf_counter() - started < 1.0
 
 
+@pytest.mark.slow
 def test_twelve_thousand_ops_take_under_a_fifth_of_a_second() -> None:
     graph = bert(hidden=64, heads=4, layers=210, sequence=128, vocabulary=100, positions=128)
     assert graph.num_ops > 12_000

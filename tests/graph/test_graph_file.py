@@ -65,6 +65,7 @@ def test_unknown_and_impossible_times_are_legal_json(tmp_path: Path) -> None:
     assert document["ops"]["seconds"] == {"any": [None, "inf", 0.5]}
 
 
+@pytest.mark.slow
 def test_26000_ops_load_in_a_moment(tmp_path: Path) -> None:
     graph = synthetic_gpt(26_000)
     path = tmp_path / "big.json.gz"

@@ -351,6 +351,7 @@ def test_stages_are_legal_exactly_when_every_tensor_is(data: st.DataObject) -> N
         refusal(graph, plan)
 
 
+@pytest.mark.slow
 def test_26000_ops_resolve_in_milliseconds() -> None:
     names = [f"model.layers.{i // 100}.block.attention.op_{i}" for i in range(26_000)]
     graph = make_graph(names, list(pairwise(names)))

@@ -264,6 +264,7 @@ def test_many_plans_survive_a_round_trip(tmp_path: Path, plan: Plan, suffix: str
     assert Plan.load(path) == plan
 
 
+@pytest.mark.slow
 def test_26000_ops_load_in_a_tenth_of_a_second(tmp_path: Path) -> None:
     names = [f"model.layers.{i // 100}.block.attention.op_{i}" for i in range(26_000)]
     plan = place_ops(

@@ -89,6 +89,7 @@ def test_without_polish_the_tree_search_has_the_last_word() -> None:
     assert answer.step_seconds >= find(graph, MIXED, budget_seconds=30.0).step_seconds
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept() -> None:
     graph, cluster = zoo_graph("alexnet", 64), find_cluster("tag-testbed")
     find(graph, cluster, budget_seconds=0.1)  # compiles

@@ -64,6 +64,7 @@ def test_the_same_seed_gives_the_same_strategy() -> None:
     assert first.num_evaluations == second.num_evaluations
 
 
+@pytest.mark.slow
 def test_it_ends_in_time(mixed: Evaluator) -> None:
     started = perf_counter()
     found = polish(mixed, (), until=started + 0.3)

@@ -395,6 +395,7 @@ def test_links_that_are_shared_tell_devices_apart() -> None:
     assert count == [5, 14]
 
 
+@pytest.mark.slow
 def test_it_gives_up_when_time_is_over() -> None:
     graph = make_step([1.0 + 0.1 * k for k in range(11)], [(k, k + 3, 1.0) for k in range(8)])
     instance = make_instance(graph, make_cluster(["fast", "slow", "slow"]))

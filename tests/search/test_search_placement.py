@@ -259,6 +259,7 @@ def test_one_seed_gives_one_answer() -> None:
     assert one.bound_seconds == other.bound_seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_a_budget_of_no_time_gives_a_plan(sharing: str) -> None:
     graph, cluster = mw.load_graph("inception-v3"), mw.cluster("nvlink50-eth20-x2")
@@ -269,6 +270,7 @@ def test_a_budget_of_no_time_gives_a_plan(sharing: str) -> None:
     check_answer(answer, graph, cluster, sharing)
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_to() -> None:
     graph, cluster = synthetic_gpt(3000), connected(4, 1e10, 1e-6)
     placement(graph, cluster, budget_seconds=1e-3)
