@@ -171,9 +171,8 @@ class _Converter:
         """Which kernels run on all samples: those that compare them, and what numbers samples for
         these.
 
-        What grows with the batch but reads nothing that does (`torch.arange(batch)`) numbers the
-        samples that it runs on. A reader that compares samples means their numbers in the whole
-        batch, and then all readers get these.
+        What grows with the batch but reads nothing that does (`torch.arange(batch)`) numbers its
+        samples. A reader that compares samples means numbers in the whole batch: all get these.
         """
         grows = [self._is_larger(version) for version in range(len(self.small.versions))]
         numbers_samples: list[bool] = []

@@ -49,7 +49,7 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an op, one that draws with the numbers of its turn."""
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if torch.Tag.nondeterministic_seeded not in func.tags or _keeps_all(func, args, kwargs):
             return func(*args, **(kwargs or {}))
         if self.place == len(self.found):
             raise InputError(
@@ -59,6 +59,13 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         draw = self.found[self.place]
         self.place += 1
         return draw_again(func, draw, Stream(self.seed, self.step, draw.op, 0), args, kwargs or {})
+
+
+def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether it is an attention that could drop weights, and drops none."""
+    names = [each.name for each in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+    return "dropout_p" in names and not given.get("dropout_p", 0.0)
 
 
 def train_plainly(

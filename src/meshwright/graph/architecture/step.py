@@ -102,14 +102,17 @@ class _Step:
         for kernel, grown in zip(self.small.kernels, self.large.kernels, strict=True):
             grows = grown.bytes_read > kernel.bytes_read or grown.flops > kernel.flops
             is_backward = kernel.phase is Phase.BACKWARD
+            sizes = [
+                (self.small.storages[k].bytes, self.large.storages[k].bytes) for k in kernel.made
+            ]
+            larger = [large > small for small, large in sizes]
             split = Split.NONE
-            if grown.bytes_written > kernel.bytes_written:
+            if grown.bytes_written > kernel.bytes_written or any(larger):  # `empty` writes none
                 split = Split.BATCH
             elif grows or (is_backward and any(partial[each] for each in kernel.reads)):
                 split = Split.SUM
             splits.append(split)
-            for made in kernel.made:
-                is_larger = self.large.storages[made].bytes > self.small.storages[made].bytes
+            for made, is_larger in zip(kernel.made, larger, strict=True):
                 partial[made] = split is not Split.NONE and not is_larger
         return splits, partial
 
