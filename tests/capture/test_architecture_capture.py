@@ -105,10 +105,10 @@ def check(
 @pytest.mark.parametrize(
     ("family", "sizes", "precision"),
     [
-        ("gpt", GPT, "fp32"),
-        ("llama", LLAMA, "bf16"),
+        pytest.param("gpt", GPT, "fp32", marks=pytest.mark.slow),
+        pytest.param("llama", LLAMA, "bf16", marks=pytest.mark.slow),
         ("mixtral", MIXTRAL, "bf16"),
-        ("bert", BERT, "fp32"),
+        pytest.param("bert", BERT, "fp32", marks=pytest.mark.slow),
         ("vit", VIT, "fp32"),
     ],
 )

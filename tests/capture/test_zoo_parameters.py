@@ -11,6 +11,7 @@ from meshwright.capture.zoo import build, zoo_models  # noqa: E402
 from meshwright.capture.zoo.inception import InceptionV3  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.zoo.table import find_model  # noqa: E402
+from quick import few  # noqa: E402
 
 OWN = {
     # torchvision's model pages, for the weights of the same architectures.
@@ -86,7 +87,7 @@ def need_package(name: str) -> None:
         pytest.importorskip("transformers", reason="these models need the zoo extra")
 
 
-@pytest.mark.parametrize("name", [*OWN, *TRANSFORMERS])
+@pytest.mark.parametrize("name", few([*OWN, *TRANSFORMERS], "resnet50", "vit-l", "gpt2"))
 def test_parameters_are_the_published_number(name: str) -> None:
     need_package(name)
     assert count_parameters(build(name, batch=2).model) == {**OWN, **TRANSFORMERS}[name]
@@ -109,7 +110,10 @@ def test_every_model_has_an_expected_count() -> None:
     assert {each.name for each in zoo_models()} == {*OWN, *TRANSFORMERS, *ROUNDED}
 
 
-@pytest.mark.parametrize("name", [each.name for each in zoo_models()])
+NAMES = [each.name for each in zoo_models()]
+
+
+@pytest.mark.parametrize("name", few(NAMES, *NAMES[::5]))
 def test_models_are_on_the_meta_device_with_inputs_of_the_batch(name: str) -> None:
     need_package(name)
     workload = build(name, batch=3)

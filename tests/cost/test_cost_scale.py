@@ -92,6 +92,7 @@ def test_transfers_take_the_same_without_tables(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h100-spineleaf-16384", "tpuv4-fattree-16384"])
 def test_sixteen_thousand_devices_are_priced_within_a_second(name: str) -> None:
     cluster = find_cluster(name)

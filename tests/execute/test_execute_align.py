@@ -76,7 +76,7 @@ def sample_by_sample(graph: Graph) -> Plan:
     return replace(data_plan(graph, 1), schedule=schedule)
 
 
-@pytest.mark.parametrize("name", few(BATCH_MODELS, "experts", "recurrent"))
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "recurrent"))
 def test_every_model_trains_alike_sample_by_sample(name: str) -> None:
     graph = captured(name)
     check(name, [train_rank(0, name, graph, sample_by_sample(graph), STEPS)])
@@ -146,7 +146,8 @@ FAMILIES: dict[str, tuple[language.Family, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", few(FAMILIES, "gpt2"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
 def test_aligned_steps_of_transformers_give_what_one_sample_gives(name: str) -> None:
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     torch.manual_seed(0)

@@ -30,7 +30,6 @@ from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Sync  # noqa: E402
-from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 2
@@ -90,6 +89,7 @@ RECIPES = st.builds(
 SEEDS = st.integers(0, 1_000_000)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recipe=RECIPES, seed=SEEDS)
 def test_random_models_train_alike_by_random_plans(four: Ranks, recipe: Recipe, seed: int) -> None:
@@ -108,7 +108,8 @@ def test_many_random_models_train_alike_by_random_plans(
 MODEL = Recipe(layers=("linear", "time", "conv", "residual"), loss="entropy", batch=6, embeds=True)
 
 
-@pytest.mark.parametrize("sync", few([Sync.PARAMETER_SERVER, Sync.DUPLICATE], Sync.DUPLICATE))
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [Sync.PARAMETER_SERVER, Sync.DUPLICATE])
 def test_parts_of_all_kinds_train_alike_together(four: Ranks, sync: Sync) -> None:
     # Halves of the model on overlapping devices with other shares, in two ways.
     graph = captured(MODEL)

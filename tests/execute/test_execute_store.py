@@ -197,6 +197,7 @@ def wait_for(path: Path) -> str:
     raise AssertionError(f"{path.name} did not appear")
 
 
+@pytest.mark.slow
 def test_silent_and_noisy_strangers_hold_nobody_up(
     ranks: tuple[int, list[Any]], tmp_path: Path
 ) -> None:

@@ -95,9 +95,7 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
-@pytest.mark.parametrize(
-    "kind", few(KINDS, "placement", "unequal", "server", "1f1b", "pipeline x data")
-)
+@pytest.mark.parametrize("kind", few(KINDS, "unequal", "server", "1f1b", "pipeline x data"))
 def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
     check(four, "language", KINDS[kind](captured("language")))
 
@@ -170,6 +168,7 @@ def test_one_device_may_feed_several_replicas(four: Ranks) -> None:
     check(four, "language", wider)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from(sorted(MODELS)),

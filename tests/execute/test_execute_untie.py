@@ -123,6 +123,7 @@ def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) ->
     assert torch.equal(*(copies[name] for name in COPIES))
 
 
+@pytest.mark.slow
 def test_the_first_and_the_last_stage_hold_one_copy_each(four: Ranks) -> None:
     answers = trained(four, "4 stages")
     held = [[name for name in COPIES if name in each] for _, each, _ in answers]
@@ -131,7 +132,7 @@ def test_the_first_and_the_last_stage_hold_one_copy_each(four: Ranks) -> None:
     assert torch.equal(momentum[0], momentum[3])
 
 
-@pytest.mark.parametrize("untie", [False, True])
+@pytest.mark.parametrize("untie", few([False, True], True))
 def test_a_step_is_traced_as_it_was_planned(untie: bool) -> None:
     steps = Steps(make_workload("tied"), captured(untie=untie), OPTIMIZER)
     for samples in (4, 2):
@@ -145,7 +146,7 @@ def test_a_step_that_is_neither_capture_is_refused() -> None:
         steps[4]
 
 
-@pytest.mark.parametrize("untie", [False, True])
+@pytest.mark.parametrize("untie", few([False, True], True))
 def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) -> None:
     """Three steps by one capture, the other two by the other."""
     first, second = (

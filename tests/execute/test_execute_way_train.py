@@ -126,7 +126,7 @@ def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("kind", few(KINDS, "pipeline", "unequal"))
+@pytest.mark.parametrize("kind", few(KINDS, "unequal"))
 def test_training_with_shares_is_that_of_one_process(four: Ranks, kind: str) -> None:
     answers = check(four, allocate(KINDS[kind](captured("language"))))
     pairs, groups = answers[0][2]
@@ -141,7 +141,7 @@ def test_without_allocations_rails_are_those_of_routes(four: Ranks, kind: str) -
     assert answers[0][3] >= (2 if kind == "placement" else 1)
 
 
-@pytest.mark.parametrize("variable", ["", "lo"])
+@pytest.mark.parametrize("variable", few(["", "lo"], "lo"))
 def test_without_several_names_everything_is_on_one_interface(four: Ranks, variable: str) -> None:
     answers = check(four, allocate(KINDS["placement"](captured("language"))), variable)
     assert answers[0][2:] == ((0, 0), 0)

@@ -32,6 +32,7 @@ from meshwright.network.testbed_port import (
 )
 from meshwright.network.testbed_rail import find_rails
 from meshwright.network.testbed_rate import Demand, measure_rates
+from quick import few
 from small import TYPE, connected, star
 
 name = pytest.fixture(take_name)
@@ -366,7 +367,10 @@ def test_one_host_alone_needs_no_shaping() -> None:
     assert not any(each.argv[0] == "tc" for each in testbed.build)
 
 
-@pytest.mark.parametrize("name", [entry.example for entry in list_clusters()])
+CLUSTERS = [entry.example for entry in list_clusters()]
+
+
+@pytest.mark.parametrize("name", few(CLUSTERS, *CLUSTERS[::4]))
 def test_every_filter_of_every_kind_of_cluster_names_a_class(name: str) -> None:
     for command in plan_testbed(find_cluster(name)).build:
         words = [line.split() for line in command.lines]
@@ -554,7 +558,7 @@ with raised_signals():
 
 
 @needs_namespaces
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_while_building_leaves_nothing(
     name: str, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -188,6 +188,7 @@ def test_hosts_with_unequal_links_are_allocated_within_them(case: Case) -> None:
         check(allocate(case.graph, cluster, case.plan, sharing=sharing), case, sharing)
 
 
+@pytest.mark.slow
 def test_sixty_four_hosts_in_a_ring_take_seconds_at_most() -> None:
     graph = layers(4, forward=0.01, backward=0.01, gradient=40 * MB)
     cluster = rails(64, num_rails=2, rail=100 * MB, device=1e6 * MB)

@@ -50,7 +50,10 @@ def test_two_layers_are_deployed_as_well_as_any_strategy_of_the_menu() -> None:
 
 @pytest.mark.parametrize(
     ("model", "batch", "cluster"),
-    [("alexnet", 32, "mixed-s2"), ("bert-small", 16, "mixed-s3")],
+    [
+        ("alexnet", 32, "mixed-s2"),
+        pytest.param("bert-small", 16, "mixed-s3", marks=pytest.mark.slow),
+    ],
 )
 def test_deploy_is_never_slower_than_what_needs_no_search(
     model: str, batch: int, cluster: str

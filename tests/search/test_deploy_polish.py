@@ -80,7 +80,7 @@ def test_no_more_is_simulated_than_allowed() -> None:
 @pytest.mark.parametrize(
     ("flops", "gradients", "activation"),
     [
-        ([8.0, 4.0], [0.5, 0.5], 0.1),
+        pytest.param([8.0, 4.0], [0.5, 0.5], 0.1, marks=pytest.mark.slow),
         ([8.0, 1.0], [0.5, 40.0], 1.0),
         pytest.param([4.0, 4.0, 0.5], [1.0, 1.0, 60.0], 0.5, marks=pytest.mark.slow),
         pytest.param([2.0, 6.0, 2.0], [20.0, 0.1, 20.0], 2.0, marks=pytest.mark.slow),

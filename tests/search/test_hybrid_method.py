@@ -116,6 +116,7 @@ def test_a_budget_holds_where_little_fits() -> None:
     assert perf_counter() - started < 10
 
 
+@pytest.mark.slow
 def test_the_same_plan_comes_twice_and_on_any_number_of_workers() -> None:
     graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
     cluster = find_cluster("h100-x8x4")

@@ -36,6 +36,7 @@ def test_the_optimum_on_eight_devices_is_that_of_trying_all(problem: MappingProb
     assert answer.stop is (Stop.INFEASIBLE if np.isinf(best) else Stop.PROVED)
 
 
+@pytest.mark.slow
 def test_sixteen_devices_in_four_hosts_are_proved_at_once() -> None:
     problem = chain_problem(
         find_cluster("titan-v-4x4").bandwidth / 1e9, stages=8, replicas=2, seed=4

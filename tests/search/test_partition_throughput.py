@@ -170,6 +170,7 @@ def test_the_benchmark_takes_any_seed_and_knows_no_gap_without_a_bound(tmp_path:
     assert (record["stop"], record["gap"]) in (("LIMIT", None), ("PROVED", 0.0))
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_benchmark_with_the_best_split_so_far(tmp_path: Path) -> None:
     rng = np.random.default_rng(8)
     node = {"supportedOnFpga": 1, "isBackwardNode": 0, "size": 1.0}

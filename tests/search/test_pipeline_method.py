@@ -47,6 +47,7 @@ def chain(count: int, batch: float = 8, trains: bool = True) -> Graph:
     return builder.finish()
 
 
+@pytest.mark.slow
 @given(graphs(max_ops=12), clusters(max_devices=4), st.sampled_from(["fair", "none"]))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_no_pipeline_is_slower_than_the_usual_ones(

@@ -30,6 +30,7 @@ GIB = 2**30
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "piper.py"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(documents())
 def test_the_plan_is_as_fast_as_the_best_of_all(document: Document) -> None:

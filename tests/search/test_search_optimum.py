@@ -113,6 +113,7 @@ def test_the_optimum_of_six_ops_lies_between_bound_and_methods() -> None:
     assert mcmc(instance.graph, cluster, beta=3.0).step_seconds == 8.0
 
 
+@pytest.mark.slow
 @given(graphs(), clusters())
 @settings(max_examples=3)  # many more in tests/hunt
 def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None:
