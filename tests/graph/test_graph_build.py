@@ -205,3 +205,10 @@ def test_the_same_batch_gives_the_same_numbers(graph: Graph) -> None:
     same = graph.at_batch(graph.batch)
     for name in (*OP_LINES, "tensor_bytes"):
         assert getattr(same, name).tobytes() == getattr(graph, name).tobytes()
+
+
+def test_times_too_large_to_add_up_are_refused_without_a_warning() -> None:
+    with pytest.raises(InputError, match=r"op 'a': seconds on 'any' must be at most 1e\+36, of"):
+        replace(diamond(), seconds={"any": array(1e308, 1e308, 0, 0)})
+    with pytest.raises(InputError, match=r"of all ops together, got 9e\+35"):
+        replace(diamond(), seconds={"any": array(9e35, 9e35, 0, 0)})
