@@ -12,6 +12,7 @@ from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Part
 from meshwright.plan.plan import Plan
+from meshwright.search.consecutive import possible_microbatches
 from meshwright.search.instance import make_instance, order_plan
 from meshwright.search.portfolio import METHODS, find_plan
 from meshwright.simulate.simulate import simulate
@@ -122,3 +123,10 @@ def test_microbatches_are_refused_where_samples_are_mixed() -> None:
     cluster = make_cluster(["fast"])
     with pytest.raises(InputError, match="microbatches: must be 1, because op 'gram' of graph mix"):
         find_plan(builder.finish(), cluster, "pipeline", microbatches=[1, 2])
+
+
+def test_numbers_of_microbatches_are_found_for_a_batch_of_billions() -> None:
+    builder = GraphBuilder("billions", batch=2**31)
+    builder.add_op("a", seconds={"any": 1.0})
+    found = possible_microbatches(builder.finish(), 4)
+    assert found == [2**power for power in range(20)]  # a schedule has a million at the most

@@ -63,6 +63,9 @@ class ScheduleKind(StrEnum):
     ZERO_BUBBLE = "zero-bubble"
 
 
+MOST_MICROBATCHES = 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A pipeline's schedule; the plan's parts are its stages, in order."""
@@ -71,9 +74,9 @@ class Schedule:
     microbatches: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.microbatches <= 1_000_000:
+        if not 1 <= self.microbatches <= MOST_MICROBATCHES:
             raise InputError(
-                f"schedule {self.kind}: microbatches must be from 1 to 1000000, "
+                f"schedule {self.kind}: microbatches must be from 1 to {MOST_MICROBATCHES}, "
                 f"got {self.microbatches}"
             )
 

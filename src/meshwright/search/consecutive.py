@@ -14,6 +14,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
+from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import Plan
 from meshwright.search.bound import plan_bound
 from meshwright.search.chain import Chain, make_chain, stages_plan
@@ -176,8 +177,9 @@ def possible_microbatches(graph: Graph, replicas: int) -> list[int]:
         return [1]
     if not counts_samples(graph):
         return [2**power for power in range(_MAX_MICROBATCHES.bit_length())]
-    most = max(1, int(graph.batch) // replicas)
-    return [count for count in range(1, most + 1) if graph.batch % count == 0]
+    most = min(max(1, int(graph.batch) // replicas), MOST_MICROBATCHES)
+    counts = np.arange(1, most + 1)
+    return [int(count) for count in counts[int(graph.batch) % counts == 0]]
 
 
 def counts_samples(graph: Graph) -> bool:
