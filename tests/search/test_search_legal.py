@@ -130,3 +130,25 @@ def test_numbers_of_microbatches_are_found_for_a_batch_of_billions() -> None:
     builder.add_op("a", seconds={"any": 1.0})
     found = possible_microbatches(builder.finish(), 4)
     assert found == [2**power for power in range(20)]  # a schedule has a million at the most
+
+
+@pytest.mark.parametrize("method", ["data", "data-proportional", "horovod"])
+def test_a_gradient_after_an_update_is_not_synchronised_with_one_before(method: str) -> None:
+    builder = GraphBuilder("twice", batch=4)
+    tick = {"any": 1.0}
+    first = builder.add_op("w0", phase=Phase.BACKWARD, split=Split.SUM, seconds=tick)
+    update = builder.add_op("u0", phase=Phase.UPDATE, split=Split.NONE, seconds=tick)
+    second = builder.add_op("w1", phase=Phase.BACKWARD, split=Split.SUM, seconds=tick)
+    last = builder.add_op("u1", phase=Phase.UPDATE, split=Split.NONE, seconds=tick)
+    builder.add_tensor(first, 1.0, [update], fixed_bytes=1.0, partial=True)
+    builder.add_tensor(update, 1.0, [second], fixed_bytes=1.0)
+    builder.add_tensor(second, 1.0, [last], fixed_bytes=1.0, partial=True)
+    answer = find_plan(builder.finish(), make_cluster(["fast", "fast"]), method)
+    assert np.isfinite(answer.step_seconds)
+
+
+def test_devices_that_take_the_least_of_times_share_alike() -> None:
+    builder = GraphBuilder("denormal", batch=4)
+    builder.add_op("a", seconds={"any": 5e-324})
+    answer = find_plan(builder.finish(), make_cluster(["fast", "fast"]), "data-proportional")
+    assert answer.statistics["replicas"] == 2

@@ -1,5 +1,6 @@
 """What a search says: a plan or none, its value, a proven bound, and why it stopped."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +33,12 @@ class RunnerUp:
     """For people, as `meshwright.plan.describe` words it: "tensor 8, pipeline 16, data 8, ..."."""
 
 
+def is_below(bound: float, step: float) -> bool:
+    """Whether a bound is at most a step, but for rounding; below the least normal number that is
+    all there is."""
+    return bound <= step * (1 + ROUNDING) + sys.float_info.min
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A search's result."""
@@ -58,7 +65,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         # No assert, which -O leaves out: a false proof must never reach anybody.
-        if self.plan is not None and not self.bound_seconds <= self.step_seconds * (1 + ROUNDING):
+        if self.plan is not None and not is_below(self.bound_seconds, self.step_seconds):
             raise AssertionError(
                 f"{self.method}: a plan of {self.step_seconds!r} s is faster than what was proven "
                 f"to be impossible, {self.bound_seconds!r} s"

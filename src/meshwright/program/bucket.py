@@ -64,6 +64,9 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     totals = np.zeros(len(plan.parts))
     np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
     limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
+    if np.any((graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)):
+        # A gradient may follow from the update by another, which must not wait in its bucket.
+        limits = np.zeros(len(plan.parts))
     open_bucket: dict[int, tuple[int, float]] = {}
     for tensor in gradients[np.argsort(graph.tensor_source[gradients], kind="stable")].tolist():
         op = int(graph.tensor_source[tensor])

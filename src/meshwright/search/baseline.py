@@ -154,7 +154,8 @@ def _data_parallel(
         return refuse(method, _NO_DEVICE, bound, started)
     speed = np.ones(len(devices))
     if by_speed and (device_seconds[devices] > 0).all():
-        speed = 1.0 / device_seconds[devices]
+        taken = device_seconds[devices]
+        speed = taken.min() / taken  # of the fastest: one over the least of numbers is infinite
     shares = divide_batch(graph.batch, speed)
     used = devices[shares > 0].astype(np.int32)
     part = replicate(graph, cluster, used, shares[shares > 0])
