@@ -21,7 +21,7 @@ from instances import (
 from plans import draw_draft, draw_pipeline, draw_placement, draw_replicas
 
 from meshwright.errors import InputError
-from meshwright.plan.answer import ROUNDING
+from meshwright.plan.answer import is_below
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import memory_bound, placement_bound, plan_bound
@@ -52,7 +52,7 @@ class Pair:
     @property
     def holds(self) -> bool:
         """Whether no plan is faster than the bound."""
-        return self.bound_seconds <= self.step_seconds * (1 + ROUNDING)
+        return is_below(self.bound_seconds, self.step_seconds)
 
 
 def hunt_steps(seed: int) -> Iterator[Pair]:
