@@ -24,7 +24,6 @@ from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.pipeline.price import Prices
 from meshwright.search.pipeline.trial import Trials
-from quick import few
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -110,7 +109,7 @@ def search_alone(graph: Graph) -> Found:
     return search(graph, Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=0))
 
 
-@pytest.mark.parametrize("gathers", few([False, True], False))
+@pytest.mark.parametrize("gathers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_workers_change_nothing(gathers: bool) -> None:
     graph = layers(gathers=gathers)
     ahead = ready_workers(graph)
@@ -123,7 +122,7 @@ def test_workers_change_nothing(gathers: bool) -> None:
     assert ahead.workers[0].process.poll() is not None
 
 
-@pytest.mark.parametrize("dies", few([False, True], True))
+@pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
     graph = layers()
     ahead = ready_workers(graph)

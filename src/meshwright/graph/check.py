@@ -101,11 +101,11 @@ def _check_numbers(columns: Columns) -> None:
             owner = f"op {quoted(columns['op_names'][bad[0]])}"
             raise InputError(f"{owner}: {what} not be negative, got {array[bad[0]]}")
         known = np.where(np.isfinite(array), array, 0.0)
-        if (known.max() > MOST_SECONDS) or (known.sum() > _limit(MOST_SECONDS)):  # or overflow
+        largest = known.max(initial=0.0)
+        if largest > MOST_SECONDS or known.sum() > _limit(MOST_SECONDS):  # a sum may overflow
             owner = f"op {quoted(columns['op_names'][int(known.argmax())])}"
             raise InputError(
-                f"{owner}: {what} be at most {MOST_SECONDS:g}, of all ops together, got "
-                f"{known.max():g}"
+                f"{owner}: {what} be at most {MOST_SECONDS:g}, of all ops together, got {largest:g}"
             )
 
 
