@@ -18,13 +18,17 @@ from small_plans import (  # noqa: E402
     random_placement,
 )
 
-from meshwright.capture.attention import attend_dropping, attend_dropping_backward  # noqa: E402
+from meshwright.capture.attention import (  # noqa: E402
+    Kept,
+    attend_dropping,
+    attend_dropping_backward,
+)
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.draw import Lie, Stream  # noqa: E402
+from meshwright.execute.draw import SampleDim, Stream  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
@@ -43,11 +47,11 @@ def four() -> Iterator[Ranks]:
     ranks.close()
 
 
-def fill(samples: int, first: int, lie: Lie, shape: tuple[int, ...]) -> Any:
+def fill(samples: int, first: int, along: SampleDim, shape: tuple[int, ...]) -> Any:
     """Numbers of some samples; `shape` has one entry a sample in their dimension."""
-    sizes = [size * samples if dim == lie.dim else size for dim, size in enumerate(shape)]
+    sizes = [size * samples if dim == along.dim else size for dim, size in enumerate(shape)]
     numbers = torch.zeros(sizes)
-    Stream(3, 1, 4, first).fill(numbers, lie, lambda part, g: part.uniform_(generator=g))
+    Stream(3, 1, 4, first).fill(numbers, along, lambda part, g: part.uniform_(generator=g))
     return numbers
 
 
@@ -62,11 +66,11 @@ def test_a_sample_has_the_same_numbers_alone_and_among_others(
 ) -> None:
     shape = [2, 3, 4]
     shape[dim] = 2 * blocks
-    lie = Lie(dim, 2 * blocks, blocks)
-    many = fill(samples, first, lie, tuple(shape)).unflatten(dim, (blocks, samples, 2))
+    along = SampleDim(dim, 2 * blocks, blocks)
+    many = fill(samples, first, along, tuple(shape)).unflatten(dim, (blocks, samples, 2))
     assert many.unique().numel() == many.numel()
     for number in range(samples):
-        alone = fill(1, first + number, lie, tuple(shape)).unflatten(dim, (blocks, 1, 2))
+        alone = fill(1, first + number, along, tuple(shape)).unflatten(dim, (blocks, 1, 2))
         assert torch.equal(many.select(dim + 1, number), alone.select(dim + 1, 0))
 
 
@@ -75,7 +79,7 @@ def test_other_seeds_steps_ops_and_samples_have_other_numbers(change: dict[str, 
     def drawn(**given: int) -> Any:
         numbers = torch.zeros(1, 50)
         stream = Stream(**{"seed": 3, "step": 1, "op": 4, "first": 0, **given})
-        stream.fill(numbers, Lie(0, 1, 1), lambda part, g: part.uniform_(generator=g))
+        stream.fill(numbers, SampleDim(0, 1, 1), lambda part, g: part.uniform_(generator=g))
         return numbers
 
     assert torch.equal(drawn(), drawn())
@@ -87,14 +91,14 @@ def test_attention_with_dropout_is_differentiated_as_autograd_does() -> None:
     sizes = ((2, 4, 5, 3), (2, 2, 6, 3), (2, 2, 6, 3))  # two heads of keys for four of queries
     q, k, v = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
     mask = torch.randn(5, 6, dtype=torch.float64)
-    kept = torch.rand(2, 4, 5, 6) < 0.7
-    made, log_sum = attend_dropping(q, k, v, mask, 0.3, False, None, kept)
+    kept = Kept(torch.rand(2, 4, 5, 6) < 0.7, 1 / 0.7)
+    made, log_sum = attend_dropping(q, k, v, mask, kept, False, None)
     gradient = torch.randn_like(made)
     expected = torch.autograd.grad(made, (q, k, v), gradient)
+    inputs = (q.detach(), k.detach(), v.detach())
     found = attend_dropping_backward(
-        gradient, q.detach(), k.detach(), v.detach(), made.detach(), log_sum.detach(), mask, 0.3,
-        False, None, kept,
-    )  # fmt: skip
+        inputs, gradient, made.detach(), log_sum.detach(), mask, kept, False, None
+    )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)  # scores are of 32 bits
 

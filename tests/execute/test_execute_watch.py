@@ -316,7 +316,9 @@ def test_a_store_that_never_answers_does_not_hold_up_stop() -> None:
 
     watch = Watch(0, DEVICES, fail, STALL, None)
     watch.start()
+    threads = list(watch._threads)
     watch.stop()
+    assert not any(thread.is_alive() for thread in threads)
 
 
 @pytest.mark.slow

@@ -122,17 +122,16 @@ def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None
     of_teams = find_plan(graph, cluster, "hybrid").bound_seconds or plan  # 0: not for it
     for method in METHODS:
         for sharing in ("none", "fair"):
-            budget = {"deploy": 0.2, "auto": 0.6}.get(method, 30.0)
+            budget = {"deploy": 0.2, "auto": 20.0}.get(method, 30.0)
             answer = find_plan(graph, cluster, method, sharing=sharing, budget_seconds=budget)
             bound = placement if method in PLACEMENTS else plan
             if method == "hybrid":  # which divides ops, and is for graphs of layers only
                 assert answer.step_seconds >= answer.bound_seconds
                 continue
+            if "hybrid_seconds" in answer.statistics:  # of `auto`, of which it is one
+                bound = min(plan, of_teams)
             if method == "placement":  # and more where it branches, or has looked at everything
                 assert answer.bound_seconds >= bound * (1 - 1e-9)
-            elif "hybrid_seconds" in answer.statistics:  # of `auto`, which may have stopped it
-                bound = min(plan, of_teams)
-                assert 0 < answer.bound_seconds <= bound * (1 + 1e-9)
             else:
                 assert answer.bound_seconds == pytest.approx(bound)
             assert answer.step_seconds >= answer.bound_seconds, method

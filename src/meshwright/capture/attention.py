@@ -9,7 +9,7 @@ by an op of ours with the fused kernel's inputs and outputs.
 import contextlib
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +37,18 @@ def attention(
         keys, values = _repeated(key, query), _repeated(value, query)
         made, log_sum = _flash(query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale)
         return _laid_out(made, query), log_sum.contiguous()
-    return attend_dropping(query, key, value, mask, 0.0, is_causal, scale)
+    return attend_dropping(query, key, value, mask, None, is_causal, scale)
+
+
+class Kept(NamedTuple):
+    """Which numbers of a tensor are not dropped, and what those are multiplied with for it."""
+
+    mask: Tensor
+    scale: float
+
+    def of(self, values: Tensor) -> Tensor:
+        """The tensor without those that are dropped; of gradients the same."""
+        return values * self.mask * self.scale
 
 
 def attend_dropping(
@@ -45,14 +56,14 @@ def attend_dropping(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None,
-    dropout: float,
+    kept: Kept | None,
     is_causal: bool,
     scale: float | None,
-    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same by its formula; `kept`: the weights that are not dropped, None: all."""
+    """The same by its formula; `kept`: of the weights, None: all are."""
     scores = _scores(query, key, mask, is_causal, scale)
-    weights = _dropped(scores.softmax(-1).to(query.dtype), kept, dropout)
+    weights = scores.softmax(-1).to(query.dtype)
+    weights = weights if kept is None else kept.of(weights)
     return _laid_out(weights @ _repeated(value, query), query), scores.logsumexp(-1)
 
 
@@ -103,30 +114,28 @@ def attention_backward(
             scale=scale,
         )
         return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
-    return attend_dropping_backward(
-        gradient, query, key, value, made, log_sum, mask, 0.0, is_causal, scale
-    )
+    rest = (mask, None, is_causal, scale)
+    return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
 
 
 def attend_dropping_backward(
+    inputs: tuple[Tensor, Tensor, Tensor],
     gradient: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
     made: Tensor,
     log_sum: Tensor,
     mask: Tensor | None,
-    dropout: float,
+    kept: Kept | None,
     is_causal: bool,
     scale: float | None,
-    kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by its formula; `kept` as in forward."""
+    """The same by its formula, of query, key and value; `kept` as in forward."""
+    query, key, value = inputs
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _scores(query, key, mask, is_causal, scale)
     weights = (scores - log_sum.unsqueeze(-1)).exp().to(query.dtype)
-    value_gradient = _dropped(weights, kept, dropout).mT @ gradient
-    weight_gradient = _dropped(gradient @ _repeated(value, query).mT, kept, dropout)
+    value_gradient = (weights if kept is None else kept.of(weights)).mT @ gradient
+    weight_gradient = gradient @ _repeated(value, query).mT
+    weight_gradient = weight_gradient if kept is None else kept.of(weight_gradient)
     # What a row of weights adds up to with their gradients, dropped ones left out, is this too.
     inner = (gradient * made).sum(-1, keepdim=True)
     score_gradient = weights * (weight_gradient - inner) * scale
@@ -215,13 +224,6 @@ def _scores(
         is_choice = mask.dtype is torch.bool
         scores = scores.masked_fill(~mask, float("-inf")) if is_choice else scores + mask
     return scores
-
-
-def _dropped(weights: Tensor, kept: Tensor | None, dropout: float) -> Tensor:
-    """Weights, or their gradients, of which some are dropped and the others scaled up for it."""
-    if kept is None:
-        return weights
-    return weights * kept * (0.0 if dropout == 1 else 1 / (1 - dropout))
 
 
 def _repeated(tensor: Tensor, query: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from meshwright.capture.attention import attend_dropping, attend_dropping_backward
+from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_backward
 from meshwright.capture.ledger import op_name
 from meshwright.execute.sample import Growth, count_blocks, find_growth
 from meshwright.execute.traced import Layout, TracedStep
@@ -35,8 +35,8 @@ _FILLING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
-    """How samples lie in what is drawn: `blocks` times one after the other along a dimension."""
+class SampleDim:
+    """How samples along in what is drawn: `blocks` times one after the other along a dimension."""
 
     dim: int
     times: int
@@ -54,16 +54,16 @@ class Stream:
     first: int
     """The first of the samples that it is run on, counted in the whole batch."""
 
-    def fill(self, tensor: Tensor, lie: Lie | None, fill: Fill) -> None:
+    def fill(self, tensor: Tensor, along: SampleDim | None, fill: Fill) -> None:
         """Fill a tensor sample by sample; at once where there are no samples in it."""
-        if lie is None:
+        if along is None:
             self._fill_one(tensor, _NO_SAMPLE, fill)
             return
-        count = tensor.shape[lie.dim] // lie.times
-        sizes = (lie.blocks, count, lie.times // lie.blocks)
-        samples = tensor.unflatten(lie.dim, sizes)  # type: ignore[no-untyped-call]
+        count = tensor.shape[along.dim] // along.times
+        sizes = (along.blocks, count, along.times // along.blocks)
+        samples = tensor.unflatten(along.dim, sizes)  # type: ignore[no-untyped-call]
         for number in range(count):
-            self._fill_one(samples.select(lie.dim + 1, number), self.first + number, fill)
+            self._fill_one(samples.select(along.dim + 1, number), self.first + number, fill)
 
     def seeded(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function after torch's own generators are seeded: the numbers are the same
@@ -90,7 +90,7 @@ class Draw:
     """An op of a traced step that draws."""
 
     op: int
-    lie: Lie | None
+    along: SampleDim | None
 
 
 def draws(node: Node) -> bool:
@@ -126,8 +126,8 @@ def find_draws(one: TracedStep, two: TracedStep) -> dict[int, Draw]:
         growth = _growth(one, two, number)
         times = 0 if growth is None else growth.times
         apart = blocks.get(kernel.made[0], 1) if times > 1 else 1
-        lie = None if growth is None else Lie(growth.dim, growth.times, apart)
-        found[number] = Draw(number, lie)
+        along = None if growth is None else SampleDim(growth.dim, growth.times, apart)
+        found[number] = Draw(number, along)
     return found
 
 
@@ -163,25 +163,25 @@ def drawn_kernel(node: Node, draw: Draw, device: torch.device) -> Drawn:
     value = node.meta["val"]
     layout = Layout.of(value) if isinstance(value, Tensor) else None
     make = None if layout is None else partial(layout.empty, device)
-    return partial(_run, kernel, draw.lie, make)
+    return partial(_run, kernel, draw.along, make)
 
 
 def draw_again(target: Any, draw: Draw, stream: Stream, args: Any, kwargs: Any) -> Any:
     """Run an op that draws, in a program as it was written, with the numbers of a stream."""
     kernel = _find_kernel(_name(target))
     assert kernel is not None, "only what is repeatable is drawn again"
-    return _run(kernel, draw.lie, lambda: target(*args, **kwargs), stream, *args, **kwargs)
+    return _run(kernel, draw.along, lambda: target(*args, **kwargs), stream, *args, **kwargs)
 
 
 def _run(
     kernel: "_Kernel",
-    lie: Lie | None,
+    along: SampleDim | None,
     make: Callable[[], Tensor] | None,
     stream: Stream,
     *args: Any,
     **_: Any,
 ) -> Any:
-    return kernel(Drawing(stream, lie, make), *args)
+    return kernel(Drawing(stream, along, make), *args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Drawing:
     """What a kernel needs to know to draw."""
 
     stream: Stream
-    lie: Lie | None
+    along: SampleDim | None
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
 
@@ -199,7 +199,7 @@ class Drawing:
         def fill(part: Tensor, generator: torch.Generator) -> None:
             getattr(part, method)(*args, generator=generator)
 
-        self.stream.fill(tensor, self.lie, fill)
+        self.stream.fill(tensor, self.along, fill)
         return tensor
 
     def fill_new(self, method: str, *args: Any) -> Tensor:
@@ -207,10 +207,11 @@ class Drawing:
         assert self.make is not None
         return self.fill(self.make(), method, *args)
 
-    def keep(self, shape: Sequence[int], dropout: float, device: torch.device) -> Tensor:
+    def keep(self, shape: Sequence[int], dropout: float, device: torch.device) -> Kept:
         """Which numbers of a tensor of this shape are not dropped."""
-        kept = torch.empty(tuple(shape), dtype=torch.bool, device=device)
-        return self.fill(kept, "bernoulli_", 1 - dropout)
+        mask = torch.empty(tuple(shape), dtype=torch.bool, device=device)
+        self.fill(mask, "bernoulli_", 1 - dropout)
+        return Kept(mask, 0.0 if dropout == 1 else 1 / (1 - dropout))
 
 
 _Kernel = Callable[..., Any]
@@ -237,22 +238,22 @@ def _drop(
     drawing: Drawing, values: Tensor, probability: float, _: bool | None = True
 ) -> tuple[Tensor, Tensor]:
     kept = drawing.keep(values.shape, probability, values.device)
-    return values * kept * (0.0 if probability == 1 else 1 / (1 - probability)), kept
+    return kept.of(values), kept.mask
 
 
 def _attend(drawing: Drawing, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     value, mask, dropout, is_causal, scale = rest
     kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
-    return attend_dropping(query, key, value, mask, dropout, is_causal, scale, kept)
+    return attend_dropping(query, key, value, mask, kept, is_causal, scale)
 
 
 def _attend_backward(
-    drawing: Drawing, gradient: Tensor, query: Tensor, key: Tensor, *rest: Any
+    drawing: Drawing, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    value, made, log_sum, mask, dropout, is_causal, scale = rest
+    made, log_sum, mask, dropout, is_causal, scale = rest
     kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
     return attend_dropping_backward(
-        gradient, query, key, value, made, log_sum, mask, dropout, is_causal, scale, kept
+        (query, key, value), gradient, made, log_sum, mask, kept, is_causal, scale
     )
 
 

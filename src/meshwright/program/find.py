@@ -52,6 +52,59 @@ def _nearest(slots: Array, host: Array, first: Int, replicas: Int, device: Int, 
 
 
 @inlined
+def _has_whole(made: Made, device: Int) -> Bool:
+    """Whether a device has all of the tensor and microbatch that are looked for."""
+    return made.held[device].whole_stamp == made.counts[STAMP]
+
+
+@inlined
+def _take_whole(made: Made, device: Int) -> None:
+    """Find what it has."""
+    made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
+    made.counts[FOUND_WRITER] = made.held[device].whole_writer
+
+
+@inlined
+def _keep_whole(made: Made, device: Int) -> None:
+    """Let others find on the device what was found."""
+    made.held[device].whole_stamp = made.counts[STAMP]
+    made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
+    made.held[device].whole_writer = made.counts[FOUND_WRITER]
+
+
+@inlined
+def _find_replica(
+    given: Given, first: Int, replicas: Int, slot: Int, q: Int, is_whole: Bool
+) -> tuple[Int, Int]:
+    """A replica of a source that has all rows of replica `q` of a reader, and 1; or how many pieces
+    there are at least: 2."""
+    device, slots = given.slots[slot].device, given.slots
+    if is_whole:
+        return _nearest(slots, given.host, first, replicas, device, q), 1
+    for each in range(-1, replicas):
+        r = q if each < 0 else each
+        if (
+            r < replicas
+            and slots[first + r].rows_from <= slots[slot].rows_from + _NEAR
+            and slots[first + r].rows_to >= slots[slot].rows_to - _NEAR
+        ):
+            return r, 1
+    return -1, 2
+
+
+@inlined
+def _find_term(given: Given, first: Int, terms: Int, target: Int, q: Int) -> tuple[Int, Int]:
+    """Of the terms of a sum, the last that replica `q` of a reader adds, and how many it adds."""
+    reader = given.parts[target].slot
+    count = given.parts[target + 1].slot - reader
+    found, taken = -1, 0
+    for r in range(terms):
+        if _taker(given.slots, first, r, reader, count) == q:
+            found, taken = r, taken + 1
+    return found, taken
+
+
+@inlined
 def find_rows(
     given: Given,
     made: Made,
@@ -85,32 +138,15 @@ def find_rows(
         return
     source = given.tensors[t].source
     is_whole = given.ops[source].split == _NONE
-    if is_whole and not adds_up and made.held[device].whole_stamp == made.counts[STAMP]:
-        made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
-        made.counts[FOUND_WRITER] = made.held[device].whole_writer
+    if is_whole and not adds_up and _has_whole(made, device):
+        _take_whole(made, device)
         return
     first = given.parts[given.ops[source].part].slot
     replicas = given.parts[given.ops[source].part + 1].slot - first
-    covering, taken = -1, 0
     if adds_up:
-        reader = given.parts[target].slot
-        count = given.parts[target + 1].slot - reader
-        for r in range(1 if is_whole else replicas):
-            if _taker(given.slots, first, r, reader, count) == q:
-                covering, taken = r, taken + 1
-    elif is_whole:
-        covering, taken = _nearest(given.slots, given.host, first, replicas, device, q), 1
+        covering, taken = _find_term(given, first, 1 if is_whole else replicas, target, q)
     else:
-        for each in range(-1, replicas):
-            r = q if each < 0 else each
-            if (
-                taken == 0
-                and r < replicas
-                and given.slots[first + r].rows_from <= low + _NEAR
-                and given.slots[first + r].rows_to >= high - _NEAR
-            ):
-                covering, taken = r, 1
-        taken = 1 if taken > 0 else 2
+        covering, taken = _find_replica(given, first, replicas, slot, q, is_whole)
     made.held[device].rows_stamp = made.counts[STAMP]
     made.held[device].rows_from = low
     made.held[device].rows_to = high
@@ -127,15 +163,12 @@ def find_rows(
     elif taken == 1 and given.slots[first + covering].device == device:
         made.counts[FOUND_BUFFER] = base + covering
         made.counts[FOUND_WRITER] = instance(given, source, m, covering)
-    elif taken == 1 and replicas == 1 and made.held[device].whole_stamp == made.counts[STAMP]:
-        made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
-        made.counts[FOUND_WRITER] = made.held[device].whole_writer
+    elif taken == 1 and replicas == 1 and _has_whole(made, device):
+        _take_whole(made, device)
     elif taken == 1:
         transfer(given, made, t, m, base + covering, covering, device, low, high, size, is_gathered)
         if adds_up and replicas == 1:  # its only term is the sum, which others here may read
-            made.held[device].whole_stamp = made.counts[STAMP]
-            made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
-            made.held[device].whole_writer = made.counts[FOUND_WRITER]
+            _keep_whole(made, device)
     made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
     made.held[device].rows_writer = made.counts[FOUND_WRITER]
 
@@ -218,7 +251,7 @@ def find_whole(
 ) -> None:
     """All rows (or the sum) of a tensor whose source is replicated, for one replica of a reader."""
     device = given.slots[slot].device
-    if made.held[device].whole_stamp != made.counts[STAMP]:
+    if not _has_whole(made, device):
         source = given.tensors[t].source
         part = given.ops[source].part
         first = given.parts[part].slot
@@ -238,11 +271,8 @@ def find_whole(
                 given, made, t, m, base, device, 0.0, 1.0, before, is_gathered, is_partial, target,
                 -1, replicas,
             )  # fmt: skip
-            made.held[device].whole_stamp = made.counts[STAMP]
-            made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
-            made.held[device].whole_writer = made.counts[FOUND_WRITER]
-    made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
-    made.counts[FOUND_WRITER] = made.held[device].whole_writer
+            _keep_whole(made, device)
+    _take_whole(made, device)
 
 
 @outlined
@@ -324,12 +354,9 @@ def find_copy(
         if after >= 0:
             add_order(made, after, reader)
         return
-    if made.held[device].whole_stamp != made.counts[STAMP]:
+    if not _has_whole(made, device):
         transfer(
             given, made, t, m, base + r, r, device, 0.0, 1.0, given.tensors[t].bytes, is_gathered
         )
-        made.held[device].whole_stamp = made.counts[STAMP]
-        made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
-        made.held[device].whole_writer = made.counts[FOUND_WRITER]
-    made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
-    made.counts[FOUND_WRITER] = made.held[device].whole_writer
+        _keep_whole(made, device)
+    _take_whole(made, device)
