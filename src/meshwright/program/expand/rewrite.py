@@ -1,0 +1,228 @@
+"""Rewrites an expansion: ops are added, copied and resized, and readers are given other tensors.
+
+A pass takes a `Rewrite` of what was there before, says what changes, and gets the new expansion.
+Numbers of ops and tensors stay valid until then; new ones are numbered after the old.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from meshwright.graph.column import OP_CODES, OP_LINES, OP_SIZES, OP_STEEP, OP_TEXTS
+from meshwright.graph.graph import Floats, Graph, Split
+from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.program import Kind
+
+
+class Rewrite:
+    """What an expansion becomes."""
+
+    def __init__(self, before: Expansion) -> None:
+        self.before, self.graph = before, before.graph
+        count = self.graph.num_ops
+        self.rows = list(range(count))
+        """By op: the old op whose columns it has."""
+        self.place = [float(op) for op in range(count)]
+        """By op: where it stands; the new order is by these."""
+        self.changed: list[dict[str, Any]] = [{} for _ in range(count)]
+        """By op: columns in which it differs from that row, those of `Expansion` included."""
+        self.tensors: list[dict[str, Any]] = [
+            {
+                "source": int(self.graph.tensor_source[t]),
+                "bytes": float(self.graph.tensor_bytes[t]),
+                "fixed_bytes": float(self.graph.fixed_tensor_bytes[t]),
+                "is_partial": bool(self.graph.tensor_partial[t]),
+                "origin": int(before.tensor_origin[t]),
+                "held": int(before.held[t]),
+                "row": t,
+            }
+            for t in range(self.graph.num_tensors)
+        ]
+        self.reads: list[list[int]] = [
+            each.tolist() for each in map(self.graph.inputs.__getitem__, range(count))
+        ]
+        """By op: the tensors that it reads."""
+        self.bundles = list(before.bundles)
+
+    @property
+    def num_ops(self) -> int:
+        """How many there are by now."""
+        return len(self.rows)
+
+    def copy_op(self, op: int, place: float, suffix: str, **changed: Any) -> int:
+        """Run an op once more, reading the same; it makes nothing until tensors are added."""
+        self.rows.append(self.rows[op])
+        self.place.append(place)
+        name = f"{self.graph.op_names[self.rows[op]]}.{suffix}"
+        self.changed.append({**self.changed[op], "op_names": name, **changed})
+        self.reads.append(list(self.reads[op]))
+        return self.num_ops - 1
+
+    def add_collective(
+        self, kind: Kind, axis: Axis, op: int, place: float, *, bundle: int = -1, **changed: Any
+    ) -> int:
+        """A collective in the part and phase of an op, by the name of what it moves there.
+
+        It costs no time of the device and reads and makes nothing until told.
+        """
+        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_LINES), 0.0)
+        text = Kind(kind).name.lower()
+        self.rows.append(self.rows[op])
+        self.place.append(place)
+        self.changed.append(
+            {
+                **nothing,
+                "op_names": f"{self.graph.op_names[self.rows[op]]}.{text}",
+                "kind": text,
+                "partner": -1,
+                "split": int(Split.BATCH),
+                "phase": int(self.graph.phase[self.rows[op]]),
+                "origin": -1,
+                "collective": int(kind),
+                "axis": int(axis),
+                "bundle": bundle,
+                **changed,
+            }
+        )
+        self.reads.append([])
+        return self.num_ops - 1
+
+    def add_tensor(
+        self,
+        source: int,
+        size: float,
+        fixed: float,
+        *,
+        is_partial: bool = False,
+        origin: int = -1,
+        held: Held = Held.WHOLE,
+        row: int = -1,
+    ) -> int:
+        """A tensor that an op makes; `row`: an old tensor whose other parts of its size it has."""
+        self.tensors.append(
+            {
+                "source": source,
+                "bytes": size,
+                "fixed_bytes": fixed,
+                "is_partial": is_partial,
+                "origin": origin,
+                "held": int(held),
+                "row": row,
+            }
+        )
+        return len(self.tensors) - 1
+
+    def like(self, tensor: int, source: int, **changed: Any) -> int:
+        """A tensor as another, made by another op."""
+        self.tensors.append({**self.tensors[tensor], "source": source, **changed})
+        return len(self.tensors) - 1
+
+    def replace_read(self, op: int, old: int, new: int) -> None:
+        """Let an op read another tensor in place of one."""
+        self.reads[op] = [new if each == old else each for each in self.reads[op]]
+
+    def resize(self, op: int, **columns: float) -> None:
+        """Give an op other sizes."""
+        self.changed[op].update(columns)
+
+    def readers(self, tensor: int) -> list[int]:
+        """The ops that read a tensor by now."""
+        return [op for op, reads in enumerate(self.reads) if tensor in reads]
+
+    def done(self) -> Expansion:
+        """The new expansion, its ops in the order of their places."""
+        order = sorted(range(self.num_ops), key=lambda op: (self.place[op], op))
+        number = np.empty(self.num_ops, dtype=np.int32)
+        number[order] = np.arange(self.num_ops, dtype=np.int32)
+        by_source = sorted(
+            range(len(self.tensors)), key=lambda t: (number[self.tensors[t]["source"]], t)
+        )
+        uses = [
+            (place, int(number[op]))
+            for op, reads in enumerate(self.reads)
+            for place in dict.fromkeys(reads)
+        ]
+        place_of = {tensor: place for place, tensor in enumerate(by_source)}
+        pairs = sorted((place_of[tensor], op) for tensor, op in uses)
+        graph = self._graph(order, number, by_source, pairs)
+        before = self.before
+        return Expansion(
+            graph=graph,
+            part_of_op=self._column(order, "part_of_op", before.part_of_op),
+            priority=self._priorities(order),
+            origin=self._column(order, "origin", before.origin),
+            collective=self._column(order, "collective", before.collective),
+            axis=self._column(order, "axis", before.axis),
+            tensor_origin=np.array([self.tensors[t]["origin"] for t in by_source], dtype=np.int32),
+            held=np.array([self.tensors[t]["held"] for t in by_source], dtype=np.int8),
+            role=self._column(order, "role", before.role),
+            cut=self._column(order, "cut", before.cut),
+            bundles=tuple(self.bundles),
+            bundle=self._column(order, "bundle", before.bundle),
+        )
+
+    def _priorities(self, order: list[int]) -> Floats:
+        """Of the op that each was made from; by place where the plan leaves it to the graph."""
+        before = self.before.priority
+        if np.array_equal(before, -np.arange(len(before), dtype=np.float64)):
+            return -np.arange(len(order), dtype=np.float64)
+        given: Floats = self._column(order, "priority", before)
+        return given
+
+    def _column(self, order: list[int], name: str, old: Any) -> Any:
+        new = old[[self.rows[op] for op in order]].copy()
+        for place, op in enumerate(order):
+            if name in self.changed[op]:
+                new[place] = self.changed[op][name]
+        return new
+
+    def _graph(
+        self, order: list[int], number: Any, by_source: list[int], pairs: list[tuple[int, int]]
+    ) -> Graph:
+        graph = self.graph
+        columns: dict[str, Any] = {
+            name: tuple(
+                self.changed[op].get(name, getattr(graph, name)[self.rows[op]]) for op in order
+            )
+            for name in OP_TEXTS
+        }
+        for name in (*OP_CODES, *OP_SIZES):
+            columns[name] = self._column(order, name, getattr(graph, name))
+        partner = columns["partner"]
+        partner[partner >= 0] = number[partner[partner >= 0]]
+        tensors = [self.tensors[t] for t in by_source]
+        return Graph(
+            name=graph.name,
+            batch=graph.batch,
+            **columns,
+            seconds=self._seconds(order),
+            mixes=self._column(order, "mixes", graph.mixes),
+            superlinear=self._superlinear(order, tensors),
+            tensor_source=np.array([number[each["source"]] for each in tensors], dtype=np.int32),
+            tensor_bytes=np.array([each["bytes"] for each in tensors], dtype=np.float64),
+            fixed_tensor_bytes=np.array([each["fixed_bytes"] for each in tensors], np.float64),
+            tensor_partial=np.array([each["is_partial"] for each in tensors], dtype=np.bool_),
+            use_tensor=np.array([tensor for tensor, _ in pairs], dtype=np.int32),
+            use_op=np.array([op for _, op in pairs], dtype=np.int32),
+        )
+
+    def _seconds(self, order: list[int]) -> dict[str, Floats]:
+        """Measured times hold for whole ops; whoever resizes one says what it takes now."""
+        return {
+            kind: self._column(order, f"seconds {kind}", each)
+            for kind, each in self.graph.seconds.items()
+        }
+
+    def _superlinear(
+        self, order: list[int], tensors: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Floats]:
+        made: dict[str, Floats] = {}
+        for name, old in self.graph.superlinear.items():
+            if name in OP_STEEP:
+                made[name] = self._column(order, name, old)
+            else:
+                made[name] = np.array(
+                    [old[each["row"]] if each["row"] >= 0 else 0.0 for each in tensors]
+                )
+        return made
