@@ -151,7 +151,7 @@ class Program:
         """An instruction for people, e.g. "matmul3 [mb 2]" or "send relu1 to h0.d1"."""
         row = self.instructions[number]
         suffix = f" [mb {row['microbatch']}]" if self.microbatches > 1 else ""
-        if row["kind"] == Kind.COMPUTE:
+        if row["op"] >= 0:
             return f"{self.graph.op_names[row['op']]}{suffix}"
         what = "gradients"
         if row["tensor"] >= 0:
