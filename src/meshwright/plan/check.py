@@ -250,12 +250,12 @@ def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
 def _check_mixing(graph: Graph, plan: Plan) -> None:
     """Ops that mix samples see the whole batch: as one microbatch, and not by shards."""
     op = f"op {quoted(graph.mixing_op)} mixes the samples of a batch"
-    if not plan.is_plain:
-        number = next(number for number, part in enumerate(plan.parts) if not part.is_plain)
-        raise InputError(
-            f"part {number}: must have no tensor, context or expert widths, ZeRO or recomputation, "
-            f"because {op}"
-        )
+    for number, part in enumerate(plan.parts):
+        if part.width > 1 or part.expert > 1 or part.zero:
+            raise InputError(
+                f"part {number}: must have no tensor, context or expert widths and no ZeRO, "
+                f"because {op}"
+            )
     if plan.schedule is not None and plan.schedule.microbatches > 1:
         raise InputError(
             f"schedule {plan.schedule.kind}: microbatches must be 1, because {op}, "
