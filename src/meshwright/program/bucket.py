@@ -44,8 +44,16 @@ def no_buckets(graph: Graph) -> Buckets:
     return Buckets(of_tensor=of_tensor, part=nothing, last_op=nothing)
 
 
-def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
-    """Buckets of the partial tensors that update ops of replicated parts read."""
+def fill_buckets(
+    graph: Graph,
+    placement: Placement,
+    plan: Plan,
+    is_collective: npt.NDArray[np.bool_] | None = None,
+) -> Buckets:
+    """Buckets of the partial tensors that update ops of replicated parts read.
+
+    What only collectives of an expansion read they synchronise themselves.
+    """
     source, reader = graph.edges
     syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
     replicas = np.diff(placement.replica_start)
@@ -57,6 +65,8 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
         & (replicas[part_of[source]] > 1)
         & syncs[part_of[source]]
     )
+    if is_collective is not None:
+        is_gradient &= ~is_collective[reader]
     of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
     parts: list[int] = []
     last_op: list[int] = []
@@ -64,7 +74,7 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     totals = np.zeros(len(plan.parts))
     np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
     limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
-    if np.any((graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)):
+    if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
         limits = np.zeros(len(plan.parts))
     open_bucket: dict[int, tuple[int, float]] = {}
@@ -85,6 +95,13 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
         part=np.array(parts, dtype=np.int32),
         last_op=np.array(last_op, dtype=np.int32),
     )
+
+
+def reads_updates(graph: Graph) -> bool:
+    """Whether anything but an update reads what an update makes."""
+    source, reader = graph.edges
+    found = (graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)
+    return bool(found.any())
 
 
 def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]:
