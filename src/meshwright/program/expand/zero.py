@@ -47,7 +47,9 @@ def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
 
     `graph` is the planned one.
     """
-    parts = [number for number, part in enumerate(plan.parts) if part.zero and num_holders(part) > 1]
+    parts = [
+        number for number, part in enumerate(plan.parts) if part.zero and num_holders(part) > 1
+    ]
     if not parts:
         return before
     weights = find_weights(before)
@@ -67,6 +69,7 @@ def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
             tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
         ]
         _divide_holdings(rewrite, division)
+        _order_updates(rewrite, division)
         _scatter_gradients(rewrite, division)
         if part.zero == 3:
             _gather_for_use(rewrite, division, keeps=keeps)
@@ -102,7 +105,26 @@ def _divide_holdings(rewrite: Rewrite, division: _Division) -> None:
             more = state - min(held, state)
             kept = share if division.zero == 3 else 1.0
             rest = more if has_state else more * share
-            rewrite.resize(op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest)
+            rewrite.resize(
+                op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
+            )
+
+
+def _order_updates(rewrite: Rewrite, division: _Division) -> None:
+    """Let a part's updates take their places in the order in which their gradients arrive.
+
+    Only where no update waits for another, and nobody for one of them.
+    """
+    graph = rewrite.graph
+    ops = [update.op for bundle in division.bundles for update in bundle]
+    is_free = all(
+        not len(graph.outputs[op])
+        and (graph.phase[graph.tensor_source[graph.inputs[op]]] != Phase.UPDATE).all()
+        for op in ops
+    )
+    if is_free:
+        for op, place in zip(ops, sorted(ops), strict=True):
+            rewrite.place[op] = float(place)
 
 
 def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
@@ -134,10 +156,8 @@ def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
 def _gather_updated(rewrite: Rewrite, division: _Division) -> None:
     """One all-gather a bundle, of the shares of weights that its updates make."""
     for number, bundle in enumerate(division.bundles):
-        last = max(update.op for update in bundle)
-        gather = _add(
-            rewrite, division, number, Kind.ALL_GATHER, last, last + _NEXT, Phase.UPDATE
-        )
+        place, last = max((rewrite.place[update.op], update.op) for update in bundle)
+        gather = _add(rewrite, division, number, Kind.ALL_GATHER, last, place + _NEXT, Phase.UPDATE)
         for update in bundle:
             size = update.parameter_bytes / division.holders
             rewrite.reads[gather].append(rewrite.add_tensor(update.op, size, size))
