@@ -74,7 +74,7 @@ def fill_buckets(
     totals = np.zeros(len(plan.parts))
     np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
     limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
-    if np.any((graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)):
+    if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
         limits = np.zeros(len(plan.parts))
     open_bucket: dict[int, tuple[int, float]] = {}
@@ -95,6 +95,13 @@ def fill_buckets(
         part=np.array(parts, dtype=np.int32),
         last_op=np.array(last_op, dtype=np.int32),
     )
+
+
+def reads_updates(graph: Graph) -> bool:
+    """Whether anything but an update reads what an update makes."""
+    source, reader = graph.edges
+    found = (graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)
+    return bool(found.any())
 
 
 def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.graph.column import OP_CODES, OP_LINES, OP_SIZES, OP_STEEP, OP_TEXTS
+from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Split
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.program import Kind
@@ -66,7 +66,8 @@ class Rewrite:
 
         It costs no time of the device and reads and makes nothing until told.
         """
-        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_LINES), 0.0)
+        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_STEEP), 0.0)
+        nothing |= {f"seconds {each}": 0.0 for each in self.graph.seconds}
         text = Kind(kind).name.lower()
         self.rows.append(self.rows[op])
         self.place.append(place)
@@ -75,7 +76,9 @@ class Rewrite:
                 **nothing,
                 "op_names": f"{self.graph.op_names[self.rows[op]]}.{text}",
                 "kind": text,
+                "group": -1,
                 "partner": -1,
+                "mixes": False,
                 "split": int(Split.BATCH),
                 "phase": int(self.graph.phase[self.rows[op]]),
                 "origin": -1,
