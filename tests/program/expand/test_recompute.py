@@ -383,7 +383,9 @@ def steps(draw: st.DrawFn) -> Graph:
         x = tensors[-1]
     loss = builder.add_op("loss", kind="loss")
     builder.add_use(x, loss)
-    gradient = builder.add_tensor(loss, 1.0)
+    start = builder.add_op("loss.grad", kind="grad", phase=Phase.BACKWARD, partner=loss)
+    builder.add_use(builder.add_tensor(loss, 1.0), start)
+    gradient = builder.add_tensor(start, 1.0)
     updates = []
     for number, (ops, tensors, shape) in reversed(list(enumerate(layers))):
         has_partner = is_alike or draw(st.booleans())
@@ -422,11 +424,10 @@ def values(expansion: Expansion) -> dict[int, set[Hashable]]:
 @given(data=st.data(), graph=steps(), manner=st.sampled_from([FULL, SELECTIVE]))
 def test_every_op_gives_what_it_gave(data: st.DataObject, graph: Graph, manner: Recompute) -> None:
     cuts = data.draw(st.sets(st.integers(1, 3), max_size=2))
-    layer = [int(name.split(".")[1]) if "." in name else 0 for name in graph.op_names]
-    number = {
-        each: place for place, each in enumerate(sorted({sum(n >= c for c in cuts) for n in layer}))
-    }
-    stage = [number[sum(n >= c for c in cuts)] for n in layer]
+    layer = [int(name.split(".")[1]) if name.startswith("h.") else 0 for name in graph.op_names]
+    stage = np.unique([sum(n >= cut for cut in cuts) for n in layer], return_inverse=True)[
+        1
+    ].tolist()
     plan = plan_of(graph, manner, stage)
     placement = resolve(graph, connected(len(plan.parts)), plan)
     before = unexpanded(graph, placement)

@@ -166,9 +166,10 @@ class _Stretch:
             np.bincount(self.first, weights=self.saved, minlength=count) + self.beside
         )
         """Saved by an op and all before it."""
-        alive = np.bincount(self.first, weights=self.bytes, minlength=count + 1)
-        alive -= np.bincount(self.last, weights=self.bytes, minlength=count + 1)
-        self.crossing = np.cumsum(alive)[:count]
+        made = np.bincount(self.first, weights=self.bytes, minlength=count)
+        self.crossing = np.cumsum(
+            made - np.bincount(self.last, weights=self.bytes, minlength=count)
+        )
         """Bytes that pass from an op and those before it to those after it."""
 
     def cut(self) -> Ints:
@@ -209,5 +210,5 @@ class _Stretch:
         crosses = region != end
         inner = np.bincount(region, self.saved * ~crosses, minlength=len(cuts) + 1)
         every = np.searchsorted(cuts, np.arange(len(self.beside)))
-        inner += np.bincount(every, self.beside, minlength=len(cuts) + 1)
-        return float(self.bytes[crosses].sum() + inner.max())
+        beside = np.bincount(every, self.beside, minlength=len(cuts) + 1)
+        return float(self.bytes[crosses].sum() + (inner + beside).max())
