@@ -59,11 +59,11 @@ def _is_kept(graph: Graph) -> Bools:
     """Ops that never run twice in a step.
 
     Batch norm moves its running statistics along whenever it runs, and a graph does not say so.
-    What mixes samples is gathered from all replicas.
+    What mixes samples is gathered from all replicas. An input is given to the step, not computed.
     """
     names, codes = graph.kind_codes
-    counts = [("batchnorm" in name.lower().replace("_", "")) for name in names]
-    kept: Bools = np.array(counts, dtype=np.bool_)[codes] | graph.mixes
+    is_kept = [name == "input" or "batchnorm" in name.lower().replace("_", "") for name in names]
+    kept: Bools = np.array(is_kept, dtype=np.bool_)[codes] | graph.mixes
     return kept
 
 
@@ -166,9 +166,10 @@ class _Stretch:
             np.bincount(self.first, weights=self.saved, minlength=count) + self.beside
         )
         """Saved by an op and all before it."""
-        alive = np.bincount(self.first, weights=self.bytes, minlength=count + 1)
-        alive -= np.bincount(self.last, weights=self.bytes, minlength=count + 1)
-        self.crossing = np.cumsum(alive)[:count]
+        made = np.bincount(self.first, weights=self.bytes, minlength=count)
+        self.crossing = np.cumsum(
+            made - np.bincount(self.last, weights=self.bytes, minlength=count)
+        )
         """Bytes that pass from an op and those before it to those after it."""
 
     def cut(self) -> Ints:
@@ -191,11 +192,17 @@ class _Stretch:
         ends = np.searchsorted(self.total, middle + share / 2)
         ends = np.minimum(ends, len(self.total) - 1)  # a cut after the last op is none
         found = {
-            start + int(self.crossing[start:end].argmin())
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+            self._narrowest(start, end, share)
+            for start, end, share in zip(starts.tolist(), ends.tolist(), middle, strict=True)
             if start < end
         }
         return np.array(sorted(found), dtype=np.int64)
+
+    def _narrowest(self, start: int, end: int, share: float) -> int:
+        """The op of a few after which least crosses, the nearest to a share of equal ones."""
+        crossing = self.crossing[start:end]
+        least = start + np.flatnonzero(crossing == crossing.min())
+        return int(least[np.abs(self.total[least] - share).argmin()])
 
     def _peak(self, cuts: npt.NDArray[np.int64]) -> float:
         """What is kept, and the most that one region has in backward."""
@@ -203,5 +210,5 @@ class _Stretch:
         crosses = region != end
         inner = np.bincount(region, self.saved * ~crosses, minlength=len(cuts) + 1)
         every = np.searchsorted(cuts, np.arange(len(self.beside)))
-        inner += np.bincount(every, self.beside, minlength=len(cuts) + 1)
-        return float(self.bytes[crosses].sum() + inner.max())
+        beside = np.bincount(every, self.beside, minlength=len(cuts) + 1)
+        return float(self.bytes[crosses].sum() + (inner + beside).max())
