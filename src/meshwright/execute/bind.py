@@ -146,7 +146,19 @@ class _PartBinder:
         buffers = self.lookup.program.buffers
         needs = [int(buffers["writer"][b]) for b in self.lookup.read_by.get(instruction, ())]
         needs += self.lookup.before.get(instruction, ())
+        needs += self._adders(instruction)
         return [i for i in dict.fromkeys(needs) if self.rows["device"][i] == self.device]
+
+    def _adders(self, instruction: int) -> list[int]:
+        """Those that add to what it reads: the last of them may be done before the others."""
+        lookup = self.lookup
+        return [
+            each
+            for buffer in lookup.read_by.get(instruction, ())
+            if lookup.is_gathered[buffer] and not lookup.adds_to(instruction, buffer)
+            for each in lookup.readers[buffer]
+            if each not in self.place and lookup.adds_to(each, buffer)
+        ]
 
     def _find_last_users(self) -> dict[int, int]:
         """For each buffer here the last instruction that reads it, by place."""

@@ -203,8 +203,8 @@ def open_exchange(
     """Make the process groups of a program; all ranks call it with the same arguments.
 
     `groups` are those of the program, as device numbers, `used` the lanes of those that
-    communicate, by number, `pairs` the ordered pairs of devices between which there are transfers. With
-    `wiring`, whose names alone are a rank's own, these go over several interfaces.
+    communicate, by number, `pairs` the ordered pairs of devices between which there are transfers.
+    With `wiring`, whose names alone are a rank's own, these go over several interfaces.
     """
     if not dist.is_initialized():  # one rank by itself
         return Exchange(

@@ -1,11 +1,13 @@
 """The traced steps of an expansion, on one rank: as `Steps`, of what the rank really runs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from meshwright.execute.draw import Draw
-from meshwright.execute.rebuild import Ways, rebuild
+from meshwright.execute.rebuild import rebuild
+from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.traced import TracedStep
+from meshwright.execute.ways import Ways
 from meshwright.program.expand.expansion import Expansion
 
 
@@ -32,6 +34,10 @@ class ExpandedSteps(TracedSteps):
         known = self.planned.draws(samples)
         origin = self.expansion.origin.tolist()
         return {op: known[each] for op, each in enumerate(origin) if each in known}
+
+    def shares(self) -> Mapping[str, Share]:
+        """What of the state the rank holds a shard of only, by name."""
+        return self.ways.shares(self.planned.any())
 
     def other(self, samples: int) -> TracedStep:
         """One at another number of samples, to see what grows."""

@@ -7,8 +7,9 @@ made again. Knows nothing of processes; what a rank's shards are is told by `Way
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, counts_steps
-from meshwright.execute.traced import TracedStep
+from meshwright.execute.traced import Layout, TracedStep
 from meshwright.graph.graph import Phase
 from meshwright.program.expand.expansion import Expansion
 
@@ -27,11 +28,14 @@ from meshwright.program.expand.expansion import Expansion
 class Ways(Protocol):
     """How a rank runs the ops of an expansion: what it holds, and whom it talks to."""
 
-    def hold(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What it has of a tensor that is there from the start."""
 
-    def talk(self, builder: "Builder", op: int) -> Any:
-        """Call a collective, by `Builder.call`; what it gives."""
+    def talk(self, builder: "Builder", op: int) -> list[Node]:
+        """Call a collective, by `Builder.call`; one node for each tensor with bytes it makes."""
+
+    def run(self, builder: "Builder", op: int) -> Node | None:
+        """Call an op in a way of its own; None: as it was planned, on what the expansion says."""
 
 
 class Builder:
@@ -52,11 +56,11 @@ class Builder:
         """By tensor of the expansion: the node whose storage it is in."""
         self.latest: dict[Node, Node] = {}
         """By old node: the newest that was made of it."""
+        self.gathered: dict[int, dict[Node, Layout]] = {}
+        """By collective that gathers weights: where in its result each placeholder's are."""
+        self.weights: dict[tuple[int, Node], Node] = {}
+        """By tensor of gathered weights and placeholder: the weights."""
         self.attributes: dict[str, torch.Tensor] = {}
-        self.number_of = {
-            node: number
-            for number, node in enumerate(each for each in old if each.op == "placeholder")
-        }
         self.counters: dict[Node, list[Node]] = {}
         for node in old:
             if node.op == "call_function" and counts_steps(node):
@@ -97,24 +101,48 @@ class Builder:
             node.meta["val"] = target(*given[0], **given[1])
         return node
 
-    def read(self, op: int, tensor: int) -> Node:
-        """The storage of a tensor of the expansion that an op reads."""
-        assert tensor in self.graph.inputs[op].tolist(), "an op reads what its graph says"
-        return self.root[tensor]
+    def call_like(self, old: Node, given: Callable[[Node], Node]) -> Node:
+        """The call of an old node on new ones."""
+        for each in old.all_input_nodes:
+            self._count(each)
+        args, kwargs = pytree.tree_map_only(Node, given, (old.args, old.kwargs))
+        return self.call(old.target, *args, **kwargs)
+
+    def item(self, made: Node, place: int) -> Node:
+        """One of several results."""
+        node = self.nodes.call_function(operator.getitem, (made, place))
+        node.meta["val"] = made.meta["val"][place]
+        return node
+
+    def view(self, old: Node, base: Node) -> Node:
+        """An old node's view, made again on a storage."""
+        return self._view(old, base, {}, {})
+
+    def gather(self, op: int, names: Sequence[str], layouts: Sequence[Layout]) -> None:
+        """Let ops that read what a collective gives find weights there."""
+        pairs = zip(names, layouts, strict=True)
+        self.gathered[op] = {self._placeholders[name]: layout for name, layout in pairs}
 
     def state(self, name: str) -> Node:
         """What the rank holds under a name."""
-        return self._states[name]
+        return self.held[self._placeholders[name]]
 
-    @property
-    def _states(self) -> Mapping[str, Node]:
-        names = self._names()
-        return {names[number]: self.held[old] for old, number in self.number_of.items()}
+    def planned_state(self, name: str) -> torch.Tensor:
+        """What a step that is not expanded holds under a name."""
+        value: torch.Tensor = self._placeholders[name].meta["val"]
+        return value
 
-    def _names(self) -> list[str]:
+    @cached_property
+    def _placeholders(self) -> dict[str, Node]:
         trace = self.step.trace
         names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
-        return names + [f"input {number}" for number in range(trace.num_inputs)]
+        names += [f"input {number}" for number in range(trace.num_inputs)]
+        nodes = [each for each in trace.module.graph.nodes if each.op == "placeholder"]
+        return dict(zip(names, nodes, strict=True))
+
+    @cached_property
+    def _names(self) -> dict[Node, str]:
+        return {node: name for name, node in self._placeholders.items()}
 
     def _hold(self, old: Node) -> None:
         value = old.meta["val"]
@@ -123,9 +151,8 @@ class Builder:
             new = self.nodes.get_attr(str(old.target))
         else:
             new = self.nodes.placeholder(str(old.target))
-            name = self._names()[self.number_of[old]]
             with self.mode:
-                value = self.ways.hold(name, value)
+                value = self.ways.hold(self.step, self._names[old], value)
         new.meta["val"] = value
         self.held[old] = self.latest[old] = new
 
@@ -133,27 +160,39 @@ class Builder:
         """Call a kernel of the planned step once more."""
         kernel = self.step.ledger.kernels[int(self.expansion.origin[op])]
         read = self._tensors_read(op)
+        weights = self._weights_read(op)
         made: dict[Node, Node] = {}
 
         def given(old: Node) -> Node:
             version = kernel.reads.get(old.name)
             if version is None:  # only its shape counts
                 return self._shaped(old)
-            return self._view(old, self._base(version, read), made)
+            return self._view(old, self._base(version, read), made, weights)
 
-        for name in kernel.reads:
-            self._count(name)
-        args, kwargs = pytree.tree_map_only(Node, given, (kernel.node.args, kernel.node.kwargs))
-        new = self.call(kernel.node.target, *args, **kwargs)
+        new = self.ways.run(self, op) or self.call_like(kernel.node, given)
         self.latest[kernel.node] = new
         self._keep_kernel(op, kernel, new, read)
 
-    def _count(self, name: str) -> None:
-        """Advance the optimiser's counter of this name, which its kernel does not do itself."""
-        for old, nodes in self.counters.items():
-            if old.name == name:
-                for each in nodes:
-                    self.call(each.target, self.held[old], *each.args[1:])
+    def _count(self, old: Node) -> None:
+        """Advance a counter of the optimiser, which its kernel does not do itself."""
+        for each in self.counters.get(old, ()):
+            self.call(each.target, self.held[old], *each.args[1:])
+
+    def _weights_read(self, op: int) -> dict[Node, Node]:
+        """By placeholder: the gathered weights that an op reads in its place."""
+        found = {}
+        for tensor in self.graph.inputs[op].tolist():
+            for old, layout in self.gathered.get(int(self.graph.tensor_source[tensor]), {}).items():
+                if (tensor, old) not in self.weights:
+                    self.weights[tensor, old] = self.call(
+                        torch.ops.aten.as_strided.default,
+                        self.root[tensor],
+                        layout.shape,
+                        layout.stride,
+                        layout.offset,
+                    )
+                found[old] = self.weights[tensor, old]
+        return found
 
     def _tensors_read(self, op: int) -> dict[int, int]:
         """By tensor of the planned graph: the tensor of the expansion that an op reads of it."""
@@ -168,17 +207,19 @@ class Builder:
             return None
         return self.root[read[tensor]]
 
-    def _view(self, old: Node, base: Node | None, made: dict[Node, Node]) -> Node:
-        """An old node's view, made again on a storage."""
+    def _view(
+        self, old: Node, base: Node | None, made: dict[Node, Node], weights: Mapping[Node, Node]
+    ) -> Node:
+        """An old node's view, made again on a storage, or on weights that were gathered."""
         if old in made:
             return made[old]
         source = _viewed(old)
         if source is None:  # it is where the storage begins
-            new = self.held[old] if base is None else base
+            new = weights.get(old) or self.held[old] if base is None else base
         elif counts_steps(old) or _writes(old):
-            new = self._view(source, base, made)
+            new = self._view(source, base, made, weights)
         else:
-            viewed = self._view(source, base, made)
+            viewed = self._view(source, base, made, weights)
             args = tuple(viewed if each is source else each for each in old.args)
             new = self.call(old.target, *args, **old.kwargs)
         made[old] = self.latest[old] = new
@@ -203,16 +244,11 @@ class Builder:
             version = self.step.versions[origin]
             if version in fresh:
                 place = fresh[version]
-                self.root[tensor] = new if place is None else self._item(new, place)
+                self.root[tensor] = new if place is None else self.item(new, place)
             else:
                 old = self.step.ledger.versions[version].replaces
                 base = self._base(old, read)
                 self.root[tensor] = self._held_root(old) if base is None else base
-
-    def _item(self, new: Node, place: int) -> Node:
-        node = self.nodes.call_function(operator.getitem, (new, place))
-        node.meta["val"] = new.meta["val"][place]
-        return node
 
     def _held_root(self, version: int) -> Node:
         root = self.step.roots[version]

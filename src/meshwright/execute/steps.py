@@ -15,6 +15,7 @@ from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.align import THREE, TWO, align_trace
 from meshwright.execute.draw import Draw, draws, find_draws
+from meshwright.execute.shard import Share
 from meshwright.execute.traced import TracedStep, prepare_step
 from meshwright.graph.graph import Graph
 
@@ -33,6 +34,10 @@ class TracedSteps(Mapping[int, TracedStep]):
     def any(self) -> TracedStep:
         """One of those that are there."""
         return next(iter(self.values()))
+
+    def shares(self) -> Mapping[str, Share]:
+        """What of the state the rank holds a shard of only, by name."""
+        return {}
 
 
 class Steps(TracedSteps):

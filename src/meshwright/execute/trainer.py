@@ -38,7 +38,7 @@ from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
-from meshwright.execute.ways import find_ways
+from meshwright.execute.ways import Ways
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion
@@ -127,7 +127,7 @@ class Trainer:
         self.steps: TracedSteps = self.planned
         """The steps as this rank runs them."""
         if not lowered.plan.is_plain:
-            ways = find_ways(lowered.plan, lowered.expansion, program.device_names[self.number])
+            ways = Ways(lowered.plan, lowered.expansion, program.device_names[self.number])
             self.steps = ExpandedSteps(self.planned, lowered.expansion, ways)
         lookup = Lookup(
             program=program,
@@ -145,7 +145,12 @@ class Trainer:
             )
         self.held = Held(
             state=make_state(
-                self.steps.any(), self.part.state, workload.model, real or _itself, device
+                self.steps.any(),
+                self.part.state,
+                workload.model,
+                real or _itself,
+                device,
+                self.steps.shares(),
             ),
             sums=[None] * self.part.num_sums,
             learning_rate=learning_rate,
