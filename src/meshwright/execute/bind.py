@@ -268,12 +268,13 @@ class _PartBinder:
         """A collective that is an op of the graph: its call, and what is made of the results."""
         row = self.rows[instruction]
         run: RunSegment | None = None
-        places: tuple[int, ...] = ()
+        places: tuple[tuple[int, int], ...] = ()
         if self.lookup.steps is not None:
             run = bind_segment(self.lookup, self.here, [instruction], ())
             assert run.segment is not None
             sums = run.segment.sums
-            places = tuple(place for _, _, place, _ in sums)
+            buffer_of = {place: buffer for buffer, place in self.here.sums.items()}
+            places = tuple((place, buffer_of[place]) for _, _, place, _ in sums)
             outputs = (*run.segment.outputs, *((line, version) for line, version, _, _ in sums))
             run = replace(run, segment=replace(run.segment, sums=(), outputs=outputs))
         return Start(

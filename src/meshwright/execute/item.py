@@ -117,8 +117,8 @@ class Start:
     run: RunSegment | None = None
     """Of a collective that is an op: its call, as a segment of one line. What it adds to sums
     stands among the outputs of the segment, after the buffers."""
-    sums: tuple[int, ...] = ()
-    """Places in `Held.sums` of these."""
+    sums: tuple[tuple[int, int], ...] = ()
+    """Places in `Held.sums` of these, and the buffers that they are when all have been added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

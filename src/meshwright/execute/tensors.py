@@ -43,6 +43,8 @@ class Tensors:
         self.exchange, self.held, self.device = exchange, held, exchange.device
         self.inspector = inspector
         self.kept: dict[Key, Any] = {}
+        self.added = [0] * part.num_sums
+        """By sum: how many microbatches a collective has added to it."""
         self.times: Times | None = None
         self.blocks: list[int] = []
         """By tensor; counted when it first matters."""
@@ -216,14 +218,20 @@ class Tensors:
 
         def finish() -> None:
             begun[0].finish()
-            for place, value in zip(item.sums, made[count:], strict=True):
-                total = self.held.sums[place]
-                self.held.sums[place] = value if total is None else total.add_(value)
-            for place, buffer in run.sums:
-                self.kept[buffer] = self.held.sums[place]
-                self.held.sums[place] = None
+            for (place, buffer), value in zip(item.sums, made[count:], strict=True):
+                self._add(place, buffer, value)
 
         return begun[0].work, finish
+
+    def _add(self, place: int, buffer: int, value: torch.Tensor) -> None:
+        """Add what a microbatch has to a sum; they may come in any order."""
+        total = self.held.sums[place]
+        self.held.sums[place] = value if total is None else total.add_(value)
+        self.added[place] += 1
+        if self.added[place] == self.program.microbatches:
+            self.kept[buffer] = self.held.sums[place]
+            self.held.sums[place] = None
+            self.added[place] = 0
 
     def _add_up(self, item: Start, buffer: int) -> tuple[Work, Finish]:
         base = self.kept[item.pieces[0].buffer].clone()
