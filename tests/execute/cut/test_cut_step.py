@@ -1,0 +1,88 @@
+"""Whole training steps, forward, backward and update, on cut weights equal those of the model."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from cut_lockstep import check_step
+from torch import nn
+
+from meshwright.execute.cut.cut import AnyCut, Cut, plain_cut
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+
+VOCABULARY = 101
+"""Odd, so that members have different numbers of rows."""
+
+
+def tokens(samples: int = 3, length: int = 8) -> dict[str, torch.Tensor]:
+    numbers = torch.randint(0, VOCABULARY, (samples, length), generator=torch.manual_seed(1))
+    labels = numbers.clone()
+    labels[0, :3] = -100
+    return {"input_ids": numbers, "labels": labels}
+
+
+def cuts_by_pattern(model: nn.Module, patterns: dict[str, int]) -> dict[str, AnyCut]:
+    """Plain cuts of parameters whose names match, along the given dimensions."""
+    return {
+        name: plain_cut(dim, each.shape[dim])
+        for name, each in model.named_parameters()
+        for pattern, dim in patterns.items()
+        if re.search(pattern, name)
+    }
+
+
+def gpt2() -> tuple[nn.Module, dict[str, AnyCut]]:
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=64, n_head=4, vocab_size=VOCABULARY, n_positions=32, bos_token_id=0,
+        eos_token_id=0, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config)
+    cuts = cuts_by_pattern(
+        model, {r"c_fc.weight": 1, r"c_fc.bias": 0, r"c_proj.weight": 0, r"wte": 0}
+    )
+    for name, each in model.named_parameters():
+        if "c_attn" in name:
+            cuts[name] = Cut.of(each.dim() - 1, (64, 64, 64))
+    return model, cuts
+
+
+def llama(**changes: Any) -> tuple[nn.Module, dict[str, AnyCut]]:
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=8, num_key_value_heads=4,
+        intermediate_size=96, vocab_size=VOCABULARY, max_position_embeddings=32, **changes,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    return model, cuts_by_pattern(
+        model,
+        {r"[qkv]_proj": 0, r"(gate|up)_proj": 0, r"(o|down)_proj": 1, "embed": 0, "lm_head": 0},
+    )
+
+
+def bert() -> tuple[nn.Module, dict[str, AnyCut]]:
+    config = transformers.BertConfig(
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=128,
+        vocab_size=VOCABULARY, max_position_embeddings=32, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    model = transformers.BertForMaskedLM(config)
+    return model, cuts_by_pattern(
+        model,
+        {
+            r"self\.(query|key|value)\.": 0,
+            r"attention\.output\.dense\.weight": 1,
+            r"intermediate\.dense\.": 0,
+            r"\d\.output\.dense\.weight": 1,
+            r"word_embeddings|predictions\.(decoder\.)?bias": 0,
+        },
+    )
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("build", [gpt2, llama, bert])
+def test_a_team_trains_as_the_whole_model_does(build: Any, width: int) -> None:
+    model, cuts = build()
+    lockstep = check_step(model, tokens(), cuts, width)
+    assert len(lockstep.summed) > 4
