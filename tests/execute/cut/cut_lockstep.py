@@ -50,9 +50,7 @@ class Lockstep:
         names = [*trace.parameter_names, *trace.buffer_names]
         names += [each.rpartition(".")[0] for each in trace.state_names]
         chosen = [cuts.get(name, WHOLE) for name in names]
-        chosen = [
-            cut if each.dim() else WHOLE for cut, each in zip(chosen, start, strict=False)
-        ]
+        chosen = [cut if each.dim() else WHOLE for cut, each in zip(chosen, start, strict=False)]
         chosen += [WHOLE] * trace.num_inputs
         pending = list(zip(start, chosen, strict=True))
         for node in self.module.graph.nodes:
@@ -81,7 +79,9 @@ class Lockstep:
                 self.cuts[each] = WHOLE
             calls = self._calls(node)
         assert all(call.cuts == calls[0].cuts for call in calls), node
-        self.values[node] = run_members(calls, lambda each, member: self.values[each.source][member])
+        self.values[node] = run_members(
+            calls, lambda each, member: self.values[each.source][member]
+        )
         self.cuts[node] = calls[0].cuts
 
     def _calls(self, node: Node) -> list[Call]:
@@ -91,7 +91,9 @@ class Lockstep:
             return leaf
 
         args, kwargs = pytree.tree_map(
-            operand, (tuple(node.args), dict(node.kwargs)), is_leaf=lambda each: isinstance(each, Node)
+            operand,
+            (tuple(node.args), dict(node.kwargs)),
+            is_leaf=lambda each: isinstance(each, Node),
         )
         value = node.meta.get("val")
         return [

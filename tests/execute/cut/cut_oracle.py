@@ -134,7 +134,7 @@ def check_op(
 
 
 def assert_joined(value: Any, results: Sequence[Any], cuts: Any) -> None:
-    """Assert that the members' results have the shapes of their cuts, and are the whole together."""
+    """Assert that the members' results have the shapes of their cuts and join to the whole."""
     if isinstance(value, tuple | list):
         for place, each in enumerate(value):
             assert_joined(each, [result[place] for result in results], cuts[place])

@@ -86,3 +86,74 @@ def test_a_team_trains_as_the_whole_model_does(build: Any, width: int) -> None:
     model, cuts = build()
     lockstep = check_step(model, tokens(), cuts, width)
     assert len(lockstep.summed) > 4
+
+
+def t5() -> tuple[nn.Module, dict[str, AnyCut]]:
+    config = transformers.T5Config(
+        num_layers=2, d_model=64, d_kv=16, d_ff=128, num_heads=4, vocab_size=VOCABULARY,
+        dropout_rate=0.0, decoder_start_token_id=0,
+    )  # fmt: skip
+    model = transformers.T5ForConditionalGeneration(config)
+    return model, cuts_by_pattern(
+        model,
+        {
+            r"Attention\.[qkv]\.": 0,
+            r"Attention\.o\.": 1,
+            r"relative_attention_bias": 1,
+            r"DenseReluDense\.wi\.": 0,
+            r"DenseReluDense\.wo\.": 1,
+            r"shared": 0,
+        },
+    )
+
+
+def gpt2_eager() -> tuple[nn.Module, dict[str, AnyCut]]:
+    model, cuts = gpt2()
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+    return model, cuts
+
+
+def llama_eager() -> tuple[nn.Module, dict[str, AnyCut]]:
+    return llama(attn_implementation="eager")
+
+
+def llama_with_one_key_head() -> tuple[nn.Module, dict[str, AnyCut]]:
+    model, cuts = llama(num_key_value_heads=1)
+    return model, {name: cut for name, cut in cuts.items() if not re.search("[kv]_proj", name)}
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("build", [t5, gpt2_eager, llama_eager, llama_with_one_key_head])
+def test_other_attentions_need_no_other_rules(build: Any, width: int) -> None:
+    model, cuts = build()
+    check_step(model, tokens(), cuts, width)
+
+
+IMAGE_CUTS = {
+    r"attention\.(attention|self)\.(query|key|value)\.|\.[qkv]_proj\.": 0,
+    r"attention\.output\.dense\.weight|\.o_proj\.weight": 1,
+    r"intermediate\.dense\.|\.fc1\.": 0,
+    r"\d\.output\.dense\.weight|\.fc2\.weight": 1,
+}
+
+
+@pytest.mark.parametrize("kind", ["vit", "swin"])
+def test_images_are_trained_on_by_teams(kind: str) -> None:
+    if kind == "vit":
+        model = transformers.ViTForImageClassification(
+            transformers.ViTConfig(
+                num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=128,
+                image_size=32, patch_size=8, num_labels=10,
+            )
+        )  # fmt: skip
+    else:
+        model = transformers.SwinForImageClassification(
+            transformers.SwinConfig(
+                image_size=32, patch_size=2, embed_dim=16, depths=[2, 2], num_heads=[2, 4],
+                window_size=4, num_labels=10, drop_path_rate=0.0,
+            )
+        )  # fmt: skip
+    cuts = cuts_by_pattern(model, IMAGE_CUTS | {"classifier": 0})
+    assert len(cuts) > 16
+    inputs = {"pixel_values": torch.randn(3, 3, 32, 32), "labels": torch.tensor([1, 0, 9])}
+    check_step(model, inputs, cuts, 2)

@@ -127,8 +127,8 @@ def cut_nll_loss(request: Request) -> Call:
         return request.answer([cut, WHOLE], nll_loss_cut, args=args)
     pattern = _rows_pattern(request)
     call = cut_along(request, pattern)
-    if request["reduction"] == _NONE:
-        return call
+    if request["reduction"] == _NONE:  # the weight is zero then
+        return replace(call, cuts=(call.cuts[0], WHOLE))
     given = call.args
     reduces = (AllReduce("sum", (), logs.value.dtype),)
     return replace(request.answer([TERMS, WHOLE], nll_loss_rows, args=given), reduces=reduces)
