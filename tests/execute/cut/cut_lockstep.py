@@ -1,13 +1,13 @@
 """Runs a traced step on whole tensors, and for all members of a team in lockstep."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from cut_oracle import run_members, shards
 from torch import Tensor, nn
-from torch.fx import Node
+from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.capture import trace_workload
@@ -43,15 +43,16 @@ class Lockstep:
         self.cuts: dict[Node, Any] = {}
         self.values: dict[Node, list[Any]] = {}
         self.summed: list[str] = []
+        self.num_drawn = 0
 
-    def run(self, start: list[Tensor], cuts: Mapping[str, AnyCut]) -> None:
+    def run(self, start: list[Tensor], cuts: Mapping[str, AnyCut], inputs: AnyCut = WHOLE) -> None:
         """Run all; `cuts`: by the name of a parameter, for its optimiser state, too."""
         trace = self.trace
         names = [*trace.parameter_names, *trace.buffer_names]
         names += [each.rpartition(".")[0] for each in trace.state_names]
         chosen = [cuts.get(name, WHOLE) for name in names]
         chosen = [cut if each.dim() else WHOLE for cut, each in zip(chosen, start, strict=False)]
-        chosen += [WHOLE] * trace.num_inputs
+        chosen += [inputs] * trace.num_inputs
         pending = list(zip(start, chosen, strict=True))
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
@@ -79,10 +80,24 @@ class Lockstep:
                 self.cuts[each] = WHOLE
             calls = self._calls(node)
         assert all(call.cuts == calls[0].cuts for call in calls), node
+        self.cuts[node] = calls[0].cuts
+        if calls[0].draws:
+            self._draw(node)
+            return
         self.values[node] = run_members(
             calls, lambda each, member: self.values[each.source][member]
         )
-        self.cuts[node] = calls[0].cuts
+
+    def _draw(self, node: Node) -> None:
+        """Members have parts of what is drawn once for all of them, by the number of the op."""
+        torch.manual_seed(self.num_drawn)
+        self.num_drawn += 1
+        given = pytree.tree_map_only(
+            Node, self.whole, node.args, is_leaf=lambda each: isinstance(each, Node)
+        )
+        made, cuts = node.target(*given), self.cuts[node]  # type: ignore[operator]
+        parts = [shards(each, cut, self.width) for each, cut in zip(made, cuts, strict=True)]
+        self.values[node] = list(zip(*parts, strict=True))
 
     def _calls(self, node: Node) -> list[Call]:
         def operand(leaf: Any) -> Any:
@@ -113,22 +128,52 @@ def gradients(lockstep: Lockstep) -> dict[str, tuple[AnyCut, Tensor]]:
     }
 
 
-Cuts = Callable[[str, Tensor], AnyCut]
+class _Seeded(Interpreter):
+    """Runs a step on whole tensors, with the random numbers that `Lockstep` gives it."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace.module)
+        self.num_drawn = 0
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+            torch.manual_seed(self.num_drawn)
+            self.num_drawn += 1
+        return super().call_function(target, args, kwargs)
 
 
 def check_step(
-    model: nn.Module, kwargs: Mapping[str, Any], cuts: Mapping[str, AnyCut], width: int
+    model: nn.Module,
+    kwargs: Mapping[str, Any],
+    cuts: Mapping[str, AnyCut],
+    width: int,
+    inputs: AnyCut = WHOLE,
 ) -> Lockstep:
     """Assert that the team has the loss, gradients and updated weights of the whole model."""
     torch.manual_seed(0)
     trace = trace_step(model, kwargs)
     lockstep = Lockstep(trace, width)
-    lockstep.run(start_of(trace, model, kwargs), cuts)
+    lockstep.run(start_of(trace, model, kwargs), cuts, inputs)
     whole = start_of(trace, model, kwargs)
-    expected = dict(zip(["loss", *trace.gradient_names], trace.module(*whole), strict=True))
+    expected = dict(zip(["loss", *trace.gradient_names], _Seeded(trace).run(*whole), strict=True))
     for name, (cut, found) in gradients(lockstep).items():
         torch.testing.assert_close(found, expected[name], rtol=1e-4, atol=1e-5, msg=f"{name} {cut}")
-    places = [each for each in trace.module.graph.nodes if each.op == "placeholder"]
-    for node, each in zip(places, whole, strict=True):
-        torch.testing.assert_close(lockstep.whole(node), each, rtol=1e-4, atol=2e-3)
+    _check_updates(lockstep, whole)
     return lockstep
+
+
+def _check_updates(lockstep: Lockstep, whole: list[Tensor]) -> None:
+    """Assert that members have updated what the whole step has updated."""
+    trace = lockstep.trace
+    names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
+    places = [each for each in lockstep.module.graph.nodes if each.op == "placeholder"]
+    found = dict(zip(names, map(lockstep.whole, places), strict=False))
+    expected = dict(zip(names, whole, strict=False))
+    for name in trace.state_names:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-6)
+    for name in trace.gradient_names:
+        # The first update is as large as the rate, whatever the gradient: noise in one near zero
+        # would be a step in any direction.
+        is_clear = expected[f"{name}.exp_avg"].abs() > 1e-6
+        one, other = found[name][is_clear], expected[name][is_clear]
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)

@@ -7,7 +7,7 @@ import torch
 from cut_oracle import check_op, operand, run_members, shards
 
 from meshwright.execute.cut.call import Narrowed, Uncut
-from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, joined, plain_cut
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, joined, plain_cut
 from meshwright.execute.cut.table import cut_call
 
 aten = torch.ops.aten
@@ -112,7 +112,7 @@ def test_terms_stay_terms_where_the_op_is_linear() -> None:
     ],
 )
 def test_other_ops_need_the_sum_of_terms(target: Any, arguments: tuple[Any, ...]) -> None:
-    kinds = {"terms": TERMS, "whole": WHOLE, "cut": plain_cut(0, 4)}
+    kinds: dict[str, AnyCut] = {"terms": TERMS, "whole": WHOLE, "cut": plain_cut(0, 4)}
     args = [
         operand(torch.rand(4, 4) + 1, kinds[each]) if isinstance(each, str) else each
         for each in arguments
@@ -147,38 +147,40 @@ def test_ops_that_draw_say_so() -> None:
     assert cut_call(aten.rand.default, ([3],), {}, torch.rand(3), 2, 0).draws
 
 
-def test_updates_take_all_of_a_parameter_cut_alike() -> None:
-    cut = Cut.of(1, (4, 4))
+STATE = Cut.of(1, (4, 4))
+ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8,
+        "amsgrad": False, "maximize": False}  # fmt: skip
+SGD = {"weight_decay": 0.1, "momentum": 0.9, "lr": 0.1, "dampening": 0.0, "nesterov": False,
+       "maximize": False, "is_first_step": False}  # fmt: skip
 
-    def lists(gradient_cut: Any, state_cut: Any = cut) -> tuple[Any, ...]:
-        first = [torch.rand(3, 8) for _ in range(4)]
-        second = [torch.rand(5) for _ in range(4)]
-        own = [
-            operand(each, made)
-            for each, made in zip(first, (cut, gradient_cut, state_cut, cut), strict=True)
-        ]
-        return (
-            *([one, operand(two)] for one, two in zip(own, second, strict=True)),
-            [],
-            [operand(torch.ones(())), operand(torch.ones(()))],
-        )
 
-    rest = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8,
-            "amsgrad": False, "maximize": False}  # fmt: skip
-    for target in (aten._fused_adamw_.default, aten._fused_adam_.default):
-        for gradient_cut in (cut, WHOLE):
-            args = lists(gradient_cut)
-            whole = [[each.value.clone() for each in group] for group in args]
-            target(*whole, **rest)
-            calls = [cut_call(target, args, rest, None, 2, member) for member in range(2)]
-            held = {id(each.value): shards(each.value, each.cut, 2) for g in args for each in g}
-            run_members(calls, lambda each, member, held=held: held[id(each.value)][member])
-            for expected, group in zip(whole, args, strict=True):
-                for one, each in zip(expected, group, strict=True):
-                    if each.cut == gradient_cut == WHOLE:
-                        continue
-                    torch.testing.assert_close(joined(held[id(each.value)], each.cut), one)
-        with pytest.raises(Uncut, match="in place of terms"):
-            cut_call(target, lists(TERMS), rest, None, 2, 0)
-        with pytest.raises(Uncut, match="cut alike"):
-            cut_call(target, lists(cut, WHOLE), rest, None, 2, 0)
+def update_arguments(gradient: AnyCut, *state: AnyCut) -> list[Any]:
+    """A list of a cut and a whole parameter, of their gradients, and of each kind of state."""
+    return [
+        [operand(torch.rand(3, 8), cut), operand(torch.rand(5))]
+        for cut in (STATE, gradient, *state)
+    ]
+
+
+@pytest.mark.parametrize("gradient", [STATE, WHOLE])
+@pytest.mark.parametrize("name", ["_fused_adamw_", "_fused_adam_", "_fused_sgd_"])
+def test_updates_take_all_of_a_parameter_cut_alike(name: str, gradient: AnyCut) -> None:
+    target, rest = getattr(aten, name).default, SGD if "sgd" in name else ADAM
+    args = update_arguments(gradient, *[STATE] * (1 if rest is SGD else 2))
+    args += [] if rest is SGD else [[], [operand(torch.ones(())), operand(torch.ones(()))]]
+    whole = [[each.value.clone() for each in group] for group in args]
+    target(*whole, **rest)
+    calls = [cut_call(target, args, rest, None, 2, member) for member in range(2)]
+    held = {id(each.value): shards(each.value, each.cut, 2) for group in args for each in group}
+    run_members(calls, lambda each, member: held[id(each.value)][member])
+    for expected, group in zip(whole, args, strict=True):
+        for one, each in zip(expected, group, strict=True):
+            torch.testing.assert_close(joined(held[id(each.value)], each.cut), one)
+
+
+def test_updates_of_terms_or_of_state_that_is_cut_otherwise_are_refused() -> None:
+    target = aten._fused_sgd_.default
+    with pytest.raises(Uncut, match="in place of terms"):
+        cut_call(target, update_arguments(TERMS, STATE), SGD, None, 2, 0)
+    with pytest.raises(Uncut, match="cut alike"):
+        cut_call(target, update_arguments(STATE, WHOLE), SGD, None, 2, 0)

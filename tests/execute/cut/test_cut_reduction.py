@@ -25,6 +25,7 @@ def test_reductions_of_other_dimensions_keep_the_cut() -> None:
     check_op(aten.logsumexp.default, x, [2], expect=plain_cut(1, 8))
     check_op(aten.max.dim, x, 2, expect=(plain_cut(1, 8),) * 2)
     check_op(aten.cumsum.default, x, 0, expect=plain_cut(1, 8))
+    check_op(aten.max.other, x, operand(torch.randn(8, 5)), expect=plain_cut(1, 8))
 
 
 def test_a_sum_over_the_cut_dimension_is_terms() -> None:
@@ -170,6 +171,11 @@ def test_entries_are_looked_up_beside_the_cut() -> None:
     check_op(aten.index.Tensor, operand(x), [cut_numbers], expect=plain_cut(1, 6))
     with pytest.raises(Uncut):
         check_op(aten.index.Tensor, operand(x, cut), [operand(torch.rand(4) > 0.5)])
+
+
+def test_a_shard_is_not_turned_in_place() -> None:
+    with pytest.raises(Uncut, match="having no rule"):
+        check_op(aten.transpose_.default, operand(torch.randn(4, 4), plain_cut(0, 4)), 0, 1)
 
 
 def test_an_op_without_a_rule_runs_whole_or_is_refused() -> None:

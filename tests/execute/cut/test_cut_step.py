@@ -34,10 +34,10 @@ def cuts_by_pattern(model: nn.Module, patterns: dict[str, int]) -> dict[str, Any
     }
 
 
-def gpt2() -> tuple[nn.Module, dict[str, AnyCut]]:
+def gpt2(dropout: float = 0.0) -> tuple[nn.Module, dict[str, AnyCut]]:
     config = transformers.GPT2Config(
         n_layer=2, n_embd=64, n_head=4, vocab_size=VOCABULARY, n_positions=32, bos_token_id=0,
-        eos_token_id=0, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+        eos_token_id=0, attn_pdrop=0.0, embd_pdrop=dropout, resid_pdrop=dropout,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
     cuts = cuts_by_pattern(
@@ -49,9 +49,9 @@ def gpt2() -> tuple[nn.Module, dict[str, AnyCut]]:
     return model, cuts
 
 
-def llama(**changes: Any) -> tuple[nn.Module, dict[str, AnyCut]]:
+def llama(key_heads: int = 4, **changes: Any) -> tuple[nn.Module, dict[str, AnyCut]]:
     config = transformers.LlamaConfig(
-        num_hidden_layers=2, hidden_size=64, num_attention_heads=8, num_key_value_heads=4,
+        num_hidden_layers=2, hidden_size=64, num_attention_heads=8, num_key_value_heads=key_heads,
         intermediate_size=96, vocab_size=VOCABULARY, max_position_embeddings=32, **changes,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config)
@@ -118,7 +118,7 @@ def llama_eager() -> tuple[nn.Module, dict[str, AnyCut]]:
 
 
 def llama_with_one_key_head() -> tuple[nn.Module, dict[str, AnyCut]]:
-    model, cuts = llama(num_key_value_heads=1)
+    model, cuts = llama(key_heads=1)
     return model, {name: cut for name, cut in cuts.items() if not re.search("[kv]_proj", name)}
 
 
@@ -157,3 +157,17 @@ def test_images_are_trained_on_by_teams(kind: str) -> None:
     assert len(cuts) > 16
     inputs = {"pixel_values": torch.randn(3, 3, 32, 32), "labels": torch.tensor([1, 0, 9])}
     check_step(model, inputs, cuts, 2)
+
+
+@pytest.mark.parametrize("build", [gpt2, llama, bert, gpt2_eager])
+def test_samples_may_be_cut_instead_of_weights(build: Any) -> None:
+    model, _ = build()
+    lockstep = check_step(model, tokens(4), {}, 2, inputs=plain_cut(0, 4))
+    made = [cut for node, cut in lockstep.cuts.items() if node.op == "call_function"]
+    assert sum(isinstance(cut, Cut) for cut in made) > len(made) / 3
+
+
+def test_what_is_dropped_is_dropped_for_the_team() -> None:
+    model, cuts = gpt2(dropout=0.3)
+    lockstep = check_step(model, tokens(), cuts, 2)
+    assert lockstep.num_drawn == 5  # embeddings, and two a layer

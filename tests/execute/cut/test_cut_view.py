@@ -27,7 +27,7 @@ def test_heads_of_a_fused_projection_are_followed() -> None:
     check_op(aten.view.default, back, [14, -1], expect=Cut.of(1, (20, 20, 20)))
     parts = check_op(aten.split.Tensor, operand(fused, cut), 20, 2)
     assert parts == (plain_cut(2, 20),) * 3
-    joined = [operand(each, plain_cut(2, 20)) for each in fused.split(20, 2)]
+    joined = [operand(each, plain_cut(2, 20)) for each in torch.split(fused, 20, 2)]
     check_op(aten.cat.default, joined, -1, expect=cut)
 
 

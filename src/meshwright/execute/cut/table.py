@@ -1,4 +1,4 @@
-"""Which rule cuts an op: by its name, else by torch's own tag for what works entry by entry."""
+"""Which rule cuts an op: by torch's own tag for what works entry by entry, else by its name."""
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from meshwright.execute.cut.call import (
     operands_in,
 )
 from meshwright.execute.cut.cut import WHOLE, AnyCut, check_cut
-from meshwright.execute.cut.terms import cut_terms
+from meshwright.execute.cut.terms import MOVES, cut_terms
 
 Rule = Callable[[Request], Call]
 
@@ -40,7 +40,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (view.cut_beside, "constant_pad_nd roll flip tril triu"),
     (
         pointwise.cut_pointwise,
-        "detach alias contiguous lift_fresh lift_fresh_copy _to_copy to copy fill zero where "
+        "detach alias contiguous lift_fresh lift_fresh_copy _to_copy copy fill zero "
         "masked_fill hardtanh_backward native_dropout bernoulli uniform normal exponential "
         "log_normal cauchy geometric random",
     ),
@@ -107,7 +107,8 @@ def cut_call(
         check_cut(str(target), each.value.shape, each.cut, width)
     if not isinstance(target, OpOverload):
         if are_all(operands, WHOLE):
-            return Call(target=target, args=tuple(args), kwargs=dict(kwargs), cuts=WHOLE)
+            cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
+            return Call(target=target, args=tuple(args), kwargs=dict(kwargs), cuts=cuts)
         raise Uncut(target, [each.cut for each in operands], "whole operands, being no ATen op")
     request = bind_request(target, args, kwargs, value, width, member, wanted)
     return _find_rule(request)(request)
@@ -116,14 +117,15 @@ def cut_call(
 def _find_rule(request: Request) -> Rule:
     name = request.name
     rule = _RULES.get(name)
-    if rule is None and torch.Tag.pointwise in request.target.tags:
+    if torch.Tag.pointwise in request.target.tags:
         rule = pointwise.cut_pointwise
     if are_all(request.operands, WHOLE):
         has_choice = rule is index.cut_embedding_backward
         return index.cut_embedding_backward if has_choice else _keep
     if has_terms(request.operands) and rule not in _MAKERS:
         return cut_terms
-    return _refuse if rule is None else rule
+    is_moved_in_place = torch.Tag.inplace in request.target.tags and name in MOVES - {"copy"}
+    return _refuse if rule is None or is_moved_in_place else rule
 
 
 def _keep(request: Request) -> Call:

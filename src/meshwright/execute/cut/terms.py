@@ -12,9 +12,9 @@ MOVES = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze",
     "expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow",
     "detach", "alias", "clone", "contiguous", "lift_fresh_copy", "cat", "stack", "slice_backward",
-    "select_backward", "roll", "flip", "copy", "neg",
+    "select_backward", "roll", "flip", "copy",
 })  # fmt: skip
-"""Ops of which every entry of a result is an entry of an operand, a zero, or its negative."""
+"""Ops of which every entry of a result is an entry of an operand, or zero."""
 _NEEDS = "whole operands in place of terms of a sum"
 
 
@@ -22,7 +22,7 @@ def cut_terms(request: Request) -> Call:
     """Terms that stay terms; all else needs their sum."""
     operands = request.operands
     name = request.name
-    if name in MOVES and are_all(operands, TERMS):
+    if name in (*MOVES, "neg") and are_all(operands, TERMS):
         return request.same(TERMS)
     if name == "_to_copy" and _is_floating(request):
         return request.same(TERMS)
