@@ -161,6 +161,9 @@ def test_entries_are_looked_up_beside_the_cut() -> None:
              expect=cut)  # fmt: skip
     with pytest.raises(Uncut):
         check_op(aten.gather.default, operand(x, plain_cut(1, 6)), 1, operand(numbers))
+    few = operand(torch.randint(0, 6, (4, 3, 4)), plain_cut(2, 4))
+    with pytest.raises(Uncut):  # its second half has the third and fourth of eight
+        check_op(aten.gather.default, operand(x), 1, few)
     chosen: Any = operand(torch.randint(0, 4, (5, 6)))
     check_op(aten.index.Tensor, operand(x, cut), [chosen], expect=plain_cut(3, 8))
     check_op(aten.index.Tensor, operand(x, plain_cut(0, 4)), [None, chosen],

@@ -70,6 +70,11 @@ def test_a_cut_through_rows_is_refused() -> None:
         check_op(aten.view.default, operand(torch.randn(12), plain_cut(0, 12)), [2, 6], width=4)
 
 
+def test_numbers_seen_as_another_type_are_refused() -> None:
+    with pytest.raises(Uncut, match="another type"):
+        check_op(aten.view.dtype, operand(torch.randn(4, 4), plain_cut(0, 4)), torch.int32)
+
+
 @st.composite
 def reshapes(draw: st.DrawFn) -> tuple[int, list[int], list[int], Cut]:
     """A width, two shapes of as many entries, and a cut of the first."""

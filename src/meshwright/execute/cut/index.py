@@ -83,19 +83,17 @@ def _rows_backward(request: Request, wanted: Cut) -> Call:
 
 
 def cut_gather(request: Request) -> Call:
-    """A gather from or a scatter into a dimension that is not cut."""
-    dim = request["dim"] % max(request["self"].value.dim(), 1)
-    shape = request.value.shape
-    inputs = [
-        (each, [place if each.value.shape[place] == size else None for place, size in
-                enumerate(shape)])
-        for each in request.operands
-    ]  # fmt: skip
+    """A gather from or a scatter into a dimension that is not cut. Neither is one in which some
+    operand has fewer entries than the others, as these are the first ones of the whole."""
+    operands = request.operands
+    rank = request.value.dim()
+    sizes = [{each.value.shape[dim] for each in operands} for dim in range(rank)]
+    fixed = {dim for dim in range(rank) if len(sizes[dim]) > 1} | {request["dim"] % max(rank, 1)}
     pattern = Pattern(
-        inputs=inputs,
-        outputs=[range(len(shape))],
-        fixed=frozenset({dim}),
-        needs=f"operands cut alike along another dimension than {dim}",
+        inputs=[(each, range(rank)) for each in operands],
+        outputs=[range(rank)],
+        fixed=frozenset(fixed),
+        needs=f"operands cut alike along another dimension than {sorted(fixed)}",
     )
     return cut_along(request, pattern)
 

@@ -16,6 +16,8 @@ def cut_view(request: Request) -> Call:
     """A view of another shape. A shard may lie in memory otherwise than the whole tensor does, so
     that it is copied where no view is possible."""
     operand, shape = request["self"], tuple(request.value.shape)
+    if request.value.dtype != operand.value.dtype:
+        raise request.refuse("a whole operand, to be seen as another type")
     cut = through_view(operand.cut, operand.value.shape, shape, request.width)
     if cut is None:
         raise request.refuse(
