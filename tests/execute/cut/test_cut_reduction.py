@@ -98,6 +98,17 @@ def test_attention_is_cut_along_heads_and_samples(width: int, key_heads: int, ma
         check_op(ours.attention.default, *cut_tokens, *rest)
 
 
+@pytest.mark.parametrize(("width", "heads", "key_heads"), [(2, 6, 3), (4, 8, 2)])
+def test_key_heads_that_do_not_divide_are_refused(width: int, heads: int, key_heads: int) -> None:
+    # of six query heads members have three each, of which the middle two share a key head
+    query, key = torch.randn(2, heads, 5, 3), torch.randn(2, key_heads, 5, 3)
+    for cut in (plain_cut(1, key_heads), WHOLE):
+        keys = operand(key, cut), operand(key.clone(), cut)
+        args = (operand(query, plain_cut(1, heads)), *keys, None, 0.0, True, None)
+        with pytest.raises(Uncut, match="both counts of heads must divide"):
+            check_op(ours.attention.default, *args, width=width)
+
+
 def test_torch_s_own_fused_attention_is_cut_too() -> None:
     q, k, v = torch.randn(3, 2, 4, 5, 8).unbind(0)
     forward = aten._scaled_dot_product_flash_attention_for_cpu.default

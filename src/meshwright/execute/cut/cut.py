@@ -189,7 +189,7 @@ def through_view(cut: Cut, old: Sequence[int], new: Sequence[int], width: int) -
         if outer % outside == 0:
             return Cut.of(dim, sizes * (outer // outside))
         period, rest = divmod(len(sizes) * outer, outside)
-        if outside % outer == 0 and rest == 0 and sizes == sizes[:period] * (outside // outer):
+        if rest == 0 and sizes == sizes[:period] * (outside // outer):
             return Cut.of(dim, sizes[:period])
     return None
 
