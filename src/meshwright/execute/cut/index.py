@@ -1,0 +1,130 @@
+"""Ops that look entries up by their numbers: embeddings, gathers and their gradients."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, local_size, plain_bounds
+from meshwright.execute.cut.label import Labels, Pattern, cut_along
+from meshwright.execute.cut.pointwise import broadcast_labels
+
+_aten = torch.ops.aten
+
+
+def embed_rows(weight: Tensor, indices: Tensor, first: int) -> Tensor:
+    """A member's term of an embedding: zeros for numbers that other members have the rows of.
+
+    Its rows begin with number `first`.
+    """
+    own = indices - first
+    is_own = (own >= 0) & (own < weight.shape[0])
+    if weight.shape[0] == 0:
+        return weight.new_zeros((*indices.shape, weight.shape[1]))
+    rows: Tensor = _aten.embedding.default(weight, own.where(is_own, 0))
+    return rows.masked_fill(~is_own.unsqueeze(-1), 0)
+
+
+def embed_rows_backward(
+    gradient: Tensor, indices: Tensor, first: int, count: int, padding: int
+) -> Tensor:
+    """A member's rows of the gradient of an embedding's weight; `padding`: a number without one."""
+    own = indices - first
+    is_own = (own >= 0) & (own < count) & (indices != padding)
+    # All that is not its own goes into one row behind its rows.
+    kept = own.where(is_own, count)
+    made: Tensor = _aten.embedding_dense_backward.default(gradient, kept, count + 1, -1, False)
+    return made[:count]
+
+
+def cut_embedding(request: Request) -> Call:
+    """Rows of a weight. Where its rows are cut, every member has those that it knows."""
+    weight, indices = request["weight"], request["indices"]
+    if isinstance(weight.cut, Cut) and weight.cut.dim == 0:
+        if not (weight.cut.is_plain and indices.cut is WHOLE):
+            raise request.refuse("rows cut as one segment and whole indices, or whole rows")
+        first = plain_bounds(weight.cut.size, request.width, request.member)[0]
+        return request.answer([TERMS], embed_rows, args=(weight, indices, first))
+    places: list[Hashable] = list(range(indices.value.dim()))
+    inputs: list[tuple[Operand, Labels]] = [(weight, ["row", "column"]), (indices, places)]
+    pattern = Pattern(inputs=inputs, outputs=[[*places, "column"]], fixed=frozenset({"row"}))
+    return cut_along(request, pattern)
+
+
+def cut_embedding_backward(request: Request) -> Call:
+    """The gradient of a weight: tokens that are cut add up in it."""
+    gradient, indices = request["grad_output"], request["indices"]
+    wanted = request.wanted
+    if isinstance(wanted, Cut) and wanted.dim == 0 and gradient.cut is WHOLE is indices.cut:
+        if not request["scale_grad_by_freq"] and wanted.is_plain:
+            return _rows_backward(request, wanted)
+        return request.same()
+    if gradient.cut is WHOLE is indices.cut:
+        return request.same()
+    places: list[Hashable] = list(range(indices.value.dim()))
+    is_sum = not request["scale_grad_by_freq"]
+    pattern = Pattern(
+        inputs=[(gradient, [*places, "column"]), (indices, places)],
+        outputs=[[None, "column"]],
+        fixed=frozenset() if is_sum else frozenset(places),
+        summed=frozenset(places) if is_sum else frozenset(),
+        needs="a gradient that is cut along columns or, without frequencies, as the indices are",
+    )
+    return cut_along(request, pattern)
+
+
+def _rows_backward(request: Request, wanted: Cut) -> Call:
+    first = plain_bounds(wanted.size, request.width, request.member)[0]
+    count = local_size(wanted, request.width, request.member)
+    args = (request["grad_output"], request["indices"], first, count, request["padding_idx"])
+    return request.answer([wanted], embed_rows_backward, args=args)
+
+
+def cut_gather(request: Request) -> Call:
+    """A gather from or a scatter into a dimension that is not cut. Neither is one in which some
+    operand has fewer entries than the others, as these are the first ones of the whole."""
+    operands = request.operands
+    rank = request.value.dim()
+    sizes = [{each.value.shape[dim] for each in operands} for dim in range(rank)]
+    fixed = {dim for dim in range(rank) if len(sizes[dim]) > 1} | {request["dim"] % max(rank, 1)}
+    pattern = Pattern(
+        inputs=[(each, range(rank)) for each in operands],
+        outputs=[range(rank)],
+        fixed=frozenset(fixed),
+        needs=f"operands cut alike along another dimension than {sorted(fixed)}",
+    )
+    return cut_along(request, pattern)
+
+
+def cut_index_select(request: Request) -> Call:
+    """Some entries of a dimension that is not cut."""
+    operand: Operand = request["self"]
+    dim = request["dim"] % operand.value.dim()
+    labels: list[Hashable] = [None if each == dim else each for each in range(operand.value.dim())]
+    return cut_along(request, Pattern(inputs=[(operand, labels)], outputs=[labels]))
+
+
+def cut_index(request: Request) -> Call:
+    """Indexing by tensors, along dimensions that are not cut; or by tensors that are cut."""
+    operand, given = request["self"], list(request["indices"])
+    rank = operand.value.dim()
+    given += [None] * (rank - len(given))
+    if any(each is not None and each.value.dtype in (torch.bool, torch.uint8) for each in given):
+        raise request.refuse("indices that are numbers, where an operand is cut")
+    used = [dim for dim, each in enumerate(given) if each is not None]
+    sizes = [given[dim].value.shape for dim in used]
+    shape = torch.broadcast_shapes(*sizes)  # type: ignore[no-untyped-call]
+    kept: list[Any] = [dim for dim in range(rank) if dim not in used]
+    chosen: list[Any] = [("chosen", dim) for dim in range(len(shape))]
+    labels: dict[Any, Any] = dict(enumerate(chosen))
+    # Where other dimensions lie between those that are indexed, torch puts the result's first.
+    is_run = used == list(range(used[0], used[-1] + 1))
+    place = used[0] if is_run else 0
+    inputs = [(operand, [None if dim in used else dim for dim in range(rank)])]
+    for dim in used:
+        own = broadcast_labels(given[dim].value.shape, shape)
+        inputs.append((given[dim], [labels.get(each) for each in own]))
+    outputs = [[*kept[:place], *chosen, *kept[place:]]]
+    return cut_along(request, Pattern(inputs=inputs, outputs=outputs))

@@ -1,0 +1,97 @@
+"""Matrix products and convolutions. A cut depth makes every member's product a term of a sum."""
+
+from collections.abc import Hashable
+
+from meshwright.execute.cut.call import Call, Operand, Request, has_terms
+from meshwright.execute.cut.cut import TERMS, WHOLE
+from meshwright.execute.cut.label import Labels, Pattern, cut_along, spread_label
+
+_PRODUCTS = {
+    "mm": ("self:mk", "mat2:kn", "mn"),
+    "bmm": ("self:bmk", "mat2:bkn", "bmn"),
+    "mv": ("self:mk", "vec:k", "m"),
+    "dot": ("self:k", "tensor:k", ""),
+    "addmm": ("mat1:mk", "mat2:kn", "mn"),
+    "baddbmm": ("batch1:bmk", "batch2:bkn", "bmn"),
+}
+"""Arguments with a label for each dimension, and the labels of the result."""
+_NEEDS = (
+    "matrices that are cut along rows, columns or, both alike, depth, and a bias that is whole or "
+    "cut as the result is"
+)
+
+
+def cut_product(request: Request) -> Call:
+    """A product, to which a bias may be added."""
+    *factors, result = _PRODUCTS[request.name]
+    named = dict(each.split(":") for each in factors)
+    inputs: list[tuple[Operand, Labels]] = [
+        (request[name], labels) for name, labels in named.items()
+    ]
+    added = request["self"] if "self" not in named else None
+    if added is not None and not has_terms([added]):
+        shape = added.value.shape
+        behind = len(result) - len(shape)
+        own: list[Hashable] = [
+            None if size == 1 else result[dim + behind] for dim, size in enumerate(shape)
+        ]
+        inputs.append((added, own))
+    pattern = Pattern(inputs=inputs, outputs=[result], summed=frozenset("k"), needs=_NEEDS)
+    if added is None:
+        return cut_along(request, pattern)
+    return _with_bias(request, pattern)
+
+
+def _with_bias(request: Request, pattern: Pattern) -> Call:
+    """Where products are terms, the first member adds the bias. Others give it the factor zero, for
+    which torch does not read it."""
+    spread = spread_label(request, pattern)
+    if spread.cuts == (TERMS,) and request.member > 0:
+        return cut_along(request, pattern, beta=0)
+    return cut_along(request, pattern)
+
+
+def cut_convolution(request: Request) -> Call:
+    """A convolution, cut along samples or, where there are no groups, along output channels."""
+    samples, made = request["input"], request["weight"]
+    fixed = _fixed(request, "i")
+    inputs = [(samples, _spatial(samples, "ni")), (made, _spatial(made, "oi"))]
+    if request["bias"] is not None:
+        inputs.append((request["bias"], "o"))
+    outputs = [_spatial_of(request.value.dim(), "no")]
+    return cut_along(request, Pattern(inputs=inputs, outputs=outputs, fixed=fixed))
+
+
+def cut_convolution_backward(request: Request) -> Call:
+    """The gradients of input, weight and bias."""
+    given, samples, weight = request["grad_output"], request["input"], request["weight"]
+    inputs = [
+        (given, _spatial(given, "no")),
+        (samples, _spatial(samples, "ni")),
+        (weight, _spatial(weight, "oi")),
+    ]
+    rank = samples.value.dim()
+    pattern = Pattern(
+        inputs=inputs,
+        outputs=[_spatial_of(rank, "ni"), _spatial_of(rank, "oi"), "o"],
+        fixed=_fixed(request, "i"),
+        summed=frozenset("no"),
+    )
+    spread = spread_label(request, pattern)
+    sizes = request["bias_sizes"]
+    if sizes:
+        sizes = request.local(sizes, spread.cuts[2] if spread.label == "o" else WHOLE)
+    return cut_along(request, pattern, bias_sizes=sizes)
+
+
+def _fixed(request: Request, labels: str) -> frozenset[Hashable]:
+    is_simple = request["groups"] == 1 and not request["transposed"]
+    return frozenset(labels if is_simple else labels + "o")
+
+
+def _spatial(operand: Operand, labels: str) -> Labels:
+    return _spatial_of(operand.value.dim(), labels)
+
+
+def _spatial_of(rank: int, labels: str) -> Labels:
+    return [*labels, *[None] * (rank - len(labels))]

@@ -1,0 +1,230 @@
+"""Ops that move entries without changing them: a cut dimension is followed to where it goes."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+
+from meshwright.execute.cut.call import Call, Narrowed, Operand, Request
+from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, plain_cut, through_view
+from meshwright.execute.cut.label import Pattern, cut_along
+
+_aten = torch.ops.aten
+
+
+def cut_view(request: Request) -> Call:
+    """A view of another shape. A shard may lie in memory otherwise than the whole tensor does, so
+    that it is copied where no view is possible."""
+    operand, shape = request["self"], tuple(request.value.shape)
+    if request.value.dtype != operand.value.dtype:
+        raise request.refuse("a whole operand, to be seen as another type")
+    cut = through_view(operand.cut, operand.value.shape, shape, request.width)
+    if cut is None:
+        raise request.refuse(
+            f"a cut of shape {tuple(operand.value.shape)} that is one of shape {shape}, too, over "
+            f"a team of {request.width}"
+        )
+    target = _aten.reshape.default
+    return request.answer([cut], target, args=(operand, request.local(shape, cut)))
+
+
+def cut_permuted(request: Request) -> Call:
+    """Dimensions in another order."""
+    operand: Operand = request["self"]
+    order = list(range(operand.value.dim()))
+    if request.name == "permute":
+        order = [dim % len(order) for dim in request["dims"]]
+    elif request.name == "t":
+        order.reverse()
+    else:
+        first, second = request["dim0"], request["dim1"]
+        order[first], order[second] = order[second], order[first]
+    return _moved(request, order)
+
+
+def cut_unsqueezed(request: Request) -> Call:
+    """One more dimension of one entry."""
+    labels: list[Hashable] = list(range(request["self"].value.dim()))
+    labels.insert(request["dim"] % (len(labels) + 1), None)
+    return _moved(request, labels)
+
+
+def cut_squeezed(request: Request) -> Call:
+    """Without dimensions of one entry. A shard may have one where the whole tensor has more, so
+    dimensions are named."""
+    shape = request["self"].value.shape
+    dims = _dims(request.arguments.get("dim"), len(shape))
+    gone = [dim for dim in dims if shape[dim] == 1]
+    labels = [dim for dim in range(len(shape)) if dim not in gone]
+    cut: Cut = request["self"].cut
+    if cut.dim not in labels:
+        raise request.refuse("a cut of a dimension that stays")
+    args = (request["self"], gone)
+    return request.answer([cut.at(labels.index(cut.dim))], _aten.squeeze.dims, args=args)
+
+
+def cut_expanded(request: Request) -> Call:
+    """Dimensions of one entry repeated without a copy; the one that is cut has more entries."""
+    operand, shape = request["self"], request.value.shape
+    behind = len(shape) - operand.value.dim()
+    cut: Cut = operand.cut.at(operand.cut.dim + behind)
+    if operand.cut.size != shape[cut.dim]:
+        raise request.refuse("a cut of a dimension that is not expanded")
+    return request.answer([cut], size=request.local(shape, cut))
+
+
+def cut_slice(request: Request) -> Call:
+    """A range of a dimension; of the one that is cut, a range of whole segments."""
+    operand, dim = request["self"], request["dim"] % request["self"].value.dim()
+    size, length = operand.value.shape[dim], request.value.shape[dim]
+    if operand.cut.dim != dim:
+        return request.same(operand.cut)
+    start = 0 if request["start"] is None else request["start"]
+    start = min(max(start + size if start < 0 else start, 0), size)
+    if request["step"] != 1:
+        raise request.refuse("a dimension that is not cut, for steps other than 1")
+    cut, local_start, local_length = _range(request, operand.cut, start, length)
+    args = (operand, dim, local_start, local_length)
+    return request.answer([cut], _aten.narrow.default, args=args)
+
+
+def cut_select(request: Request) -> Call:
+    """One entry of a dimension that is not cut."""
+    dim = request["dim"] % request["self"].value.dim()
+    labels = [each for each in range(request["self"].value.dim()) if each != dim]
+    return _moved(request, labels)
+
+
+def cut_unbound(request: Request) -> Call:
+    """All entries of a dimension that is not cut, one by one."""
+    operand: Operand = request["self"]
+    dim = request["dim"] % operand.value.dim()
+    labels = [each for each in range(operand.value.dim()) if each != dim]
+    pattern = Pattern(
+        inputs=[(operand, range(operand.value.dim()))], outputs=[labels] * len(request.values)
+    )
+    return cut_along(request, pattern)
+
+
+def cut_split(request: Request) -> Call:
+    """Consecutive ranges of a dimension; of the one that is cut, of whole segments each."""
+    operand: Operand = request["self"]
+    dim = request["dim"] % operand.value.dim()
+    sizes = [each.shape[dim] for each in request.values]
+    if operand.cut.dim != dim:
+        cuts, lengths = [operand.cut] * len(sizes), sizes
+    else:
+        starts = [sum(sizes[:place]) for place in range(len(sizes))]
+        ranges = [_range(request, operand.cut, *each) for each in zip(starts, sizes, strict=True)]
+        cuts, lengths = [each[0] for each in ranges], [each[2] for each in ranges]
+    return request.answer(cuts, _aten.split_with_sizes.default, args=(operand, lengths, dim))
+
+
+def cut_joined(request: Request) -> Call:
+    """Tensors one after the other; along the cut dimension their segments follow each other."""
+    operands: Sequence[Operand] = request["tensors"]
+    full = [each for each in operands if tuple(each.value.shape) != (0,)]  # torch leaves these out
+    rank = full[0].value.dim()
+    dim = request["dim"] % rank
+    if any(isinstance(each.cut, Cut) and each.cut.dim == dim for each in full):
+        return _joined_along(request, full, dim)
+    labels = [None if each == dim else each for each in range(rank)]
+    return cut_along(request, Pattern(inputs=[(each, labels) for each in full], outputs=[labels]))
+
+
+def _joined_along(request: Request, operands: Sequence[Operand], dim: int) -> Call:
+    parts: list[Operand | Narrowed] = []
+    sizes: list[int] = []
+    for each in operands:
+        own = plain_cut(dim, each.value.shape[dim]) if each.cut is WHOLE else each.cut
+        if not isinstance(own, Cut) or own.dim != dim or not own.divides(request.width):
+            raise request.refuse(
+                f"tensors that are all cut along dimension {dim} into equal parts, or whole"
+            )
+        parts.append(Narrowed(each, own) if each.cut is WHOLE else each)
+        sizes += own.sizes
+    return request.answer([Cut.of(dim, sizes)], tensors=parts)
+
+
+def cut_stacked(request: Request) -> Call:
+    """Tensors along a new dimension."""
+    operands: Sequence[Operand] = request["tensors"]
+    rank = operands[0].value.dim()
+    result: list[Hashable] = list(range(rank))
+    result.insert(request["dim"] % (rank + 1), None)
+    inputs = [(each, range(rank)) for each in operands]
+    return cut_along(request, Pattern(inputs=inputs, outputs=[result]))
+
+
+def cut_slice_backward(request: Request) -> Call:
+    """Entries put back into zeros, along a dimension that is not cut."""
+    sizes, dim = request["input_sizes"], request["dim"] % len(request["input_sizes"])
+    operand: Operand = request["grad_output"]
+    result: list[Hashable] = [None if each == dim else each for each in range(len(sizes))]
+    labels = [each for each in result if each is not None]
+    if request.name == "slice_backward":
+        labels = list(result)
+    if labels[operand.cut.dim] is None:
+        raise request.refuse("a cut of another dimension than the one of which it was a part")
+    cut: Cut = operand.cut.at(result.index(labels[operand.cut.dim]))
+    return request.answer([cut], input_sizes=request.local(sizes, cut))
+
+
+def cut_beside(request: Request) -> Call:
+    """Ops that move entries along the dimensions that they name, none of which is cut."""
+    operand = request.operands[0]
+    rank = operand.value.dim()
+    if request.name == "constant_pad_nd":
+        pad = request["pad"]
+        moved = {rank - 1 - place // 2 for place, each in enumerate(pad) if each != 0}
+    elif request.name in ("tril", "triu"):
+        moved = {rank - 2, rank - 1}
+    else:
+        moved = set(_dims(request["dims"], rank))
+    if operand.cut.dim in moved:
+        raise request.refuse(f"a cut of a dimension other than {sorted(moved)}")
+    return request.same(operand.cut)
+
+
+def _moved(request: Request, labels: Sequence[Hashable]) -> Call:
+    """The same call, after which the dimensions are these of the operand's."""
+    operand: Operand = request["self"]
+    pattern = Pattern(inputs=[(operand, range(operand.value.dim()))], outputs=[labels])
+    return cut_along(request, pattern)
+
+
+def _range(request: Request, cut: Cut, start: int, length: int) -> tuple[AnyCut, int, int]:
+    """The cut of a range of a cut dimension, and where the member's part of it begins and how long
+    it is."""
+    if (start, length) == (0, cut.size):
+        return cut, 0, request.local((cut.size,), cut.at(0))[0]
+    place, sizes = 0, []
+    for size in cut.sizes:
+        if start <= place < start + length:
+            sizes.append(size)
+        place += size
+    begins = start in _borders(cut) and sum(sizes) == length and length > 0
+    if not (begins and cut.divides(request.width)):
+        raise request.refuse(
+            f"segments that end at {start} and {start + length} of dimension {cut.dim}"
+        )
+    width = request.width
+    return Cut.of(cut.dim, sizes), start // width, length // width
+
+
+def _borders(cut: Cut) -> set[int]:
+    """Where segments begin."""
+    sizes = cut.sizes
+    found, place = set(), 0
+    for size in sizes:
+        found.add(place)
+        place += size
+    return found
+
+
+def _dims(given: Any, rank: int) -> list[int]:
+    """Dimensions that an argument names; none: all."""
+    if given is None or given == []:
+        return list(range(rank))
+    dims = [given] if isinstance(given, int) else given
+    return [dim % rank for dim in dims]
