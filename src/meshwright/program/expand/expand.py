@@ -8,6 +8,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion, unexpanded
+from meshwright.program.expand.shard import shard
 
 
 def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
@@ -15,4 +16,5 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
         return expansion
-    return expansion
+    expansion = shard(expansion, graph, plan)
+    return expansion  # noqa: RET504 - passes follow

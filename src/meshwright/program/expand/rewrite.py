@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.graph.column import OP_CODES, OP_LINES, OP_SIZES, OP_STEEP, OP_TEXTS
+from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Split
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.program import Kind
@@ -66,7 +66,10 @@ class Rewrite:
 
         It costs no time of the device and reads and makes nothing until told.
         """
-        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_LINES), 0.0)
+        graph = self.graph
+        measured = [f"seconds {name}" for name in graph.seconds]
+        steep = [name for name in OP_STEEP if name in graph.superlinear]
+        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *measured, *steep), 0.0)
         text = Kind(kind).name.lower()
         self.rows.append(self.rows[op])
         self.place.append(place)
@@ -78,6 +81,7 @@ class Rewrite:
                 "partner": -1,
                 "split": int(Split.BATCH),
                 "phase": int(self.graph.phase[self.rows[op]]),
+                "mixes": False,
                 "origin": -1,
                 "collective": int(kind),
                 "axis": int(axis),
