@@ -2,7 +2,7 @@
 what members hold."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from math import isclose
@@ -77,7 +77,7 @@ def plan_of(graph: Graph, *teams: tuple[int, bool], bounds: Sequence[int] = ()) 
     return Plan(
         parts=tuple(
             Part(
-                ops=tuple(graph.op_names[op] for op in np.flatnonzero((layer >= low) & (layer < high))),
+                ops=tuple(np.array(graph.op_names)[(layer >= low) & (layer < high)].tolist()),
                 devices=tuple(next(devices) for _ in range(tensor)),
                 tensor=tensor,
                 sequence=sequence,
@@ -305,8 +305,10 @@ def test_measured_times_of_divided_ops_are_forgotten_and_impossible_ones_stay() 
     seconds = expansion.graph.seconds["h100"]
     divided, mine = expansion.role != Role.WHOLE, expansion.origin >= 0
     forward = (expansion.graph.phase == Phase.FORWARD) & mine
-    moves = expansion.graph.bytes_read + expansion.graph.bytes_written > 0
-    assert np.isnan(seconds[forward & divided & moves]).all()
+    table = expansion.graph.op_names.index("transformer.wte/embedding")  # gives all rows anyway
+    assert seconds[table] == 1.0
+    divided[table] = False
+    assert np.isnan(seconds[forward & divided]).all()
     assert (seconds[forward & ~divided] == 1.0).all()
     assert np.isinf(seconds[(expansion.graph.phase == Phase.BACKWARD) & mine]).all()
     assert (seconds[expansion.is_collective] == 0.0).all()
@@ -468,7 +470,6 @@ def test_ops_and_tensors_keep_their_origins() -> None:
 
 def test_rows_go_from_member_to_member_where_parts_agree() -> None:
     graph = model("gpt")
-    whole, halves = sharded(graph, (2, True)), None
     with pytest.raises(InputError, match="copies cannot be lowered op by op"):
         sharded(graph, (2, True), (2, True), bounds=(2,))
     graph = model("llama")
@@ -498,15 +499,18 @@ def test_rows_are_gathered_where_parts_differ_and_cut_where_they_are_wanted(
     slices: list[int],
 ) -> None:
     """The stream goes to the second part in forward, its gradient comes back in backward."""
-    graph, stack = model("llama"), find_layers(model("llama"))
+    graph = model("llama")
     plan = plan_of(graph, first, second, bounds=(2,))
     expansion = sharded(graph, first, second, bounds=(2,))
     check_held(graph, plan, expansion)
     new = expansion.graph
-    leaving = [op for op in range(new.num_ops) if expansion.collective[op] == Kind.ALL_GATHER
-               and (expansion.part_of_op[new.successors[op]] != expansion.part_of_op[op]).any()]
-    cuts = [op for op in range(new.num_ops) if new.kind[op] == "slice"
-            and stack.layer_of_op[expansion.tensor_origin[new.outputs[op]][0] * 0] == 0]
+    leaving = [
+        op
+        for op in range(new.num_ops)
+        if expansion.collective[op] == Kind.ALL_GATHER
+        and (expansion.part_of_op[new.successors[op]] != expansion.part_of_op[op]).any()
+    ]
+    cuts = [op for op in range(new.num_ops) if new.kind[op] == "slice"]
     phases = [[new.phase[op] for op in ops].count(phase)
               for ops in (leaving, cuts) for phase in (Phase.FORWARD, Phase.BACKWARD)]  # fmt: skip
     assert phases[:2] == gathers
@@ -527,6 +531,9 @@ def test_what_is_not_lowered_op_by_op_is_refused_by_name() -> None:
         sharded(model("mixtral"), (2, True))
     with pytest.raises(InputError, match="must divide heads of keys"):
         sharded(graph, (8, False))
+    small = bert(hidden=16, heads=2, layers=2, batch=1, sequence=8, vocabulary=256)
+    with pytest.raises(InputError, match="must be divided alike"):
+        sharded(small, (2, False))  # its table of positions is larger, and divided instead
     torn = Plan(parts=tuple(Part(ops=ops, devices=devices, tensor=2) for ops, devices in (
         (graph.op_names[:40], ("a", "b")), (graph.op_names[40:], ("c", "d")))))  # fmt: skip
     part_of_op = np.repeat([0, 1], [40, graph.num_ops - 40]).astype(np.int32)
@@ -544,8 +551,12 @@ def test_without_tensor_teams_nothing_changes() -> None:
 # At random
 
 
+BUILDERS: dict[str, Callable[..., Graph]] = {"gpt": gpt, "bert": bert, "llama": llama, "vit": vit}
+
+
 @st.composite
-def graphs(draw: st.DrawFn) -> Graph:
+def shapes(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
+    """A name of `BUILDERS` and the sizes of a small model."""
     heads = draw(st.sampled_from([2, 4, 8]))
     shape: dict[str, Any] = {
         "hidden": heads * draw(st.sampled_from([8, 16])),
@@ -554,16 +565,15 @@ def graphs(draw: st.DrawFn) -> Graph:
         "batch": draw(st.integers(1, 4)),
         "precision": draw(st.sampled_from(["fp32", "bf16"])),
     }
-    text = {"sequence": draw(st.sampled_from([8, 12, 16])), "vocabulary": 256}
-    match draw(st.sampled_from(["gpt", "bert", "llama", "vit"])):
-        case "gpt":
-            return gpt(**shape, **text)
-        case "bert":
-            return bert(**shape, **text)
-        case "llama":
-            key_heads = draw(st.sampled_from([each for each in (1, 2, 4) if heads % each == 0]))
-            return llama(**shape, **text, key_heads=key_heads, intermediate=64)
-    return vit(**shape, side=draw(st.sampled_from([48, 80])), classes=64)  # 10 or 26 tokens
+    name = draw(st.sampled_from(sorted(BUILDERS)))
+    if name == "vit":
+        side = draw(st.sampled_from([48, 80]))  # 10 or 26 tokens
+        return name, {**shape, "side": side, "classes": 64}
+    # a vocabulary above the positions of BERT, so that its larger table is the tied one
+    shape |= {"sequence": draw(st.sampled_from([8, 12, 16])), "vocabulary": 1024}
+    if name == "llama":
+        shape |= {"key_heads": draw(st.sampled_from([1, 2])), "intermediate": 64}
+    return name, shape
 
 
 teams = st.tuples(st.sampled_from([1, 2, 4]), st.booleans()).map(
@@ -571,23 +581,24 @@ teams = st.tuples(st.sampled_from([1, 2, 4]), st.booleans()).map(
 )
 
 
-def divided_sums(graph: Graph, expansion: Expansion) -> Iterator[tuple[float, float]]:
-    """Products of one part: their FLOPs times members, and what they were."""
-    for op in np.flatnonzero(expansion.cut != Cut.NONE).tolist():
-        yield expansion.graph.flops[op], graph.flops[expansion.origin[op]]
-
-
-@given(data=st.data(), graph=graphs())
+@given(
+    shape=shapes(), first=teams, second=teams, num_parts=st.integers(1, 2), cut=st.integers(1, 5)
+)
 @settings(max_examples=40)
 def test_random_parts_of_random_models_hold_what_they_need(
-    data: st.DataObject, graph: Graph
+    shape: tuple[str, dict[str, Any]],
+    first: tuple[int, bool],
+    second: tuple[int, bool],
+    num_parts: int,
+    cut: int,
 ) -> None:
+    graph = BUILDERS[shape[0]](**shape[1])
     stack = find_layers(graph)
-    num_parts = data.draw(st.integers(1, 1 if stack.tied_bytes else 2))
-    chosen = data.draw(st.tuples(*[teams] * num_parts))
+    is_one = num_parts == 1 or stack.tied_bytes > 0 or cut >= stack.num_layers
+    chosen = (first,) if is_one else (first, second)
+    bounds = () if is_one else (cut,)
     assume(any(tensor > 1 for tensor, _ in chosen))
     assume(all(team_fits(stack, Team(tensor=t, sequence=s)) is None for t, s in chosen))
-    bounds = (data.draw(st.integers(1, stack.num_layers - 1)),) if num_parts > 1 else ()
     plan = plan_of(graph, *chosen, bounds=bounds)
     expansion = sharded(graph, *chosen, bounds=bounds)
     check_held(graph, plan, expansion)

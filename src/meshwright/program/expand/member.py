@@ -6,17 +6,18 @@ of every op of the whole graph. Knows no parts and no widths.
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.graph.graph import Bools, Graph, Ints, Phase
+from meshwright.cost.layer.call import loss_bytes
+from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.graph.stack.product import is_product
 from meshwright.graph.stack.stack import Codes, Cut, LayerKind, Role, Stack
 
 _STRIDED = "strided_"
 """A kind of op begins so where it reads or writes views."""
-ADD = "add"
+_ADD = "add"
 """The kind of sums of two tensors."""
 _COPIES = frozenset(("_to_copy", "clone", "copy", "select_backward", "slice_backward"))
 """Kinds of ops that give a sum of copies from copies of the terms: casts, copies, padding."""
@@ -40,7 +41,7 @@ class Members:
     has_tokens: Bools
     """By op: whether the rows it works on are the tokens of the model's layers, so that members
     can divide them; products of one row a sample, and layers in which rows meet, have others."""
-    loss_bytes: npt.NDArray[np.float64]
+    loss_bytes: Floats
     """By op: four bytes a row of its layer."""
     is_add: Bools
     """By op: whether it adds up two tensors."""
@@ -70,32 +71,29 @@ def find_members(stack: Stack) -> Members:
     tensor_place = tensor_start[kind_of_layer[tensor_layer]] + stack.template_tensor
     tokens = {kind: _tokens(stack, kind) for kind in kinds}
 
-    def by_op(find: Callable[[LayerKind], npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+    def by_op(find: Callable[[LayerKind], Any]) -> Any:
         return np.concatenate([find(kind) for kind in kinds])[op_place]
 
-    def by_tensor(find: Callable[[LayerKind], Bools]) -> Bools:
+    def by_tensor(find: Callable[[LayerKind], Bools]) -> Any:
         return np.concatenate([find(kind) for kind in kinds])[tensor_place]
 
     names, codes = graph.kind_codes
     plain = [name.removeprefix(_STRIDED) for name in names]
     several = np.diff(graph.inputs.start) > 1
-    columns: dict[str, npt.NDArray[np.generic]] = {
-        "role": by_op(lambda kind: kind.role),
-        "cut": by_op(lambda kind: kind.tensor_cut),
-        "makes_terms": by_op(_makes_terms),
-        "is_softmax": by_op(_is_softmax),
-        "is_loss": by_op(_is_loss),
-        "has_tokens": by_op(lambda kind: _has_tokens(kind, tokens[kind])),
-        "loss_bytes": by_op(
-            lambda kind: np.full(kind.graph.num_ops, 4.0 * kind.tokens * graph.batch)
-        ),
-        "is_add": np.array([name == ADD for name in plain])[codes] & several,
-        "is_copy": np.array([name in _COPIES for name in plain])[codes] & ~several,
-        "is_cut": by_tensor(lambda kind: kind.is_cut),
-        "has_rows": by_tensor(lambda kind: kind.has_rows),
-        "is_stream": by_tensor(lambda kind: kind.is_leaving) | _returns(stack),
-    }
-    return Members(**columns)  # type: ignore[arg-type]
+    return Members(
+        role=by_op(lambda kind: kind.role),
+        cut=by_op(lambda kind: kind.tensor_cut),
+        makes_terms=by_op(_makes_terms),
+        is_softmax=by_op(_is_softmax),
+        is_loss=by_op(_is_loss),
+        has_tokens=by_op(lambda kind: _has_tokens(kind, tokens[kind])),
+        loss_bytes=by_op(lambda kind: np.full(kind.graph.num_ops, loss_bytes(kind))),
+        is_add=np.array([name == _ADD for name in plain])[codes] & several,
+        is_copy=np.array([name in _COPIES for name in plain])[codes] & ~several,
+        is_cut=by_tensor(lambda kind: kind.is_cut),
+        has_rows=by_tensor(lambda kind: kind.has_rows),
+        is_stream=by_tensor(lambda kind: kind.is_leaving) | _returns(stack),
+    )
 
 
 def _returns(stack: Stack) -> Bools:

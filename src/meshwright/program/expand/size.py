@@ -95,9 +95,7 @@ def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints) -> None:
             rewrite.resize(op, **{f"seconds {name}": np.nan})
 
 
-def _resize_weights(
-    rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, tensor: int
-) -> None:
+def _resize_weights(rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, tensor: int) -> None:
     """A weight is divided as its gradient is."""
     holders = ops[(stack.graph.state_bytes[ops] > 0) | (stack.graph.parameter_bytes[ops] > 0)]
     whole, cut, expert, expert_cut = shares[stack.template_op[holders]].T
