@@ -103,17 +103,17 @@ def test_the_numbers_of_a_plan() -> None:
     assert placement.replica_device[placement.replicas(1)].tolist() == [2, 0, 1]
 
 
-def test_the_first_of_a_team_stands_for_it() -> None:
+def test_every_member_of_a_team_stands_for_itself_with_its_replicas_rows() -> None:
     parts = (
         Part(ops=("a",), devices=("d3", "d2", "d1", "d0"), tensor=2, shares=(0.25, 0.75)),
         Part(ops=("b", "c"), devices=("d1",)),
     )
     placement = resolve(ABC, CLUSTER, Plan(parts=parts))
-    assert placement.replica_start.tolist() == [0, 2, 3]
-    assert placement.replica_device.tolist() == [3, 1, 1]
-    assert placement.replica_to.tolist() == [0.25, 1.0, 1.0]
+    assert placement.replica_start.tolist() == [0, 4, 5]
+    assert placement.replica_device.tolist() == [3, 2, 1, 0, 1]
+    assert placement.replica_to.tolist() == [0.25, 0.25, 1.0, 1.0, 1.0]
     assert placement.part_width.tolist() == [2, 1]
-    assert placement.team_device.tolist() == [3, 2, 1, 0, 1]
+    assert placement.num_replicas.tolist() == [2, 1]
 
 
 def test_the_arrays_have_fixed_types_and_cannot_be_written() -> None:
@@ -127,7 +127,6 @@ def test_the_arrays_have_fixed_types_and_cannot_be_written() -> None:
         "replica_from": np.float64,
         "replica_to": np.float64,
         "part_width": np.int32,
-        "team_device": np.int32,
     }
     with pytest.raises(ValueError, match="read-only"):
         placement.part_of_op[0] = 1

@@ -40,6 +40,8 @@ class Version:
     readers: list[int] = field(default_factory=list)
     replaces: int = -1
     """The version whose memory it takes over."""
+    storage: int = 0
+    """Which storage of the trace it is in."""
 
 
 @dataclass(slots=True)
@@ -108,8 +110,9 @@ class _Reader:
     def hold(self, node: Node) -> None:
         """Read what is there from the start; constants of the model's code are, too."""
         tensor = node.meta["val"]
-        self.newest[_storage(tensor)] = len(self.versions)
-        self.versions.append(Version(_storage_bytes(tensor), -1))
+        storage = _storage(tensor)
+        self.newest[storage] = len(self.versions)
+        self.versions.append(Version(_storage_bytes(tensor), -1, storage=storage))
         self.kernel_of[node.name] = -1
 
     def call(self, node: Node) -> None:
@@ -147,7 +150,8 @@ class _Reader:
             replaces = self.newest.get(storage, -1)
             self.newest[storage] = len(self.versions)
             kernel.made.append(len(self.versions))
-            self.versions.append(Version(_storage_bytes(tensor), number, replaces=replaces))
+            version = Version(_storage_bytes(tensor), number, replaces=replaces, storage=storage)
+            self.versions.append(version)
 
 
 def op_name(node: Node) -> str:

@@ -86,7 +86,10 @@ class _PartBinder:
         place |= self.place
         others = [i for i in self.mine if i not in self.place and self.kind[i] != Kind.RECEIVE]
         found: dict[int, list[int]] = defaultdict(list)
-        self._place_queued([i for i in others if self.rows["stream"][i] >= 0], place, found)
+        queued = [i for i in others if self.rows["stream"][i] >= 0]
+        for stream in np.unique(self.rows["stream"][queued]).tolist():
+            here = [i for i in queued if self.rows["stream"][i] == stream]
+            self._place_queued(here, place, found)
         rank = self._place_sends([i for i in others if self.rows["stream"][i] < 0], place, found)
         for each in found.values():
             # As the simulation has it, because a server's sum waits.
@@ -96,7 +99,8 @@ class _PartBinder:
     def _place_queued(
         self, queued: list[int], place: dict[int, int], found: dict[int, list[int]]
     ) -> None:
-        """Collectives keep the order of their stream."""
+        """Collectives keep the order of their stream; one that reads what another lane brings
+        comes after it."""
         last = -1
         for instruction in sorted(queued, key=lambda i: -self.rows["priority"][i]):
             last = max([last, *(place[each] for each in self._needs(instruction))])
@@ -142,7 +146,19 @@ class _PartBinder:
         buffers = self.lookup.program.buffers
         needs = [int(buffers["writer"][b]) for b in self.lookup.read_by.get(instruction, ())]
         needs += self.lookup.before.get(instruction, ())
+        needs += self._adders(instruction)
         return [i for i in dict.fromkeys(needs) if self.rows["device"][i] == self.device]
+
+    def _adders(self, instruction: int) -> list[int]:
+        """Those that add to what it reads: the last of them may be done before the others."""
+        lookup = self.lookup
+        return [
+            each
+            for buffer in lookup.read_by.get(instruction, ())
+            if lookup.is_gathered[buffer] and not lookup.adds_to(instruction, buffer)
+            for each in lookup.readers[buffer]
+            if each not in self.place and lookup.adds_to(each, buffer)
+        ]
 
     def _find_last_users(self) -> dict[int, int]:
         """For each buffer here the last instruction that reads it, by place."""
@@ -224,6 +240,8 @@ class _PartBinder:
         kind = Kind(int(row["kind"]))
         lookup = self.lookup
         awaited = self._awaited(instruction) if awaited is None else awaited
+        if row["op"] >= 0:
+            return self._start_op(instruction, kind, awaited)
         buffers = sorted(
             lookup.read_by.get(instruction, ()),
             key=lambda b: (int(self.program.buffers["tensor"][b]), b),
@@ -244,6 +262,30 @@ class _PartBinder:
             offset=lookup.rows.bound(row["rows_from"]) if kind == Kind.CONCATENATE else 0,
             waits=awaited,
             drops=tuple(b for b in buffers if self.last_user.get(b) == instruction),
+        )
+
+    def _start_op(self, instruction: int, kind: Kind, awaited: tuple[int, ...]) -> Start:
+        """A collective that is an op of the graph: its call, and what is made of the results."""
+        row = self.rows[instruction]
+        run: RunSegment | None = None
+        places: tuple[tuple[int, int], ...] = ()
+        if self.lookup.steps is not None:
+            run = bind_segment(self.lookup, self.here, [instruction], ())
+            assert run.segment is not None
+            sums = run.segment.sums
+            buffer_of = {place: buffer for buffer, place in self.here.sums.items()}
+            places = tuple((place, buffer_of[place]) for _, _, place, _ in sums)
+            outputs = (*run.segment.outputs, *((line, version) for line, version, _, _ in sums))
+            run = replace(run, segment=replace(run.segment, sums=(), outputs=outputs))
+        return Start(
+            instruction=instruction,
+            kind=kind,
+            pieces=(),
+            group=int(row["group"]),
+            task=int(row["task"]),
+            waits=awaited,
+            run=run,
+            sums=places,
         )
 
     def _cut(self, piece: Piece, row: np.void) -> Piece:

@@ -2,39 +2,45 @@
 
 A checkpoint is a folder `step-00000010` with one file of tensors for each rank that writes any, and
 a manifest that is written last (`meshwright.execute.manifest`); all ranks see the folder. Nothing
-in it is ever executed or unpickled. Knows nothing of plans: each rank says which tensors it has, or
-needs. All ranks make the same calls, and succeed or fail alike.
+in it is ever executed or unpickled. Knows nothing of plans: each rank says which tensors, or pieces
+of tensors, it has or needs. All ranks make the same calls, and succeed or fail alike.
 """
 
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
 
-from meshwright.errors import InputError, quoted, some
+from meshwright.errors import InputError
 from meshwright.execute.finite import find_flaws, refuse_flaws
+from meshwright.execute.holding import (
+    Written,
+    choose_parts,
+    describe_os,
+    join_parts,
+    name_parts,
+    read_parts,
+    write_parts,
+)
 from meshwright.execute.manifest import (
     FILE_NAME,
     Manifest,
-    SavedFile,
-    SavedPiece,
-    SavedTensor,
     VersionError,
     decode_manifest,
     encode_manifest,
     find_file_fault,
-    name_file,
     read_manifest,
 )
 from meshwright.execute.message import gather, share
-from meshwright.execute.tensor_file import read_tensors, write_tensors
+from meshwright.execute.piece import Holding
 from meshwright.execute.walk import Progress, Unwatched
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -55,31 +61,23 @@ class Checkpoint:
         return self.manifest.step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """What a rank has written, or why it has not."""
-
-    tensors: dict[str, SavedTensor]
-    files: dict[str, SavedFile]
-    fault: str = ""
-
-
 def save_checkpoint(
     folder: Path,
     step: int,
     state: Mapping[str, torch.Tensor],
     *,
+    holdings: Mapping[str, Holding] = MappingProxyType({}),
     unchecked: Collection[str] = (),
     keep: int = 2,
     progress: Progress | None = None,
 ) -> Path:
     """Write what all ranks hold after `step`, and return the checkpoint's folder.
 
-    Every rank calls it with the tensors it has; of those that several have, one is written. What is
-    there is whole at any moment: the new one appears by a rename once all of it is on the disk.
-    Then the older ones go, except for the last `keep` including this one. A checkpoint with a
-    number that is not finite is refused, unless its tensor is one of `unchecked`. `progress` is
-    told what this rank does.
+    Every rank calls it with the tensors it has; of those that several have, one is written. Where
+    it has a piece of a tensor, `holdings` says which. What is there is whole at any moment: the new
+    one appears by a rename once all of it is on the disk. Then the older ones go, except for the
+    last `keep` including this one. A checkpoint with a number that is not finite is refused, unless
+    its tensor is one of `unchecked`. `progress` is told what this rank does.
     """
     assert keep >= 1
     progress = progress or Unwatched()
@@ -87,17 +85,23 @@ def save_checkpoint(
     with _working(progress) as tick:
         flaws = find_flaws(state, unchecked, tick)
     refuse_flaws(step, flaws, ", so that no checkpoint is written")
-    sizes = {name: each.numel() * each.element_size() for name, each in state.items()}
-    own = {name: state[name] for name in _choose_tensors(gather(sizes, dict[str, int]))}
+    parts = name_parts(state, holdings)
+    sizes = {key: each.num_bytes for key, each in parts.items()}
+    chosen = choose_parts(gather(sizes, dict[str, int]), _rank())
+    own = {key: parts[key] for key in chosen}
     partial = path.with_name(_on_first_rank(lambda: _make_partial(path), path))
     with _working(progress) as tick:
-        written = _write(partial, own, tick)
-    parts = gather(written, _Written)
-    faults = [f"rank {rank}: {each.fault}" for rank, each in enumerate(parts) if each.fault]
+        written = write_parts(partial, _rank(), own, tick)
+    written_by = gather(written, Written)
+    faults = [f"rank {rank}: {each.fault}" for rank, each in enumerate(written_by) if each.fault]
     if faults:
         _on_first_rank(lambda: _discard(partial), path)
         raise InputError(f"checkpoint {path}: cannot be written ({faults[0]})")
-    manifest = _join_parts(step, parts)
+    try:
+        manifest = join_parts(step, written_by)
+    except InputError as error:  # on all ranks
+        _on_first_rank(lambda: _discard(partial), path)
+        raise InputError(f"checkpoint {path}: cannot be written ({error})") from None
     _on_first_rank(lambda: _publish(partial, path, manifest, keep), path)
     return path
 
@@ -127,24 +131,23 @@ def find_checkpoint(
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, state: Mapping[str, torch.Tensor], progress: Progress | None = None
+    checkpoint: Checkpoint,
+    state: Mapping[str, torch.Tensor],
+    progress: Progress | None = None,
+    holdings: Mapping[str, Holding] = MappingProxyType({}),
 ) -> None:
     """Fill the given tensors in place; this rank reads on its own, and only what it needs.
 
-    The names, shapes and types must be those of the checkpoint, which may hold more.
+    The names, shapes and types must be those of the checkpoint, which may hold more. `holdings`
+    says which piece of a tensor is wanted where it is not all of it; it may be any, whichever
+    pieces were written.
     """
-    path, saved = checkpoint.path, checkpoint.manifest.tensors
-    _check_state(path, state, saved)
-    by_file: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in state.items():
-        (piece,) = saved[name].pieces
-        by_file.setdefault(piece.file, {})[piece.key] = tensor
+    path = checkpoint.path
     with _working(progress or Unwatched()) as tick:
-        for file, targets in by_file.items():
-            try:
-                read_tensors(path / file, targets, tick)
-            except InputError as error:
-                raise InputError(f"checkpoint {path}: {error}") from None
+        try:
+            read_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
+        except InputError as error:
+            raise InputError(f"checkpoint {path}: {error}") from None
 
 
 def _rank() -> int:
@@ -165,58 +168,6 @@ def _working(progress: Progress) -> Iterator[Callable[[], None]]:
         progress.waits_for = waits_for
 
 
-def _choose_tensors(held: Sequence[Mapping[str, int]]) -> list[str]:
-    """The tensors that this rank writes, from the bytes of those that each rank holds.
-
-    The largest come first, and each goes to the rank that has the fewest bytes to write so far.
-    """
-    holders: dict[str, list[int]] = {}
-    sizes: dict[str, int] = {}
-    for rank, own_sizes in enumerate(held):
-        for name, size in own_sizes.items():
-            holders.setdefault(name, []).append(rank)
-            sizes[name] = size
-    load = [0] * len(held)
-    own = []
-    for name in sorted(sizes, key=lambda each: (-sizes[each], each)):
-        writer = min(holders[name], key=lambda rank: (load[rank], rank))
-        load[writer] += sizes[name]
-        if writer == _rank():
-            own.append(name)
-    return own
-
-
-def _write(
-    partial: Path, tensors: Mapping[str, torch.Tensor], tick: Callable[[], None]
-) -> _Written:
-    """Write this rank's file, if it has tensors to write."""
-    if not tensors:
-        return _Written(tensors={}, files={})
-    file = name_file(_rank())
-    try:
-        saved = write_tensors(partial / file, tensors, tick)
-    except OSError as error:
-        return _Written(tensors={}, files={}, fault=_describe_os(error))
-    except InputError as error:
-        return _Written(tensors={}, files={}, fault=str(error))
-    entries = {}
-    for name, tensor in tensors.items():
-        shape = list(tensor.shape)
-        piece = SavedPiece(file=file, key=name, offset=[0] * len(shape), shape=shape)
-        entries[name] = SavedTensor(dtype=_name_type(tensor.dtype), shape=shape, pieces=[piece])
-    return _Written(tensors=entries, files={file: saved})
-
-
-def _name_type(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _join_parts(step: int, parts: Sequence[_Written]) -> Manifest:
-    tensors = {name: each for part in parts for name, each in part.tensors.items()}
-    files = {name: each for part in parts for name, each in part.files.items()}
-    return Manifest(step=step, files=files, tensors=tensors)
-
-
 def _on_first_rank(action: Callable[[], str], path: Path) -> str:
     """What the first rank's action returns, on all ranks, which go on when it is done or fail
     alike."""
@@ -225,16 +176,11 @@ def _on_first_rank(action: Callable[[], str], path: Path) -> str:
         try:
             outcome = action()
         except OSError as error:
-            fault = _describe_os(error)
+            fault = describe_os(error)
     outcome, fault = share((outcome, fault), tuple[str, str])
     if fault:
         raise InputError(f"checkpoint {path}: cannot be written ({fault})")
     return outcome
-
-
-def _describe_os(error: OSError) -> str:
-    reason = error.strerror or str(error)
-    return f"{reason}: {error.filename}" if error.filename else reason
 
 
 def _make_partial(path: Path) -> str:
@@ -333,25 +279,3 @@ def _check_files(path: Path, manifest: Manifest, progress: Progress) -> str:
             if fault:
                 return fault
     return ""
-
-
-def _check_state(
-    path: Path, state: Mapping[str, torch.Tensor], saved: Mapping[str, SavedTensor]
-) -> None:
-    """The checkpoint has every tensor that is asked for, as it is asked for."""
-    missing = [quoted(name) for name in state if name not in saved]
-    if missing:
-        raise InputError(
-            f"checkpoint {path}: must have every tensor of the model, lacks {some(missing)}"
-        )
-    for name, tensor in state.items():
-        if saved[name].shape != list(tensor.shape):
-            raise InputError(
-                f"checkpoint {path}: {quoted(name)} must have the model's shape "
-                f"{list(tensor.shape)}, got {saved[name].shape}"
-            )
-        if saved[name].dtype != _name_type(tensor.dtype):
-            raise InputError(
-                f"checkpoint {path}: {quoted(name)} must have the model's type "
-                f"{_name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
-            )

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.execute.draw import Stream, drawn_kernel
 from meshwright.execute.item import Line, Segment
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import Layout, TracedStep
 
 Function = Callable[[list[Any], "Held"], list[Any]]
@@ -68,6 +68,8 @@ class Held:
     """The random numbers of an op that is run on so many samples."""
     mark: Callable[[], None]
     """Called after every op of a function that is timed."""
+    talk: Callable[..., Any]
+    """Called with a collective and its arguments, to begin it; returns its results to be."""
     look: Callable[[int, torch.Tensor], None]
     """Called with every version that an op has made, and its number, by a function that checks."""
     moment: tuple[int, int] = (0, 0)
@@ -78,7 +80,7 @@ class Held:
 
 def compile_segment(
     segment: Segment,
-    steps: Steps,
+    steps: TracedSteps,
     device: torch.device,
     extra: Extra,
 ) -> Compiled:
@@ -94,7 +96,7 @@ class _Writer:
     def __init__(
         self,
         segment: Segment,
-        steps: Steps,
+        steps: TracedSteps,
         device: torch.device,
         extra: Extra,
     ) -> None:
@@ -208,7 +210,9 @@ class _Writer:
         args = self._arguments(kernel, names, step)
         result = self._new("r")
         draw = self.draws(line.samples).get(line.op)
-        if draw is None:
+        if hasattr(kernel.node.target, "begin"):  # a `Talk`
+            self.text.append(f"{result} = held.talk({self._object(kernel.node.target)}, {args})")
+        elif draw is None:
             self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
         else:
             function = self._object(drawn_kernel(kernel.node, draw, self.device))

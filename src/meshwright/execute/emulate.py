@@ -36,7 +36,7 @@ class Emulation:
         # What is sent is never looked at, so all share one piece of memory; to allocate it anew
         # would take the device's time, 10 ms for a bucket of gradients.
         self.scratch = torch.zeros(int(largest) + 8, dtype=torch.uint8)
-        self.sums = torch.zeros(int(largest) // 4 + 1, dtype=torch.float32)
+        self.sums = torch.zeros(int(largest) // 4 + exchange.num_members, dtype=torch.float32)
         self.free_at = 0.0
         self.times: Times | None = None
 
@@ -92,6 +92,11 @@ class Emulation:
             parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
             own = torch.zeros(piece, dtype=torch.uint8)
             return self.exchange.all_gather(parts, own, item.group), _nothing
+        if item.kind == Kind.REDUCE_SCATTER:
+            members = len(self.program.groups[item.group])
+            piece = max(1, size // 4 // members)
+            rows = self.sums[: members * piece].view(members, piece)
+            return self.exchange.reduce_scatter(rows[0].clone(), rows, item.group), _nothing
         flat = self.sums[: max(1, size // 4)]
         start = (
             self.exchange.all_reduce if item.kind == Kind.ALL_REDUCE else self.exchange.broadcast

@@ -21,12 +21,15 @@ import torch.distributed as dist
 from meshwright.errors import InputError, quoted
 from meshwright.execute.environment import INTERFACE
 from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
-from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
+from meshwright.execute.work import AddedUp, Line, Plain, Staged, StagedMany, Work, join_works
+from meshwright.program.collective import Lane
 
 _ANY = -1
 """Stands for the rail of process groups that have none."""
 _PAIR = -1
-"""Tells process groups of transfers apart from those of collectives of the same ranks."""
+"""Tells process groups of transfers apart from those of collectives of the same ranks, ..."""
+_LANE = -2
+"""... and those of other lanes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,12 +70,18 @@ class Exchange:
     """Of all other pairs."""
     gatherers: Mapping[int, Bundle] = field(default_factory=dict)
     """Like `groups`, for gathering where that takes others."""
-    line: Line | None = None
-    """Where collectives wait for each other; None: they do so by themselves."""
+    lines: Mapping[int, Line] = field(default_factory=dict)
+    """Where collectives of a group wait for those of its lane; of none: they do so by themselves.
+    """
     is_tagged: bool = True
     """Whether messages between two ranks are told apart by tags; NCCL knows their order only."""
     opened: Sequence[Any] = ()
     """All process groups that were made."""
+
+    @property
+    def num_members(self) -> int:
+        """Of the largest group."""
+        return max(map(len, self.members.values()), default=1)
 
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to send a flat tensor of bytes to a device."""
@@ -118,10 +127,47 @@ class Exchange:
         if self.is_staged:
             hosts = [torch.empty(each.shape, dtype=each.dtype) for each in flats]
             own = own.cpu()
-            work = self._in_turn(lambda: self._gather(hosts, own, group))
+            work = self._in_turn(group, lambda: self._gather(hosts, own, group))
             return StagedMany(work, hosts, list(flats))
-        work = self._in_turn(lambda: self._gather(flats, own, group))
+        work = self._in_turn(group, lambda: self._gather(flats, own, group))
         return Plain(work, (own, flats))
+
+    def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
+        """Start to add up a row for each member, of which this rank gets its own.
+
+        Gloo's own is an all-reduce that throws away most of its result; an exchange of rows, added
+        up here, moves as little as rings do.
+        """
+        bundle = self.groups[group]
+        place = {rank: number for number, rank in enumerate(self.members[group])}
+        order = [place[rank] for rank in bundle.ranks]
+        if order != sorted(order):
+            rows = rows[order]
+        if self.is_staged:
+            rows = rows.cpu()
+        if own.is_cuda and not self.is_staged:
+            work = self._in_turn(
+                group,
+                lambda: dist.reduce_scatter_tensor(
+                    own, rows.flatten(), group=bundle.groups[0], async_op=True
+                ),
+            )
+            return Plain(work, rows)
+        start, pieces = 0, []
+        for column, way in bundle.cut(torch.empty(own.shape, dtype=own.dtype, device="meta")):
+            given = rows[:, start : start + column.numel()].contiguous()
+            pieces.append((given, torch.empty_like(given), way))
+            start += column.numel()
+        work = self._in_turn(
+            group,
+            lambda: join_works(
+                [
+                    dist.all_to_all_single(found, given, group=way, async_op=True)
+                    for given, found, way in pieces
+                ]
+            ),
+        )
+        return AddedUp(work, [found for _, found, _ in pieces], own)
 
     def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
         bundle = self.gatherers.get(group, self.groups[group])
@@ -139,26 +185,26 @@ class Exchange:
     ) -> Work:
         host = flat.cpu() if self.is_staged else flat
         pieces = self.groups[group].cut(host)
-        work = self._in_turn(lambda: join_works([start(*each) for each in pieces]))
+        work = self._in_turn(group, lambda: join_works([start(*each) for each in pieces]))
         return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
 
-    def _in_turn(self, start: Callable[[], Any]) -> Any:
-        return start() if self.line is None else self.line.add(start)
+    def _in_turn(self, group: int, start: Callable[[], Any]) -> Any:
+        return self.lines[group].add(start) if group in self.lines else start()
 
 
 def open_exchange(
     device: torch.device,
     rank_of: Sequence[int],
     groups: Sequence[tuple[int, ...]],
-    used: Sequence[int],
+    used: Mapping[int, int],
     pairs: Sequence[tuple[int, int]],
     wiring: Wiring | None = None,
 ) -> Exchange:
     """Make the process groups of a program; all ranks call it with the same arguments.
 
-    `groups` are those of the program, as device numbers, `used` the numbers of those that
-    communicate, `pairs` the ordered pairs of devices between which there are transfers. With
-    `wiring`, whose names alone are a rank's own, these go over several interfaces.
+    `groups` are those of the program, as device numbers, `used` the lanes of those that
+    communicate, by number, `pairs` the ordered pairs of devices between which there are transfers.
+    With `wiring`, whose names alone are a rank's own, these go over several interfaces.
     """
     if not dist.is_initialized():  # one rank by itself
         return Exchange(
@@ -174,7 +220,10 @@ def open_exchange(
     if backend not in ("gloo", "nccl"):
         raise InputError(f"backend: must be gloo or nccl, got {quoted(backend)}")
     opener = _Opener(rank_of, wiring if backend == "gloo" else None)
-    made = {number: opener.open_group(number, groups[number]) for number in sorted(set(used))}
+    made = {
+        number: opener.open_group(number, groups[number], lane)
+        for number, lane in sorted(used.items())
+    }
     if backend == "nccl":
         channels = {each: opener.open_pair(*each) for each in sorted(set(pairs))}
     else:
@@ -188,10 +237,16 @@ def open_exchange(
         channels=channels,
         is_staged=device.type == "cuda" and backend == "gloo",
         default=Bundle(groups={0: dist.group.WORLD}),
-        line=Line() if backend == "gloo" and made else None,
+        lines=_open_lines(used) if backend == "gloo" else {},
         is_tagged=backend == "gloo",
         opened=opener.opened,
     )
+
+
+def _open_lines(lane_of: Mapping[int, int]) -> dict[int, Line]:
+    """By group the line of its lane."""
+    lines = {lane: Line() for lane in sorted(set(lane_of.values()))}
+    return {group: lines[lane] for group, lane in lane_of.items()}
 
 
 class _Opener:
@@ -200,7 +255,7 @@ class _Opener:
     def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
         self.rank_of, self.wiring = rank_of, wiring
         self.known: dict[tuple[tuple[int, ...], int], Any] = {}
-        self.order_of: dict[frozenset[int], tuple[int, ...]] = {}
+        self.order_of: dict[tuple[int, frozenset[int]], tuple[int, ...]] = {}
 
     @property
     def opened(self) -> list[Any]:
@@ -209,14 +264,18 @@ class _Opener:
             each for each in self.known.values() if each is not dist.GroupMember.NON_GROUP_MEMBER
         ]
 
-    def open_group(self, number: int, members: Sequence[int]) -> Bundle:
-        """Of a group of the program; around a ring where rails are known."""
+    def open_group(self, number: int, members: Sequence[int], lane: int) -> Bundle:
+        """Of a group of the program; around a ring where rails are known.
+
+        What runs at the same time on two lanes has connections of its own.
+        """
         ring = None if self.wiring is None else self.wiring.rails.rings.get(number)
         if ring is None:
             ranks = tuple(self.rank_of[each] for each in members)
             # Groups that differ in who serves are the same processes.
-            ranks = self.order_of.setdefault(frozenset(ranks), ranks)
-            return Bundle(groups={0: self._open(ranks)}, ranks=ranks)
+            ranks = self.order_of.setdefault((lane, frozenset(ranks)), ranks)
+            key = ranks if lane == Lane.SYNC else (_LANE, lane, *ranks)
+            return Bundle(groups={0: self._make(key, ranks, _ANY)}, ranks=ranks)
         # When gloo (of torch 2.13) adds up, each rank sends to the one before it.
         return self._open_ring(ring, ring.devices[::-1])
 
@@ -291,7 +350,7 @@ def bound_to(interface: str | None) -> Iterator[None]:
 
 def close_exchange(exchange: Exchange) -> None:
     """Give the process groups back."""
-    if exchange.line is not None:
-        exchange.line.close()
+    for line in set(exchange.lines.values()):
+        line.close()
     for group in exchange.opened:
         dist.destroy_process_group(group)

@@ -114,6 +114,11 @@ class Start:
     waits: tuple[int, ...] = ()
     drops: tuple[int, ...] = ()
     """Buffers that nobody reads after it."""
+    run: RunSegment | None = None
+    """Of a collective that is an op: its call, as a segment of one line. What it adds to sums
+    stands among the outputs of the segment, after the buffers."""
+    sums: tuple[tuple[int, int], ...] = ()
+    """Places in `Held.sums` of these, and the buffers that they are when all have been added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

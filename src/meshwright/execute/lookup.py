@@ -94,9 +94,9 @@ class Lookup:
         found = np.zeros(len(buffers), dtype=np.bool_)
         tensor = buffers["tensor"][reads["second"]]
         source = self.program.graph.tensor_source[tensor]
-        kind, op = rows["kind"][reads["first"]], rows["op"][reads["first"]]
-        adds = (kind == Kind.COMPUTE) & (op == source) & (tensor >= 0)
-        in_bucket = (kind != Kind.COMPUTE) & (rows["tensor"][reads["first"]] < 0) & (tensor >= 0)
+        op = rows["op"][reads["first"]]
+        adds = (op >= 0) & (op == source) & (tensor >= 0)
+        in_bucket = (op < 0) & (rows["tensor"][reads["first"]] < 0) & (tensor >= 0)
         found[reads["second"][adds | in_bucket]] = True
         return found
 
@@ -123,7 +123,7 @@ class Lookup:
         writer, tensor = int(record["writer"]), int(record["tensor"])
         row = self.program.instructions[writer]
         samples = self.rows.samples
-        if row["kind"] == Kind.COMPUTE:
+        if row["op"] >= 0:
             samples = self.samples_of(writer)
         elif row["kind"] in (Kind.RECEIVE, *_JOINS):
             samples = self.rows.count(row["rows_from"], row["rows_to"])
@@ -141,7 +141,7 @@ class Lookup:
     def first_row(self, buffer: int) -> int:
         """The first sample that a buffer has."""
         row = self.program.instructions[self.program.buffers["writer"][buffer]]
-        if row["kind"] == Kind.COMPUTE and self.split[row["op"]] == Split.NONE:
+        if row["op"] >= 0 and self.split[row["op"]] == Split.NONE:
             return 0
         return self.rows.bound(row["rows_from"])
 

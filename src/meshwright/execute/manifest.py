@@ -17,12 +17,16 @@ from typing import Annotated
 import msgspec
 
 from meshwright.errors import InputError, quoted
+from meshwright.execute.piece import Box, Piece, box_piece, find_overlaps
 from meshwright.files import MAX_BYTES, decode_json
 
 FILE_NAME = "manifest.json"
 OLD_FILE_NAME = ".metadata"
 """The manifest of torch.distributed.checkpoint, a pickle: checkpoints before version 1 had it."""
-FORMAT, VERSION = "meshwright checkpoint", 1
+FORMAT = "meshwright checkpoint"
+WHOLE_VERSION, PIECE_VERSION = 1, 2
+"""In the first version every tensor is one piece. It is still written where that is so, for those
+who read no other."""
 
 _FILE = re.compile(r"rank-[0-9]{5,}\.safetensors")
 _CHUNK_BYTES = 16 << 20
@@ -31,15 +35,50 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 """A number of bytes, elements or steps."""
 
 
-class SavedPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a block of a tensor is."""
+class SavedPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where a block of a tensor, or a range of one, is."""
 
     file: str
     key: str
-    """The name of the block in its file."""
+    """The name of the block in its file, where it has its own shape; a range is a row there."""
     offset: list[Count]
     """The index of the block's first element in the tensor, one number for each dimension."""
     shape: list[Count]
+    order: list[Count] = []
+    """Of a range: the dimensions, from the slowest to the fastest, in whose order the elements of
+    the block are counted; empty: as they are."""
+    start: Count = 0
+    """The first element of the range ..."""
+    stop: Count | None = None
+    """... and the one after its last; None: the end of the block."""
+
+    @staticmethod
+    def of(piece: Piece, file: str, key: str) -> "SavedPiece":
+        """A piece under a name in a file."""
+        box = piece.box
+        offset, shape = list(box.offset), list(box.shape)
+        if piece.is_box:
+            return SavedPiece(file=file, key=key, offset=offset, shape=shape)
+        return SavedPiece(
+            file=file,
+            key=key,
+            offset=offset,
+            shape=shape,
+            order=list(piece.order),
+            start=piece.start,
+            stop=piece.stop,
+        )
+
+    @property
+    def piece(self) -> Piece:
+        """The numbers that it has."""
+        whole = box_piece(self.shape, self.offset)
+        return Piece(
+            box=whole.box,
+            order=tuple(self.order) or whole.order,
+            start=self.start,
+            stop=whole.stop if self.stop is None else self.stop,
+        )
 
 
 class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,6 +88,11 @@ class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shape: list[Count]
     pieces: list[SavedPiece]
     """The blocks that the tensor is made of; version 1 has one, which is the whole tensor."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is one piece."""
+        return [each.piece for each in self.pieces] == [box_piece(self.shape)]
 
 
 class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,7 +106,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """All that a checkpoint holds, by name."""
 
     format: str = FORMAT
-    version: int = VERSION
+    version: int
     step: Count
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
@@ -121,9 +165,10 @@ def decode_manifest(text: bytes, folder: Path) -> Manifest:
     if hashlib.sha256(body).hexdigest() != envelope.sha256:
         raise InputError(f"{FILE_NAME}: is damaged (it has another digest than it says)")
     head = decode_json(body, _Head, FILE_NAME)
-    if (head.format, head.version) != (FORMAT, VERSION):
+    if head.format != FORMAT or head.version not in (WHOLE_VERSION, PIECE_VERSION):
         raise VersionError(
-            f"checkpoint {folder}: must be a {FORMAT} of version {VERSION}, is a "
+            f"checkpoint {folder}: must be a {FORMAT} of version {WHOLE_VERSION} or "
+            f"{PIECE_VERSION}, is a "
             f"{quoted(head.format)} of version {head.version}; move it away, or use the version of "
             f"Meshwright that wrote it"
         )
@@ -184,11 +229,41 @@ def _check(manifest: Manifest) -> None:
                 f"{FILE_NAME}: a file must be called like {name_file(0)}, got {quoted(name)}"
             )
     for name, tensor in manifest.tensors.items():
-        whole = [0] * len(tensor.shape), tensor.shape
-        if [(each.offset, each.shape) for each in tensor.pieces] != [whole]:
-            raise InputError(f"{FILE_NAME}: {quoted(name)} must be one piece, the whole tensor")
-        if tensor.pieces[0].file not in manifest.files:
+        if manifest.version == WHOLE_VERSION:
+            if not tensor.is_whole:
+                raise InputError(f"{FILE_NAME}: {quoted(name)} must be one piece, the whole tensor")
+        else:
+            check_pieces(name, tensor)
+        unknown = [each.file for each in tensor.pieces if each.file not in manifest.files]
+        if unknown:
             raise InputError(
                 f"{FILE_NAME}: {quoted(name)} must be in one of its files, is in "
-                f"{quoted(tensor.pieces[0].file)}"
+                f"{quoted(unknown[0])}"
             )
+
+
+def check_pieces(name: str, tensor: SavedTensor) -> None:
+    """Refuse pieces that lie outside of their tensor, or do not make up all of it."""
+    whole = box_piece(tensor.shape)
+    if not all(_is_inside(each, tensor.shape) for each in tensor.pieces):
+        raise InputError(f"{FILE_NAME}: a piece of {quoted(name)} must lie in the tensor")
+    _, missing = find_overlaps(whole, (each.piece for each in tensor.pieces))
+    if missing or not tensor.pieces:
+        first = missing[0] if missing else Box(whole.box.offset, whole.box.shape)
+        raise InputError(
+            f"{FILE_NAME}: {quoted(name)} must have pieces that make up all of it, lacks "
+            f"{list(first.shape)} at {list(first.offset)}"
+        )
+
+
+def _is_inside(saved: SavedPiece, shape: list[int]) -> bool:
+    """Whether a piece is one of a tensor of this shape."""
+    if not len(saved.offset) == len(saved.shape) == len(shape):
+        return False
+    ends = zip(saved.offset, saved.shape, shape, strict=True)
+    if any(offset + size > whole for offset, size, whole in ends):
+        return False
+    if saved.order and sorted(saved.order) != list(range(len(shape))):
+        return False
+    piece = saved.piece
+    return 0 <= piece.start <= piece.stop <= piece.box.size

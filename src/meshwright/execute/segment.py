@@ -185,7 +185,7 @@ class _SegmentBinder:
             step = self.lookup.step_of(instruction)
             for buffer in self.lookup.written_by.get(instruction, ()):
                 tensor = int(self.program.buffers["tensor"][buffer])
-                if self.lookup.is_gathered[buffer] or tensor < 0:
+                if self.lookup.is_gathered[buffer] or tensor < 0 or step.versions[tensor] < 0:
                     continue
                 if any(r not in self.line_of for r in self.lookup.readers.get(buffer, ())):
                     found.append((number, step.versions[tensor]))

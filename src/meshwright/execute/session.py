@@ -202,7 +202,7 @@ def _train(
             losses += _take_losses(trainer)
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
-        calls = _calls(graph, trainer)
+        calls = _calls(trainer)
     run = recorder.finish(
         is_emulated=False, losses=losses[first:], software=device_software(device), calls=calls
     )
@@ -213,7 +213,9 @@ def _train(
         plain = train_plainly(
             deferred, args, kwargs, steps=settings.steps, optimizer=settings.optimizer,
             learning_rate=settings.learning_rate, device=device,
-            repeated=RepeatedDraws(trainer.steps.draws(trainer.steps.any().samples), settings.seed),
+            repeated=RepeatedDraws(
+                trainer.planned.draws(trainer.planned.any().samples), settings.seed
+            ),
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
@@ -298,9 +300,9 @@ def make_trainer(
         checks_ops=settings.checks_ops,
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
-        check_apart(graph, trainer.steps)
+        check_apart(graph, trainer.planned)
     if settings.is_checked:
-        check_repeatable(graph, trainer.steps.any())
+        check_repeatable(graph, trainer.planned.any())
     return trainer
 
 
@@ -342,9 +344,10 @@ def _real_inputs(deferred: Deferred) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return args, kwargs
 
 
-def _calls(graph: Graph, trainer: Trainer) -> dict[str, str]:
+def _calls(trainer: Trainer) -> dict[str, str]:
     """The kernel call that each op of this rank is."""
     found: dict[str, str] = {}
+    graph = trainer.lowered.program.graph
     for each in trainer.lines:
         kernel = trainer.steps[each.samples].ledger.kernels[each.op]
         found[graph.op_names[each.op]] = describe_call(kernel.node)

@@ -1,10 +1,11 @@
 """What a rank holds from step to step: weights, buffers, the optimiser's state, constants."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from meshwright.capture.trace import Trace
+from meshwright.execute.shard import Share
 from meshwright.execute.traced import Layout, TracedStep
 
 Real = Callable[[torch.Tensor], torch.Tensor]
@@ -17,8 +18,10 @@ def make_state(
     model: torch.nn.Module,
     real: Real,
     device: torch.device,
+    shares: Mapping[str, Share],
 ) -> list[torch.Tensor]:
-    """The tensors of these names on a device, in the layouts in which the step was traced."""
+    """The tensors of these names on a device, in the layouts in which the step was traced; of those
+    in `shares` a shard."""
     layouts = {name: step.layouts[version] for version, name in step.held.items()}
     given: dict[str, torch.Tensor] = {
         **dict(model.named_parameters(remove_duplicate=False)),  # copies of tied ones, too
@@ -26,7 +29,10 @@ def make_state(
     }
     made: list[torch.Tensor] = []
     for name in names:
-        if name in given:
+        if name in given and name in shares:
+            whole = real(given[name]).detach()
+            made.append(_laid_out(shares[name].of(whole), layouts[name], device))
+        elif name in given:
             made.append(_laid_out(real(given[name]), layouts[name], device))
         elif name in step.constants:
             made.append(step.constants[name].to(device))

@@ -5,6 +5,7 @@ of the two captures of a model with tied weights was planned, it finds out from 
 step on one sample has other ops than the graph, it is made from those on more samples.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
 from meshwright.capture.capture import trace_workload
@@ -14,11 +15,32 @@ from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.align import THREE, TWO, align_trace
 from meshwright.execute.draw import Draw, draws, find_draws
+from meshwright.execute.shard import Share
 from meshwright.execute.traced import TracedStep, prepare_step
 from meshwright.graph.graph import Graph
 
 
-class Steps(Mapping[int, TracedStep]):
+class TracedSteps(Mapping[int, TracedStep]):
+    """Steps by their number of samples, of which those that are missing are made."""
+
+    @abstractmethod
+    def draws(self, samples: int) -> dict[int, Draw]:
+        """By kernel of the step on so many samples that draws random numbers: how it does."""
+
+    @abstractmethod
+    def other(self, samples: int) -> TracedStep:
+        """One at another number of samples, to see what grows."""
+
+    def any(self) -> TracedStep:
+        """One of those that are there."""
+        return next(iter(self.values()))
+
+    def shares(self) -> Mapping[str, Share]:
+        """What of the state the rank holds a shard of only, by name."""
+        return {}
+
+
+class Steps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are traced."""
 
     def __init__(
@@ -77,10 +99,6 @@ class Steps(Mapping[int, TracedStep]):
             is_random = any(draws(kernel.node) for kernel in step.ledger.kernels)
             self._draws[samples] = find_draws(step, self.other(samples)) if is_random else {}
         return self._draws[samples]
-
-    def any(self) -> TracedStep:
-        """One of those that are there."""
-        return next(iter(self._traced.values()))
 
     def other(self, samples: int) -> TracedStep:
         """One at another number of samples, to see what grows."""

@@ -6,8 +6,9 @@ the host's memory and gives no digest; they are read by the library, which check
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +95,43 @@ def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def read_tensors(path: Path, targets: Mapping[str, torch.Tensor], tick: Callable[[], None]) -> None:
-    """Fill tensors with those of the same names in a file; their types and shapes must be equal."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extract:
+    """A part of a tensor in a file."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    """Of the tensor as the file must have it."""
+    where: tuple[slice, ...]
+    """One a dimension."""
+
+
+def read_extracts(
+    path: Path, extracts: Sequence[Extract], tick: Callable[[], None]
+) -> Iterator[torch.Tensor]:
+    """Parts of tensors, one after the other; only their bytes are read."""
     try:
         with safe_open(path, framework="pt") as file:
-            for name, target in targets.items():
-                found = file.get_tensor(name)
-                if (found.dtype, found.shape) != (target.dtype, target.shape):
-                    raise InputError(
-                        f"{quoted(path.name)}: {quoted(name)} must be {target.dtype} of shape "
-                        f"{list(target.shape)}, is {found.dtype} of {list(found.shape)}"
-                    )
-                with torch.no_grad():
-                    target.copy_(found)
+            for each in extracts:
+                yield _read_extract(file, path, each)
                 tick()
     except (OSError, SafetensorError) as error:
         raise InputError(f"{quoted(path.name)}: cannot be read ({error})") from None
+
+
+def _read_extract(file: Any, path: Path, extract: Extract) -> torch.Tensor:
+    found = file.get_slice(extract.key)
+    shape, code = list(found.get_shape()), str(found.get_dtype())
+    if (shape, code) != (list(extract.shape), _TYPES[extract.dtype]):
+        types = {name: dtype for dtype, name in _TYPES.items()}
+        raise InputError(
+            f"{quoted(path.name)}: {quoted(extract.key)} must be {extract.dtype} of shape "
+            f"{list(extract.shape)}, is {types.get(code, code)} of {shape}"
+        )
+    is_all = all(
+        (part.start, part.stop) == (0, size)
+        for part, size in zip(extract.where, shape, strict=True)
+    )
+    part: torch.Tensor = file.get_tensor(extract.key) if is_all else found[extract.where]
+    return part

@@ -17,7 +17,8 @@ from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
 from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import TracedSteps
+from meshwright.execute.talk import Begun, Talk
 from meshwright.execute.traced import Layout
 from meshwright.execute.walk import Finish, Times, clock
 from meshwright.execute.work import All, Work
@@ -31,7 +32,7 @@ class Tensors:
         self,
         program: Program,
         part: Part,
-        steps: Steps,
+        steps: TracedSteps,
         rows: Rows,
         exchange: Exchange,
         held: Held,
@@ -42,12 +43,15 @@ class Tensors:
         self.exchange, self.held, self.device = exchange, held, exchange.device
         self.inspector = inspector
         self.kept: dict[Key, Any] = {}
+        self.added = [0] * part.num_sums
+        """By sum: how many microbatches a collective has added to it."""
         self.times: Times | None = None
         self.blocks: list[int] = []
         """By tensor; counted when it first matters."""
         self.marks: list[tuple[RunSegment, list[Any]]] = []
         self.compiled: dict[tuple[Segment, Extra], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
+        segments += [item.run for item in part.items if isinstance(item, Start) and item.run]
         first = program.instructions["rows_from"]
         self.first_row = {id(item): rows.bound(first[item.instructions[0]]) for item in segments}
         self.functions = {id(each): self._compiled(each).run for each in segments}
@@ -65,14 +69,8 @@ class Tensors:
 
     def compute(self, item: RunSegment) -> None:
         """Run a segment."""
-        segment, kept, held = item.segment, self.kept, self.held
-        assert segment is not None
-        given = [
-            self._take(key) if isinstance(key, Piece) else kept.pop(key) if last else kept[key]
-            for key, last in zip(item.inputs, segment.last, strict=True)
-        ]
-        for buffer in item.drops:
-            del kept[buffer]
+        kept, held = self.kept, self.held
+        given = self._given(item)
         held.moment = item.microbatch, self.first_row[id(item)]
         if self.inspector is not None:
             self._inspect(item, given, self.inspector)
@@ -91,6 +89,18 @@ class Tensors:
         for place, buffer in item.sums:
             kept[buffer] = held.sums[place]
             held.sums[place] = None
+
+    def _given(self, item: RunSegment) -> list[Any]:
+        """What a segment reads of what is kept; what nobody reads after it is let go of."""
+        segment, kept = item.segment, self.kept
+        assert segment is not None
+        given = [
+            self._take(key) if isinstance(key, Piece) else kept.pop(key) if last else kept[key]
+            for key, last in zip(item.inputs, segment.last, strict=True)
+        ]
+        for buffer in item.drops:
+            del kept[buffer]
+        return given
 
     def _inspect(self, item: RunSegment, given: list[torch.Tensor], inspector: Inspector) -> None:
         """Look at what a segment is given, which may be a sum that no op has made."""
@@ -182,6 +192,8 @@ class Tensors:
 
     def collect(self, item: Start) -> tuple[Work, Finish]:
         """Start a collective."""
+        if item.run is not None:
+            return self._talk(item, item.run)
         if item.output is None:
             started = self._collect_bucket(item)
         elif item.kind == Kind.ALL_REDUCE:
@@ -190,6 +202,36 @@ class Tensors:
             started = self._gather(item, item.output)
         self._drop(item)
         return started
+
+    def _talk(self, item: Start, run: RunSegment) -> tuple[Work, Finish]:
+        """Begin a collective that is an op; its results are there before they hold anything."""
+        begun: list[Begun] = []
+
+        def begin(talk: Talk, *args: Any) -> Any:
+            begun.append(talk.begin(self.exchange, item.group, args))
+            return begun[0].made
+
+        self.held.talk = begin
+        made = self.functions[id(run)](self._given(run), self.held)
+        count = len(run.outputs)
+        self.kept.update(zip(run.outputs, made[:count], strict=True))
+
+        def finish() -> None:
+            begun[0].finish()
+            for (place, buffer), value in zip(item.sums, made[count:], strict=True):
+                self._add(place, buffer, value)
+
+        return begun[0].work, finish
+
+    def _add(self, place: int, buffer: int, value: torch.Tensor) -> None:
+        """Add what a microbatch has to a sum; they may come in any order."""
+        total = self.held.sums[place]
+        self.held.sums[place] = value if total is None else total.add_(value)
+        self.added[place] += 1
+        if self.added[place] == self.program.microbatches:
+            self.kept[buffer] = self.held.sums[place]
+            self.held.sums[place] = None
+            self.added[place] = 0
 
     def _add_up(self, item: Start, buffer: int) -> tuple[Work, Finish]:
         base = self.kept[item.pieces[0].buffer].clone()

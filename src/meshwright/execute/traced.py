@@ -70,16 +70,21 @@ class TracedStep:
     trace: Trace
     ledger: Ledger
     samples: int
+    known_versions: tuple[int, ...] | None = None
+    """The version of each tensor of the graph, where the graph has other tensors than the trace
+    (-1: nothing but an order); None: all that kernels make are its tensors."""
 
     @cached_property
     def versions(self) -> list[int]:
         """The version of each tensor of the graph."""
+        if self.known_versions is not None:
+            return list(self.known_versions)
         return tensor_versions(self.ledger)
 
     @cached_property
     def tensor_of(self) -> dict[int, int]:
         """The tensor of the graph that each version is; held state has none unless it is read."""
-        return {version: tensor for tensor, version in enumerate(self.versions)}
+        return {version: tensor for tensor, version in enumerate(self.versions) if version >= 0}
 
     @cached_property
     def roots(self) -> list[int]:

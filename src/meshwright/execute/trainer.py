@@ -25,6 +25,7 @@ from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.code import Held
 from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
+from meshwright.execute.expanded import ExpandedSteps
 from meshwright.execute.fault import name_rank
 from meshwright.execute.finite import LossCheck, check_losses, find_flaw
 from meshwright.execute.group import waiting
@@ -33,16 +34,17 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
+from meshwright.execute.ways import Ways
 from meshwright.graph.graph import Graph
-from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
-from meshwright.program.bucket import effective_splits
-from meshwright.program.lower import lower
+from meshwright.program.expand.expansion import Expansion
+from meshwright.program.lower import emit_program
 from meshwright.program.program import Kind, Program, freeze_order
+from meshwright.program.work import prepare_work
 from meshwright.simulate.simulate import run_program
 
 
@@ -51,6 +53,9 @@ class Lowered:
     """A plan as the program that every rank runs, in the order that the simulation decided."""
 
     program: Program
+    expansion: Expansion
+    """What one device of every part runs; the program numbers its ops and tensors."""
+    plan: Plan
     start: np.ndarray[Any, np.dtype[np.float64]]
     split: np.ndarray[Any, np.dtype[np.int8]]
     partial: np.ndarray[Any, np.dtype[np.bool_]]
@@ -73,22 +78,18 @@ class Lowered:
 
 def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
     """Lower a plan and fix the order in which every device runs."""
-    for number, part in enumerate(plan.parts):
-        if not part.is_plain:
-            raise InputError(
-                f"part {number}: running plans with tensor, context or expert widths, ZeRO or "
-                f"recomputation is not possible yet"
-            )
-    program = lower(graph, cluster, plan)
+    work = prepare_work(graph, cluster, plan)
+    program = emit_program(work, cluster)
     timeline = run_program(program, cluster, sharing=sharing)
-    split, partial = effective_splits(graph, resolve(graph, cluster, plan), plan)
     rows = divide_batch(graph.name, graph.batch, program.microbatches)
     check_rows(program, rows)
     return Lowered(
         program=freeze_order(program, timeline.start, timeline.finish),
+        expansion=work.expansion,
+        plan=plan,
         start=np.asarray(timeline.start),
-        split=split,
-        partial=partial,
+        split=work.split,
+        partial=work.tensor_partial,
         rows=rows,
     )
 
@@ -121,7 +122,13 @@ class Trainer:
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
-        self.steps = Steps(workload, graph, optimizer, autocast)
+        self.planned = Steps(workload, graph, optimizer, autocast)
+        """The steps as they were planned."""
+        self.steps: TracedSteps = self.planned
+        """The steps as this rank runs them."""
+        if not lowered.plan.is_plain:
+            ways = Ways(lowered.plan, lowered.expansion, program.device_names[self.number])
+            self.steps = ExpandedSteps(self.planned, lowered.expansion, ways)
         lookup = Lookup(
             program=program,
             rows=lowered.rows,
@@ -138,12 +145,18 @@ class Trainer:
             )
         self.held = Held(
             state=make_state(
-                self.steps.any(), self.part.state, workload.model, real or _itself, device
+                self.steps.any(),
+                self.part.state,
+                workload.model,
+                real or _itself,
+                device,
+                self.steps.shares(),
             ),
             sums=[None] * self.part.num_sums,
             learning_rate=learning_rate,
             stream=self._stream,
             mark=lambda: None,
+            talk=_nobody,
             look=self._look,
         )
         self.inspector = Inspector() if checks_ops else None
@@ -295,6 +308,10 @@ class Trainer:
         return Stream(self.seed, self.num_steps, op, first)
 
 
+def _nobody(*_: object) -> None:
+    raise AssertionError("only collectives talk")
+
+
 def _itself(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
@@ -304,10 +321,12 @@ def _rank_of(lowered: Lowered) -> tuple[int, ...]:
     return tuple(ranks.get(device, -1) for device in range(lowered.program.num_devices))
 
 
-def communication(program: Program) -> tuple[list[int], list[tuple[int, int]]]:
-    """The groups that communicate, and the ordered pairs of devices that do."""
+def communication(program: Program) -> tuple[dict[int, int], list[tuple[int, int]]]:
+    """The lanes of groups that communicate, and the ordered pairs of devices that do."""
     rows = program.instructions
-    groups = np.unique(rows["group"][rows["group"] >= 0]).tolist()
+    talks = rows["group"] >= 0
+    lanes = rows["stream"][talks] // program.num_devices
+    groups = dict(zip(rows["group"][talks].tolist(), lanes.tolist(), strict=True))
     sends = rows[rows["kind"] == Kind.SEND]
     pairs = sorted(set(zip(sends["device"].tolist(), sends["peer"].tolist(), strict=True)))
     return groups, pairs

@@ -28,7 +28,8 @@ _MAX_GUESSED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Placement:
-    """A legal plan in numbers. Replicas stand part by part, in the order of the part's devices."""
+    """A legal plan in numbers. Replicas stand part by part, in the order of the part's devices; of
+    a team every member stands for itself, with the rows of its replica."""
 
     part_of_op: Ints
     """For each op the part (with a schedule: the stage) that holds it."""
@@ -43,9 +44,7 @@ class Placement:
     replica_to: Floats
     """... and where they end."""
     part_width: Ints
-    """For each part how many devices are a replica's team; `replica_device` is its first."""
-    team_device: Ints
-    """Every replica's team, one after the other."""
+    """For each part how many devices in a row are one replica's team."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -56,20 +55,26 @@ class Placement:
         """How many parts."""
         return len(self.replica_start) - 1
 
+    @property
+    def num_replicas(self) -> Ints:
+        """For each part how many times its ops are run, a team counting once."""
+        counts: Ints = np.diff(self.replica_start) // self.part_width
+        return counts
+
     def replicas(self, part: int) -> slice:
-        """Where the replicas of a part stand."""
+        """Where the replicas of a part stand, teams member by member."""
         return slice(int(self.replica_start[part]), int(self.replica_start[part + 1]))
 
 
 def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
     """The numbers of a plan that is legal for this graph and cluster; InputError if it is not."""
     part_of_op, priority = _number_ops(graph, plan.parts)
-    device_start, team_device = _number_devices(cluster, plan.parts)
+    replica_start, replica_device = _number_devices(cluster, plan.parts)
     if plan.is_plain:
         # Else parts hold whole layers, and weights that the first and the last layer share are
         # copies, whose gradients are added up before their updates.
         _check_groups(graph, plan.parts, part_of_op)
-    _check_runnable(graph, cluster, part_of_op, device_start, team_device)
+    _check_runnable(graph, cluster, part_of_op, replica_start, replica_device)
     _check_hosts(cluster, plan)
     if graph.mixes.any():
         _check_mixing(graph, plan)
@@ -77,8 +82,10 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
         _check_microbatches(graph, plan.schedule)
         _check_stages(graph, plan.schedule, part_of_op)
     width = np.fromiter((part.width for part in plan.parts), np.int32, len(plan.parts))
-    replica_start, replica_device = _first_of_teams(device_start, team_device, width)
-    replica_from, replica_to = _divide_batch(plan.parts, replica_start)
+    replica_from, replica_to = _divide_batch(plan.parts, np.diff(replica_start) // width)
+    if (width > 1).any():
+        times = np.repeat(width, np.diff(replica_start) // width)
+        replica_from, replica_to = np.repeat(replica_from, times), np.repeat(replica_to, times)
     return Placement(
         part_of_op=part_of_op,
         priority=priority,
@@ -87,7 +94,6 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
         replica_from=replica_from,
         replica_to=replica_to,
         part_width=width,
-        team_device=team_device,
     )
 
 
@@ -151,28 +157,16 @@ def _number_devices(cluster: Cluster, parts: Sequence[Part]) -> tuple[Ints, Ints
     return device_start, numbers
 
 
-def _first_of_teams(device_start: Ints, team_device: Ints, width: Ints) -> tuple[Ints, Ints]:
-    """Where each part's replicas start, and the first device of each one's team."""
-    if (width == 1).all():
-        return device_start, team_device
-    lengths = np.diff(device_start)
-    place = np.arange(len(team_device)) - np.repeat(device_start[:-1], lengths)
-    is_first = place % np.repeat(width, lengths) == 0
-    replica_start = np.zeros_like(device_start)
-    np.cumsum(lengths // width, out=replica_start[1:])
-    return replica_start, team_device[is_first]
-
-
-def _divide_batch(parts: Sequence[Part], replica_start: Ints) -> tuple[Floats, Floats]:
+def _divide_batch(parts: Sequence[Part], count: Ints) -> tuple[Floats, Floats]:
     """From where to where in the batch each replica's rows are: `Part.rows`, all at once."""
-    count = np.diff(replica_start)
-    position = np.arange(replica_start[-1]) - np.repeat(replica_start[:-1], count)
+    start = np.cumsum(count) - count
+    position = np.arange(count.sum()) - np.repeat(start, count)
     width = np.repeat(count, count)
     replica_from, replica_to = position / width, (position + 1) / width
     for number, part in enumerate(parts):
         if part.shares:
             rows = np.array(part.rows())
-            here = slice(replica_start[number], replica_start[number + 1])
+            here = slice(start[number], start[number] + count[number])
             replica_from[here], replica_to[here] = rows[:, 0], rows[:, 1]
     return replica_from, replica_to
 
@@ -256,12 +250,12 @@ def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
 def _check_mixing(graph: Graph, plan: Plan) -> None:
     """Ops that mix samples see the whole batch: as one microbatch, and not by shards."""
     op = f"op {quoted(graph.mixing_op)} mixes the samples of a batch"
-    if not plan.is_plain:
-        number = next(number for number, part in enumerate(plan.parts) if not part.is_plain)
-        raise InputError(
-            f"part {number}: must have no tensor, context or expert widths, ZeRO or recomputation, "
-            f"because {op}"
-        )
+    for number, part in enumerate(plan.parts):
+        if part.width > 1 or part.expert > 1 or part.zero:
+            raise InputError(
+                f"part {number}: must have no tensor, context or expert widths and no ZeRO, "
+                f"because {op}"
+            )
     if plan.schedule is not None and plan.schedule.microbatches > 1:
         raise InputError(
             f"schedule {plan.schedule.kind}: microbatches must be 1, because {op}, "

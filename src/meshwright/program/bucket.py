@@ -44,19 +44,29 @@ def no_buckets(graph: Graph) -> Buckets:
     return Buckets(of_tensor=of_tensor, part=nothing, last_op=nothing)
 
 
-def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
-    """Buckets of the partial tensors that update ops of replicated parts read."""
+def fill_buckets(
+    graph: Graph,
+    placement: Placement,
+    plan: Plan,
+    scatters: npt.NDArray[np.bool_] | None = None,
+) -> Buckets:
+    """Buckets of the partial tensors that update ops of replicated parts read.
+
+    `scatters`: ops that synchronise what they read themselves.
+    """
     source, reader = graph.edges
     syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
-    replicas = np.diff(placement.replica_start)
+    holders = placement.num_replicas * np.array([part.context for part in plan.parts])
     part_of = placement.part_of_op
     is_gradient = (
         graph.tensor_partial[graph.use_tensor]
         & (graph.phase[reader] == Phase.UPDATE)
         & (graph.phase[source] != Phase.UPDATE)
-        & (replicas[part_of[source]] > 1)
+        & (holders[part_of[source]] > 1)
         & syncs[part_of[source]]
     )
+    if scatters is not None:
+        is_gradient &= ~scatters[reader]
     of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
     parts: list[int] = []
     last_op: list[int] = []
@@ -64,7 +74,7 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     totals = np.zeros(len(plan.parts))
     np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
     limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
-    if np.any((graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)):
+    if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
         limits = np.zeros(len(plan.parts))
     open_bucket: dict[int, tuple[int, float]] = {}
@@ -87,10 +97,17 @@ def fill_buckets(graph: Graph, placement: Placement, plan: Plan) -> Buckets:
     )
 
 
+def reads_updates(graph: Graph) -> bool:
+    """Whether anything but an update reads what an update makes."""
+    source, reader = graph.edges
+    found = (graph.phase[source] == Phase.UPDATE) & (graph.phase[reader] != Phase.UPDATE)
+    return bool(found.any())
+
+
 def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]:
     """For each part whether its replicas run all ops on the whole batch."""
     asked = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
-    found: npt.NDArray[np.bool_] = asked & (np.diff(placement.replica_start) > 1)
+    found: npt.NDArray[np.bool_] = asked & (placement.num_replicas > 1)
     return found
 
 
@@ -105,7 +122,7 @@ def effective_splits(
     split = graph.split.copy()
     partial = graph.tensor_partial.copy()
     part_of = placement.part_of_op
-    is_replicated = np.diff(placement.replica_start) > 1
+    is_replicated = placement.num_replicas > 1
     duplicates = duplicating_parts(placement, plan)
     if duplicates.any():
         is_whole = duplicates[part_of]

@@ -153,7 +153,7 @@ def _serve_reader(
     is_partial = is_partial and not is_synchronised
     is_spread = is_partial or (has_rows and given.ops[source].split != _NONE)
     wants_whole = given.ops[j].split == _NONE
-    gathers = wants_whole and replicas > 1 and is_spread
+    gathers = wants_whole and replicas > given.parts[part].width and is_spread
     is_summed = given.tensors[t].adds_up and given.ops[j].split == _SUM
     # Within an action nothing waits for its start; a gather in the middle of it least of all.
     is_within = part == target and given.ops[source].action == given.ops[j].action
@@ -173,7 +173,7 @@ def _serve_reader(
         elif (has_rows and not wants_whole) or is_summed:
             find_rows(given, made, t, m, base, slot, q, before, is_gathered, target)
         elif gathers:
-            find_whole(given, made, t, m, base, slot, target, before, is_gathered, is_partial)
+            find_whole(given, made, t, m, base, slot, target, q, before, is_gathered, is_partial)
         else:
             find_copy(given, made, t, m, base, slot, q, is_gathered, is_partial, reader)
         if made.counts[FOUND_BUFFER] >= 0:

@@ -74,22 +74,33 @@ def _keep_whole(made: Made, device: Int) -> None:
 
 @inlined
 def _find_replica(
-    given: Given, first: Int, replicas: Int, slot: Int, q: Int, is_whole: Bool
+    given: Given, part: Int, slot: Int, target: Int, q: Int, is_whole: Bool
 ) -> tuple[Int, Int]:
     """A replica of a source that has all rows of replica `q` of a reader, and 1; or how many pieces
     there are at least: 2."""
     device, slots = given.slots[slot].device, given.slots
+    first = given.parts[part].slot
+    replicas = given.parts[part + 1].slot - first
     if is_whole:
         return _nearest(slots, given.host, first, replicas, device, q), 1
     for each in range(-1, replicas):
         r = q if each < 0 else each
         if (
             r < replicas
+            and _speaks(given, part, r, target, q)
             and slots[first + r].rows_from <= slots[slot].rows_from + _NEAR
             and slots[first + r].rows_to >= slots[slot].rows_to - _NEAR
         ):
             return r, 1
     return -1, 2
+
+
+@inlined
+def _speaks(given: Given, part: Int, r: Int, target: Int, q: Int) -> Bool:
+    """Whether slot `r` of a part is the member of its team that slot `q` of another takes from:
+    members take from the one with their number, and turn by turn from a smaller team."""
+    width = given.parts[part].width
+    return r % width == q % given.parts[target].width % width
 
 
 @inlined
@@ -146,7 +157,8 @@ def find_rows(
     if adds_up:
         covering, taken = _find_term(given, first, 1 if is_whole else replicas, target, q)
     else:
-        covering, taken = _find_replica(given, first, replicas, slot, q, is_whole)
+        part = given.ops[source].part
+        covering, taken = _find_replica(given, part, slot, target, q, is_whole)
     made.held[device].rows_stamp = made.counts[STAMP]
     made.held[device].rows_from = low
     made.held[device].rows_to = high
@@ -155,10 +167,10 @@ def find_rows(
         low, high = 0.0, 1.0
     made.counts[FOUND_BUFFER] = made.counts[FOUND_WRITER] = -1
     if taken > 1:
-        term_of = q if adds_up else -1
+        terms = taken if adds_up else 0
         _gather_pieces(
-            given, made, t, m, base, device, low, high, before, is_gathered, adds_up, target,
-            term_of, taken,
+            given, made, t, m, base, device, low, high, before, is_gathered, adds_up, target, q,
+            terms,
         )  # fmt: skip
     elif taken == 1 and given.slots[first + covering].device == device:
         made.counts[FOUND_BUFFER] = base + covering
@@ -202,22 +214,26 @@ def _gather_pieces(
     q: Int,
     terms: Int,
 ) -> None:
-    """Pieces from every replica that has some of the rows (or a partial sum), joined; of partial
-    sums, where `q` is not -1, only those that this replica of a reader takes. `terms`: how many."""
+    """Pieces from every replica that has some of the rows (or a partial sum), joined for slot `q`
+    of a reader; `terms`: of a sum, how many it takes of those that readers share; zero: all."""
     source = given.tensors[t].source
-    first = given.parts[given.ops[source].part].slot
-    replicas = given.parts[given.ops[source].part + 1].slot - first
+    part = given.ops[source].part
+    first = given.parts[part].slot
+    replicas = given.parts[part + 1].slot - first
     size = given.tensors[t].bytes if is_partial else rows_bytes(given, t, high - low)
-    read_size = size * terms if is_partial else size
+    count = terms if terms > 0 else replicas // given.parts[part].width
+    read_size = size * count if is_partial else size
     kind = _SUM if is_partial else _CONCATENATE
-    count = 0 if q < 0 else given.parts[target + 1].slot - given.parts[target].slot
+    readers = given.parts[target + 1].slot - given.parts[target].slot
     joined = join(given, made, kind, t, m, device, before, low, high, size, read_size)
     for r in range(replicas):
         piece_low = 0.0 if is_partial else max(low, given.slots[first + r].rows_from)
         piece_high = 1.0 if is_partial else min(high, given.slots[first + r].rows_to)
         if piece_high - piece_low < _NEAR:
             continue
-        if q >= 0 and q != _taker(given.slots, first, r, given.parts[target].slot, count):
+        if not _speaks(given, part, r, target, q):
+            continue
+        if terms > 0 and q != _taker(given.slots, first, r, given.parts[target].slot, readers):
             continue
         if given.slots[first + r].device == device:
             add_read(made, joined, base + r)
@@ -245,6 +261,7 @@ def find_whole(
     base: Int,
     slot: Int,
     target: Int,
+    q: Int,
     before: Int,
     is_gathered: Bool,
     is_partial: Bool,
@@ -269,7 +286,7 @@ def find_whole(
         else:
             _gather_pieces(
                 given, made, t, m, base, device, 0.0, 1.0, before, is_gathered, is_partial, target,
-                -1, replicas,
+                q, 0,
             )  # fmt: skip
             _keep_whole(made, device)
     _take_whole(made, device)

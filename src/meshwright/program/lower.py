@@ -15,6 +15,7 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline, Plan, Recompute, Sync
 from meshwright.program.bucket import duplicating_parts
+from meshwright.program.collective import Groups, num_lanes, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
@@ -93,7 +94,8 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
     ops, instance = _number_ops(work)
     num_computes = int(instance[-1])
     rank, turn, place = order_ops(work, cluster.num_devices)
-    buckets, own, num_tasks, servers = bucket_rows(work, cluster, turn, place, num_computes)
+    groups = Groups(_part_groups(work))
+    buckets, own, num_tasks = bucket_rows(work, cluster, groups, turn, place, num_computes)
     rates = [copy_seconds(1.0, cluster.types[name]) / 2 for name in cluster.type_names]
     ops["rank"], ops["turn"] = rank, turn
     given = Given(
@@ -126,10 +128,22 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
         if writes:
             emit_computes(given, made)
             _show_whole(work.graph, made.instructions[:num_computes])
+            show_collectives(
+                work, groups, made.instructions, instance, turn, place, cluster.num_devices
+            )
             made.instructions[num_computes : num_computes + len(own)] = own
         emit_tensors(given, made)
         sizes = made.counts
-    return _assemble(work, cluster, made, buckets, instance, servers)
+    return _assemble(work, cluster, made, buckets, instance, groups)
+
+
+def _part_groups(work: Work) -> tuple[tuple[int, ...], ...]:
+    """The devices of each part."""
+    placement = work.placement
+    return tuple(
+        tuple(placement.replica_device[placement.replicas(part)].tolist())
+        for part in range(placement.num_parts)
+    )
 
 
 def _show_whole(graph: Graph, computes: Records) -> None:
@@ -199,6 +213,7 @@ def _number_parts(work: Work) -> Records:
     placement = work.placement
     parts = np.zeros(placement.num_parts + 1, PART)
     parts["slot"] = placement.replica_start
+    parts["width"][:-1] = placement.part_width
     parts["first_unit"] = parts["last_unit"] = -1
     if work.plan.schedule is None:
         return parts
@@ -216,10 +231,10 @@ def _assemble(
     made: Made,
     buckets: Records,
     instance: npt.NDArray[np.int64],
-    servers: tuple[tuple[int, ...], ...],
+    groups: Groups,
 ) -> Program:
     buffers, reads, orders = made.buffers, made.reads, made.orders
-    if servers:
+    if (buckets["server"] >= 0).any():
         more = server_extras(work, buckets, len(buffers))
         buffers, reads, orders = (
             np.concatenate(each) for each in zip((buffers, reads, orders), more, strict=True)
@@ -228,15 +243,12 @@ def _assemble(
         extra_buffers, extra_reads = saved_extras(work, instance, len(buffers))
         buffers = np.concatenate((buffers, extra_buffers))
         reads = np.concatenate((reads, extra_reads))
-    plan, placement = work.plan, work.placement
-    rules = np.full(2 * cluster.num_devices, StreamRule.ORDER, dtype=np.int8)
+    plan = work.plan
+    rules = np.full(num_lanes(work) * cluster.num_devices, StreamRule.ORDER, dtype=np.int8)
     if plan.schedule is None:
         rules[: cluster.num_devices] = StreamRule[Discipline(plan.discipline).name]
     algorithms = {Sync.RING: "ring", Sync.TREE: "tree"}
-    groups = tuple(
-        tuple(placement.replica_device[placement.replicas(part)].tolist())
-        for part in range(placement.num_parts)
-    )
+    asked = [algorithms.get(part.sync, "") for part in plan.parts]
     return Program(
         graph=work.graph,
         device_names=tuple(device.name for device in cluster.devices),
@@ -245,11 +257,8 @@ def _assemble(
         reads=reads,
         orders=orders,
         stream_rule=rules,
-        groups=(*groups, *servers),
-        group_algorithm=(
-            *(algorithms.get(part.sync, "") for part in plan.parts),
-            *("" for _ in servers),
-        ),
+        groups=tuple(groups.devices),
+        group_algorithm=(*asked, *[""] * (len(groups.devices) - len(asked))),
         state_bytes=_state_bytes(work, cluster),
         host_seconds=work.host_seconds,
         allocations=plan.allocations,

@@ -102,7 +102,8 @@ class Program:
     orders: Records
     """PAIRs of instructions of which the first finishes before the second starts."""
     stream_rule: npt.NDArray[np.int8]
-    """Streams 0 to D - 1 compute on devices 0 to D - 1, D to 2D - 1 are their collectives."""
+    """Streams 0 to D - 1 compute on devices 0 to D - 1; then as many for each lane of collectives
+    (`meshwright.program.collective.Lane`), or for the one that there is."""
     groups: tuple[tuple[int, ...], ...]
     """Device numbers of collectives."""
     group_algorithm: tuple[str, ...]
@@ -150,7 +151,7 @@ class Program:
         """An instruction for people, e.g. "matmul3 [mb 2]" or "send relu1 to h0.d1"."""
         row = self.instructions[number]
         suffix = f" [mb {row['microbatch']}]" if self.microbatches > 1 else ""
-        if row["kind"] == Kind.COMPUTE:
+        if row["op"] >= 0:
             return f"{self.graph.op_names[row['op']]}{suffix}"
         what = "gradients"
         if row["tensor"] >= 0:

@@ -43,10 +43,11 @@ TENSOR = np.dtype(
 SLOT = np.dtype(
     [("device", np.int32), ("rows_from", np.float64), ("rows_to", np.float64)], align=True
 )
-"""One replica of one part."""
+"""One replica of one part, of a team one member."""
 PART = np.dtype(
     [
         ("slot", np.int32),
+        ("width", np.int32),  # slots in a row that are one replica's team
         ("first_unit", np.int32, (4,)),  # by action: its first op; -1: none
         ("last_unit", np.int32, (4,)),
     ],

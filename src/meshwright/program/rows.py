@@ -10,6 +10,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.graph.graph import Phase, Split
 from meshwright.plan.plan import Schedule, Sync
+from meshwright.program.collective import Groups, Lane, teams_of
+from meshwright.program.expand.expansion import Axis
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.record import BUCKET
 from meshwright.program.schedule import Action, order_steps
@@ -60,17 +62,18 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
 
 
 def bucket_rows(
-    work: Work, cluster: Cluster, turn: Floats, place: Floats, num_computes: int
-) -> tuple[Records, Records, int, tuple[tuple[int, ...], ...]]:
-    """The buckets, their own instructions (numbered after the computes), the tasks so far, and the
-    groups that broadcast, each from its first device, numbered after the parts."""
+    work: Work, cluster: Cluster, groups: Groups, turn: Floats, place: Floats, num_computes: int
+) -> tuple[Records, Records, int]:
+    """The buckets, their own instructions (numbered after the computes), and the tasks so far.
+
+    Groups that broadcast do so from their first device.
+    """
     placement, plan = work.placement, work.plan
     buckets = np.zeros(len(work.buckets.part), BUCKET)
     buckets["part"] = work.buckets.part
     member = work.buckets.of_tensor >= 0
     np.add.at(buckets["bytes"], work.buckets.of_tensor[member], work.graph.tensor_bytes[member])
     own: list[Records] = []
-    groups: dict[tuple[int, ...], int] = {}
     number, task = num_computes, num_computes
     for turn_of, (bucket, last_op) in enumerate(
         zip(buckets, work.buckets.last_op.tolist(), strict=True)
@@ -81,9 +84,10 @@ def bucket_rows(
         server = turn_of % len(devices) if is_served else -1
         group = part
         if is_served:
-            members = tuple(np.roll(devices, -server).tolist())
-            group = placement.num_parts + groups.setdefault(members, len(groups))
+            group = groups.number(Lane.SYNC, tuple(np.roll(devices, -server).tolist()))
         rows = _sync_rows(devices, bucket, group, server, task, cluster)
+        if placement.part_width[part] > 1:
+            _divide_teams(work, groups, part, rows)
         # One key for all members: its first replica's last op, so that all devices agree.
         when = place[placement.replica_start[part], work.action[last_op], -1]
         rows["priority"] = -(when * (len(turn) + 1) + turn[last_op])
@@ -93,7 +97,16 @@ def bucket_rows(
         task = int(rows["task"].max()) + 1
         own.append(rows)
     joined = np.concatenate(own) if own else np.zeros(0, INSTRUCTION)
-    return buckets, joined, task, tuple(groups)
+    return buckets, joined, task
+
+
+def _divide_teams(work: Work, groups: Groups, part: int, rows: Records) -> None:
+    """Let those that hold the same weights synchronise them, each group by itself."""
+    first = int(rows["task"][0])
+    for number, members in enumerate(teams_of(work, part, Axis.HOLDERS)):
+        devices = tuple(rows["device"][members].tolist())
+        rows["group"][members] = groups.number(Lane.SYNC, devices)
+        rows["task"][members] = first + number
 
 
 def _sync_rows(

@@ -1,6 +1,6 @@
 """What is to be lowered: a checked plan with every op's time, action and gradient bucket."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ from meshwright.program.bucket import (
     no_buckets,
     segment_ops,
 )
+from meshwright.program.expand.expand import expand
+from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.schedule import Action, StageSeconds
 
 Floats = npt.NDArray[np.float64]
@@ -27,8 +29,11 @@ Ints = npt.NDArray[np.int32]
 class Work:
     """A graph on its replicas with all that decides times: what is lowered."""
 
+    expansion: Expansion
     graph: Graph
+    """Of the expansion, or of units."""
     placement: Placement
+    """Of the ops of `graph`."""
     plan: Plan
     split: npt.NDArray[np.int8]
     tensor_partial: npt.NDArray[np.bool_]
@@ -61,16 +66,22 @@ class Work:
 
 def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
-    assert plan.is_plain, "teams, ZeRO and recomputation are lowered from what stages cost"
     placement = resolve(graph, cluster, plan)
+    expansion = expand(graph, placement, plan)
+    graph = expansion.graph
+    placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
     split, partial = effective_splits(graph, placement, plan)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
-    seconds, start = _replica_seconds(graph, cluster, placement, split, microbatches)
+    seconds, start = _replica_seconds(expansion, cluster, placement, split, microbatches)
     action = _find_actions(graph, placement, plan.schedule)
     workspace = graph.workspace_bytes * np.where(graph.split == Split.NONE, 1.0, 1 / microbatches)
     is_replicated = placement.num_parts < len(placement.replica_device)
-    buckets = fill_buckets(graph, placement, plan) if is_replicated else no_buckets(graph)
+    scatters = expansion.axis == Axis.HOLDERS
+    buckets = no_buckets(graph)
+    if is_replicated:
+        buckets = fill_buckets(graph, placement, plan, scatters)
     return Work(
+        expansion=expansion,
         graph=graph,
         placement=placement,
         plan=plan,
@@ -112,7 +123,7 @@ def _host_seconds(
 
 
 def _replica_seconds(
-    graph: Graph,
+    expansion: Expansion,
     cluster: Cluster,
     placement: Placement,
     split: npt.NDArray[np.int8],
@@ -120,8 +131,9 @@ def _replica_seconds(
 ) -> tuple[Floats, Ints]:
     """Time of every op on every replica of its part, each on its rows of a microbatch.
 
-    Updates run once, on gradients of the whole batch.
+    Updates run once, on gradients of the whole batch; collectives take no time of a device.
     """
+    graph = expansion.graph
     samples = graph.batch / microbatches
     columns: dict[tuple[int, float], int] = {}
     column_of = np.empty(len(placement.replica_device), dtype=np.int32)
@@ -138,6 +150,7 @@ def _replica_seconds(
             for kind, share in columns
         ]
     )
+    times[:, expansion.is_collective] = 0.0
     replicas = np.diff(placement.replica_start)[placement.part_of_op]
     start = np.zeros(graph.num_ops + 1, dtype=np.int32)
     np.cumsum(replicas, out=start[1:])

@@ -8,7 +8,9 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion, unexpanded
+from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.shard import shard
+from meshwright.program.expand.zero import divide_state
 
 
 def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
@@ -16,5 +18,5 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
         return expansion
-    expansion = shard(expansion, graph, plan)
-    return expansion  # noqa: RET504 - passes follow
+    expansion = recompute(shard(expansion, graph, plan), graph, plan)
+    return divide_state(expansion, graph, plan)

@@ -62,7 +62,8 @@ class Expansion:
     """By op: an `Axis`."""
     tensor_origin: Ints
     """By tensor: the tensor of the planned graph that it is, or a shard or sum of; -1: weights that
-    were gathered, or nothing but an order (no bytes)."""
+    were gathered, what an op that runs again saves besides its tensors, or nothing but an order (no
+    bytes)."""
     held: Codes
     """By tensor: a `Held`."""
     role: Codes

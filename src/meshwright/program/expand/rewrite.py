@@ -66,10 +66,8 @@ class Rewrite:
 
         It costs no time of the device and reads and makes nothing until told.
         """
-        graph = self.graph
-        measured = [f"seconds {name}" for name in graph.seconds]
-        steep = [name for name in OP_STEEP if name in graph.superlinear]
-        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *measured, *steep), 0.0)
+        nothing: dict[str, Any] = dict.fromkeys((*OP_SIZES, *OP_STEEP), 0.0)
+        nothing |= {f"seconds {each}": 0.0 for each in self.graph.seconds}
         text = Kind(kind).name.lower()
         self.rows.append(self.rows[op])
         self.place.append(place)
@@ -78,10 +76,11 @@ class Rewrite:
                 **nothing,
                 "op_names": f"{self.graph.op_names[self.rows[op]]}.{text}",
                 "kind": text,
+                "group": -1,
                 "partner": -1,
+                "mixes": False,
                 "split": int(Split.BATCH),
                 "phase": int(self.graph.phase[self.rows[op]]),
-                "mixes": False,
                 "origin": -1,
                 "collective": int(kind),
                 "axis": int(axis),

@@ -98,15 +98,13 @@ def team_stages(
     """The parts of a plan as stages; InputError where they cannot be."""
     layers = _layers_of_parts(stack, placement)
     samples = stack.graph.batch / schedule_of(plan).microbatches
-    starts = np.concatenate(
-        ([0], np.cumsum(np.diff(placement.replica_start) * placement.part_width))
-    )
     stages = []
     for number, part in enumerate(plan.parts):
         _check_part(stack, number, part, layers[number])
-        devices = placement.team_device[starts[number] : starts[number + 1]]
         here = placement.replicas(number)
-        rows_from, rows_to = placement.replica_from[here], placement.replica_to[here]
+        devices = placement.replica_device[here]
+        rows_from = placement.replica_from[here][:: part.width]
+        rows_to = placement.replica_to[here][:: part.width]
         shares = rows_to - rows_from
         costs = _costs(stack, network, part, devices, layers[number], (shares * samples).tolist())
         side = [stack.side_bytes_at(share * samples) for share in shares.tolist()]

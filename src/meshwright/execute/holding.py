@@ -1,0 +1,249 @@
+"""What ranks hold of the tensors of a checkpoint: who writes which piece, and how one is read.
+
+Any piece can be read, whichever pieces were written, so that a checkpoint of one plan serves every
+other. Writes and reads files, and knows neither processes nor folders of checkpoints.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from meshwright.errors import InputError, quoted, some
+from meshwright.execute.manifest import (
+    PIECE_VERSION,
+    WHOLE_VERSION,
+    Manifest,
+    SavedFile,
+    SavedPiece,
+    SavedTensor,
+    check_pieces,
+    name_file,
+)
+from meshwright.execute.piece import (
+    Holding,
+    Overlap,
+    Piece,
+    find_overlaps,
+    run_of,
+    stored_form,
+    view_part,
+    view_run,
+    whole_holding,
+)
+from meshwright.execute.tensor_file import Extract, read_extracts, write_tensors
+
+_PIECE = " @ "
+"""Stands between the name of a tensor and what tells a piece of it from others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What a rank has of a tensor."""
+
+    name: str
+    holding: Holding
+    data: torch.Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """How many it takes in a file."""
+        return self.data.numel() * self.data.element_size()
+
+
+def _holding_of(name: str, tensor: torch.Tensor, holdings: Mapping[str, Holding]) -> Holding:
+    return holdings.get(name) or whole_holding(tensor.shape)
+
+
+def name_parts(
+    state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
+) -> dict[str, Part]:
+    """By the name in a file: equal for equal pieces; empty ones are in none."""
+    found = {}
+    for name, tensor in state.items():
+        holding = _holding_of(name, tensor, holdings)
+        piece = holding.piece
+        if not (piece.size or holding.is_whole):
+            continue
+        key = name
+        if not holding.is_whole:
+            box, numbers = piece.box, (piece.order, piece.start, piece.stop)
+            key += _PIECE + repr((box.offset, box.shape, *(() if piece.is_box else numbers)))
+        found[key] = Part(name=name, holding=holding, data=stored_form(tensor, piece))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a rank has written, or why it has not."""
+
+    tensors: dict[str, SavedTensor]
+    files: dict[str, SavedFile]
+    fault: str = ""
+
+
+def choose_parts(held: Sequence[Mapping[str, int]], rank: int) -> list[str]:
+    """The pieces that a rank writes, from the bytes of those that each rank holds, by name.
+
+    The largest come first, and each goes to the rank that has the fewest bytes to write so far.
+    """
+    holders: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for holder, own_sizes in enumerate(held):
+        for name, size in own_sizes.items():
+            holders.setdefault(name, []).append(holder)
+            sizes[name] = size
+    load = [0] * len(held)
+    own = []
+    for name in list(sizes):  # whoever has all of a tensor saves the others from writing pieces
+        whole, is_piece, _ = name.rpartition(_PIECE)
+        if is_piece and whole in sizes:
+            del sizes[name]
+    for name in sorted(sizes, key=lambda each: (-sizes[each], each)):
+        writer = min(holders[name], key=lambda each: (load[each], each))
+        load[writer] += sizes[name]
+        if writer == rank:
+            own.append(name)
+    return own
+
+
+def write_parts(
+    folder: Path, rank: int, parts: Mapping[str, Part], tick: Callable[[], None]
+) -> Written:
+    """Write a rank's file, if it has tensors to write."""
+    if not parts:
+        return Written(tensors={}, files={})
+    file = name_file(rank)
+    try:
+        saved = write_tensors(folder / file, {key: each.data for key, each in parts.items()}, tick)
+    except OSError as error:
+        return Written(tensors={}, files={}, fault=describe_os(error))
+    except InputError as error:
+        return Written(tensors={}, files={}, fault=str(error))
+    entries = {
+        each.name: SavedTensor(
+            dtype=_name_type(each.data.dtype),
+            shape=list(each.holding.shape),
+            pieces=[SavedPiece.of(each.holding.piece, file, key)],
+        )
+        for key, each in parts.items()
+    }
+    return Written(tensors=entries, files={file: saved})
+
+
+def join_parts(step: int, parts: Sequence[Written]) -> Manifest:
+    """The manifest of what all ranks have written; InputError where it is not all of a tensor."""
+    found: dict[str, list[SavedTensor]] = {}
+    for part in parts:
+        for name, each in part.tensors.items():
+            found.setdefault(name, []).append(each)
+    tensors = {}
+    for name, own in found.items():
+        pieces = [piece for each in own for piece in each.pieces]
+        tensors[name] = joined = SavedTensor(own[0].dtype, own[0].shape, pieces)
+        if any((each.dtype, each.shape) != (joined.dtype, joined.shape) for each in own):
+            raise InputError(f"{quoted(name)} must be one tensor for all ranks that have pieces")
+        if not joined.is_whole:
+            check_pieces(name, joined)
+    files = {name: each for part in parts for name, each in part.files.items()}
+    is_whole = all(each.is_whole for each in tensors.values())
+    version = WHOLE_VERSION if is_whole else PIECE_VERSION
+    return Manifest(version=version, step=step, files=files, tensors=tensors)
+
+
+def read_parts(
+    path: Path,
+    saved: Mapping[str, SavedTensor],
+    state: Mapping[str, torch.Tensor],
+    holdings: Mapping[str, Holding],
+    tick: Callable[[], None],
+) -> None:
+    """Fill tensors in place from the files of a checkpoint; only the bytes they need are read."""
+    _check_state(state, saved, holdings)
+    by_file: dict[str, list[_Read]] = {}
+    for name, tensor in state.items():
+        wanted = _holding_of(name, tensor, holdings).piece
+        for read in _find_reads(saved[name], wanted, tensor):
+            by_file.setdefault(read.file, []).append(read)
+    with torch.no_grad():
+        for file, reads in by_file.items():
+            found = read_extracts(path / file, [read.extract for read in reads], tick)
+            for read, part in zip(reads, found, strict=True):
+                read.fill(part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A part of a tensor that comes from one place in a file."""
+
+    file: str
+    extract: Extract
+    source: Piece
+    overlap: Overlap
+    target: torch.Tensor
+    """Where it goes: a view of the wanted tensor."""
+
+    def fill(self, part: torch.Tensor) -> None:
+        """Write what was read."""
+        if not self.source.is_box:
+            overlap = self.overlap
+            part = view_run(part, overlap.source_box, overlap.box, self.source.order)
+        self.target.copy_(part)
+
+
+def _find_reads(saved: SavedTensor, wanted: Piece, tensor: torch.Tensor) -> Iterator[_Read]:
+    """All that makes up a piece of a saved tensor."""
+    pieces = [each.piece for each in saved.pieces]
+    if not wanted.size:
+        return
+    overlaps, missing = find_overlaps(wanted, pieces)
+    assert not missing, "the manifest was checked"
+    for overlap in overlaps:
+        source = pieces[overlap.source]
+        shape, where = source.box.shape, overlap.box.within(source.box)
+        if not source.is_box:
+            first, after = run_of(overlap.source_box, overlap.box, source.order)
+            shape = (source.size,)
+            where = (slice(overlap.source_at + first, overlap.source_at + after),)
+        stored = saved.pieces[overlap.source]
+        extract = Extract(key=stored.key, dtype=tensor.dtype, shape=shape, where=where)
+        yield _Read(
+            file=stored.file,
+            extract=extract,
+            source=source,
+            overlap=overlap,
+            target=view_part(tensor, wanted, overlap),
+        )
+
+
+def _check_state(
+    state: Mapping[str, torch.Tensor],
+    saved: Mapping[str, SavedTensor],
+    holdings: Mapping[str, Holding],
+) -> None:
+    """The checkpoint has every tensor that is asked for, as it is asked for."""
+    missing = [quoted(name) for name in state if name not in saved]
+    if missing:
+        raise InputError(f"must have every tensor of the model, lacks {some(missing)}")
+    for name, tensor in state.items():
+        shape = list(_holding_of(name, tensor, holdings).shape)
+        if saved[name].shape != shape:
+            raise InputError(
+                f"{quoted(name)} must have the model's shape {shape}, got {saved[name].shape}"
+            )
+        if saved[name].dtype != _name_type(tensor.dtype):
+            raise InputError(
+                f"{quoted(name)} must have the model's type "
+                f"{_name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
+            )
+
+
+def _name_type(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def describe_os(error: OSError) -> str:
+    """What went wrong with a file, and which."""
+    reason = error.strerror or str(error)
+    return f"{reason}: {error.filename}" if error.filename else reason

@@ -1,0 +1,177 @@
+"""Shards of dense tensors: which numbers each holder has, and the buffers in which they travel.
+
+A tensor's numbers stand in a row, in the order of its storage, whatever its strides. Holder h of n
+has a run of ceil(size / n) of them, the last ones fewer or none. A collective moves the shards of
+several tensors of one type as one buffer with a row for each holder, every shard filled up to the
+length of the longest with zeros. Knows nothing of ranks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from meshwright.execute.traced import Layout
+
+Buffers = dict[torch.dtype, torch.Tensor]
+"""What travels, by the type of its numbers."""
+
+
+def shard_length(size: int, holders: int) -> int:
+    """How many numbers a shard has, filled up."""
+    return -(-size // holders)
+
+
+def bounds(size: int, holders: int, holder: int) -> tuple[int, int]:
+    """From where to where the numbers of a holder are."""
+    length = shard_length(size, holders)
+    return min(holder * length, size), min((holder + 1) * length, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which numbers of a tensor a rank holds."""
+
+    holders: int
+    holder: int
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Its shard of a dense tensor."""
+        start, stop = bounds(tensor.numel(), self.holders, self.holder)
+        return tensor.as_strided((stop - start,), (1,), tensor.storage_offset() + start)
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether a tensor of these strides has every number of its storage once."""
+    steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size != 1)
+    expected = 1
+    for step, size in steps:
+        if step != expected and 0 not in shape:
+            return False
+        expected *= size
+    return True
+
+
+def storage_row(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense tensor's numbers in the order of its storage: a view."""
+    assert is_dense(tensor.shape, tensor.stride()), "only dense tensors are divided"
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def pack(
+    tensors: Sequence[torch.Tensor], holders: int, layouts: Sequence[Layout] | None = None
+) -> Buffers:
+    """Whole tensors as the buffers of a reduce-scatter, of shape (holders, numbers of a row).
+
+    `layouts` are those of the weights that the tensors are gradients of, whose order of storage
+    counts; None: the tensors' own. One in another order is copied once more.
+    """
+    rows = [_row_of(each, layouts[k] if layouts else None) for k, each in enumerate(tensors)]
+    buffers: Buffers = {}
+    sizes = [(each.dtype, each.numel()) for each in tensors]
+    for dtype, width in _widths(sizes, holders).items():
+        device = next(each.device for each in tensors if each.dtype == dtype)
+        buffers[dtype] = torch.empty((holders, width), dtype=dtype, device=device)
+    for (dtype, at, length), row in zip(_places(sizes, holders), rows, strict=True):
+        _fill_columns(buffers[dtype][:, at : at + length], row)
+    return buffers
+
+
+def unpack_shards(
+    rows: Mapping[torch.dtype, torch.Tensor], layouts: Sequence[Layout], holders: int, holder: int
+) -> list[torch.Tensor]:
+    """The shards of one holder: views of the rows that a reduce-scatter gave it."""
+    sizes = [_size_of(layout) for layout in layouts]
+    shards = []
+    for (dtype, size), (_, at, _) in zip(sizes, _places(sizes, holders), strict=True):
+        start, stop = bounds(size, holders, holder)
+        shards.append(rows[dtype][at : at + stop - start])
+    return shards
+
+
+def pack_shards(shards: Sequence[torch.Tensor], layouts: Sequence[Layout], holders: int) -> Buffers:
+    """One holder's shards as its rows of an all-gather, filled up with zeros."""
+    sizes = [_size_of(layout) for layout in layouts]
+    pieces: dict[torch.dtype, list[torch.Tensor]] = {}
+    for (dtype, _, length), shard in zip(_places(sizes, holders), shards, strict=True):
+        row = pieces.setdefault(dtype, [])
+        row.append(shard)
+        if len(shard) < length:
+            row.append(shard.new_zeros(length - len(shard)))
+    return {dtype: torch.cat(row) for dtype, row in pieces.items()}
+
+
+def unpack(gathered: Mapping[torch.dtype, torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    """Fill dense tensors from the buffers that an all-gather made, each by one copy."""
+    sizes = [(each.dtype, each.numel()) for each in targets]
+    holders = next(iter(gathered.values())).shape[0] if gathered else 1
+    for target, (dtype, at, length) in zip(targets, _places(sizes, holders), strict=True):
+        _read_columns(gathered[dtype][:, at : at + length], storage_row(target))
+
+
+def unpack_new(
+    gathered: Mapping[torch.dtype, torch.Tensor], layouts: Sequence[Layout]
+) -> list[torch.Tensor]:
+    """New tensors of these layouts from the buffers that an all-gather made."""
+    made = [layout.empty(gathered[layout.dtype].device) for layout in layouts]
+    unpack(gathered, made)
+    return made
+
+
+def _size_of(layout: Layout) -> tuple[torch.dtype, int]:
+    size = 1
+    for each in layout.shape:
+        size *= each
+    return layout.dtype, size
+
+
+def _row_of(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
+    if layout is None or (tuple(tensor.stride()) == layout.stride):
+        return storage_row(tensor)
+    same = layout.empty(tensor.device)
+    same.copy_(tensor)
+    return storage_row(same)
+
+
+def _widths(sizes: Sequence[tuple[torch.dtype, int]], holders: int) -> dict[torch.dtype, int]:
+    widths: dict[torch.dtype, int] = {}
+    for dtype, size in sizes:
+        widths[dtype] = widths.get(dtype, 0) + shard_length(size, holders)
+    return widths
+
+
+def _places(
+    sizes: Sequence[tuple[torch.dtype, int]], holders: int
+) -> Iterator[tuple[torch.dtype, int, int]]:
+    """By tensor: its type, where its shard begins in a row of that type, and how long it is."""
+    used: dict[torch.dtype, int] = {}
+    for dtype, size in sizes:
+        at, length = used.get(dtype, 0), shard_length(size, holders)
+        used[dtype] = at + length
+        yield dtype, at, length
+
+
+def _fill_columns(columns: torch.Tensor, row: torch.Tensor) -> None:
+    """Write a row of numbers, cut into rows of the columns' width; zeros after its end."""
+    full, rest = _cut(columns, row)
+    if full:
+        columns[:full].copy_(row[: full * columns.shape[1]].view(full, -1))
+    if full < len(columns):
+        columns[full, :rest].copy_(row[len(row) - rest :])
+        columns[full, rest:].zero_()
+        columns[full + 1 :].zero_()
+
+
+def _read_columns(columns: torch.Tensor, row: torch.Tensor) -> None:
+    """The other way round."""
+    full, rest = _cut(columns, row)
+    if full:
+        row[: full * columns.shape[1]].view(full, -1).copy_(columns[:full])
+    if rest:
+        row[len(row) - rest :].copy_(columns[full, :rest])
+
+
+def _cut(columns: torch.Tensor, row: torch.Tensor) -> tuple[int, int]:
+    """How many rows of the columns are full, and the numbers in the one after."""
+    width = columns.shape[1]
+    return divmod(len(row), width) if width else (0, 0)

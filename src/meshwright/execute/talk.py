@@ -1,0 +1,175 @@
+"""What the members of a group do together with tensors: the collectives of an expanded step.
+
+Each is a value that can be called: on fake tensors, when a trace is built, it gives tensors of the
+shapes that its results have; at run time `begin` starts it on real ones.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from meshwright.execute.exchange import Exchange
+from meshwright.execute.shard import (
+    bounds,
+    pack,
+    pack_shards,
+    storage_row,
+    unpack,
+    unpack_shards,
+)
+from meshwright.execute.traced import Layout
+from meshwright.execute.work import All, Work
+
+Finish = Callable[[], None]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A collective under way."""
+
+    made: Any
+    """Its results, which hold what they should after `finish`."""
+    work: Work
+    finish: Finish
+
+
+class Talk(Protocol):
+    """A collective."""
+
+    __name__: str
+
+    def __call__(self, *args: Any) -> Any:
+        """Tensors as large as its results."""
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The sum of the members' tensors."""
+
+    __name__ = "all_reduce"
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """As large as each term."""
+        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it on a copy: others may still read the term."""
+        total = torch.empty_like(args[0], memory_format=torch.contiguous_format).copy_(args[0])
+        return Begun(total, exchange.all_reduce(total.view(-1), group), _nothing)
+
+
+@dataclass(frozen=True)
+class GatherWeights:
+    """Whole weights, one after the other in one buffer, from the shards of all holders."""
+
+    layouts: tuple[Layout, ...]
+    holders: int
+    __name__ = "gather_weights"
+
+    def __call__(self, *_shards: Tensor) -> Tensor:
+        """As long as all weights together."""
+        return torch.empty(sum(each.length for each in self.layouts), dtype=self.layouts[0].dtype)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        dtype = self.layouts[0].dtype
+        row = pack_shards(args, self.layouts, self.holders)[dtype]
+        rows = torch.empty((self.holders, len(row)), dtype=dtype, device=row.device)
+        made = torch.empty(
+            sum(each.length for each in self.layouts), dtype=dtype, device=row.device
+        )
+        work = exchange.all_gather(
+            [each.view(torch.uint8) for each in rows], row.view(torch.uint8), group
+        )
+        return Begun(made, work, lambda: unpack({dtype: rows}, self.weights(made)))
+
+    def weights(self, made: Tensor) -> list[Tensor]:
+        """The weights in the buffer."""
+        found, start = [], 0
+        for each in self.layouts:
+            found.append(made.as_strided(each.shape, each.stride, start))
+            start += each.length
+        return found
+
+
+@dataclass(frozen=True)
+class SpreadWeights:
+    """Whole weights in place, of which every holder has updated its shard."""
+
+    holders: int
+    holder: int
+    __name__ = "spread_weights"
+
+    def __call__(self, *weights: Tensor) -> Tensor:
+        """Nothing: the weights are the result."""
+        return torch.empty(0, dtype=weights[0].dtype)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        layouts = [Layout.of(each) for each in args]
+        shards = [
+            storage_row(each)[slice(*bounds(each.numel(), self.holders, self.holder))]
+            for each in args
+        ]
+        own = pack_shards(shards, layouts, self.holders)
+        gathered = {
+            dtype: torch.empty((self.holders, len(row)), dtype=dtype, device=row.device)
+            for dtype, row in own.items()
+        }
+        works = [
+            exchange.all_gather(
+                [each.view(torch.uint8) for each in gathered[dtype]], row.view(torch.uint8), group
+            )
+            for dtype, row in own.items()
+        ]
+        nothing = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
+        return Begun(nothing, All(works), lambda: unpack(gathered, args))
+
+
+@dataclass(frozen=True)
+class ScatterGradients:
+    """A holder's shards of the sums of all holders' gradients."""
+
+    layouts: tuple[Layout, ...]
+    """Of the weights, whose order of storage shards have."""
+    holders: int
+    holder: int
+    __name__ = "scatter_gradients"
+
+    def __call__(self, *gradients: Tensor) -> list[Tensor]:
+        """As long as the holder's shards."""
+        sizes = [bounds(each.numel(), self.holders, self.holder) for each in gradients]
+        return [
+            torch.empty(stop - start, dtype=each.dtype)
+            for each, (start, stop) in zip(gradients, sizes, strict=True)
+        ]
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        buffers = pack(args, self.holders, self.layouts)
+        own = {dtype: each.new_empty(each.shape[1]) for dtype, each in buffers.items()}
+        works = [
+            exchange.reduce_scatter(own[dtype], rows, group) for dtype, rows in buffers.items()
+        ]
+        layouts = [
+            replace(layout, dtype=each.dtype)
+            for layout, each in zip(self.layouts, args, strict=True)
+        ]
+        made = [each.clone() for each in unpack_shards(own, layouts, self.holders, self.holder)]
+
+        def finish() -> None:
+            shards = unpack_shards(own, layouts, self.holders, self.holder)
+            for target, each in zip(made, shards, strict=True):
+                target.copy_(each)
+
+        return Begun(made, All(works), finish)

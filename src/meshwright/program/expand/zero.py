@@ -1,0 +1,242 @@
+"""ZeRO: those that hold the same weights divide optimiser state (1), gradients (2), weights (3).
+
+Bundles of weights move together. Gradients are scattered: once a step for ZeRO 1, in every backward
+for 2 and 3. Each holder updates its share; then the weights are gathered, by ZeRO 3 not before a
+microbatch needs them. In the order of ops each collective stands right after what it waits for, so
+that a stream that takes collectives in this order never waits longer than it must.
+"""
+
+from dataclasses import dataclass
+
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.plan.part import Part
+from meshwright.plan.plan import Plan
+from meshwright.program.expand.bundle import Bundle, Weights, find_weights, make_bundles
+from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.gather import Span, find_spans
+from meshwright.program.expand.rewrite import Rewrite
+from meshwright.program.program import Kind
+
+_WORK = (
+    "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
+    "fixed_bytes_written", "workspace_bytes", "state_bytes",
+)  # fmt: skip
+"""What an update does and holds, of which each holder has its share."""
+
+_GATHER, _SCATTER = 0.25, 0.5
+"""Where collectives stand after the op that they wait for: backward needs weights before anyone
+needs gradients."""
+_NEXT = 2.0**-20
+"""From an op to one that is moved behind it: between two old places there is room for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Division:
+    """One part, and what its holders divide."""
+
+    zero: int
+    holders: int
+    weights: Weights
+    bundles: tuple[Bundle, ...]
+    first: int
+    """The number of its first bundle in the expansion."""
+
+
+def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
+    """The expansion with what ZeRO divides and moves; InputError where a graph does not allow it.
+
+    `graph` is the planned one.
+    """
+    parts = [
+        number for number, part in enumerate(plan.parts) if part.zero and num_holders(part) > 1
+    ]
+    if not parts:
+        return before
+    weights = find_weights(before)
+    rewrite = Rewrite(before)
+    keeps = plan.schedule is None or plan.schedule.microbatches == 1
+    for number in parts:
+        part = plan.parts[number]
+        bundles = make_bundles(before, graph, weights, part, number)
+        division = _Division(
+            zero=part.zero,
+            holders=num_holders(part),
+            weights=weights,
+            bundles=bundles,
+            first=len(rewrite.bundles),
+        )
+        rewrite.bundles += [
+            tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
+        ]
+        _divide_holdings(rewrite, division)
+        _order_updates(rewrite, division)
+        _scatter_gradients(rewrite, division)
+        if part.zero == 3:
+            _gather_for_use(rewrite, division, keeps=keeps)
+        else:
+            _gather_updated(rewrite, division)
+    _settle_updates(rewrite)
+    return rewrite.done()
+
+
+def num_holders(part: Part) -> int:
+    """How many devices hold the same weights."""
+    return part.num_replicas * part.context
+
+
+def _divide_holdings(rewrite: Rewrite, division: _Division) -> None:
+    """Updates do and hold a share each; what else is held is divided where it is optimiser state.
+
+    State stands with the update where a capture saw it there; what forward ops then have beyond
+    weights are buffers, running means for instance, which every holder needs.
+    """
+    graph, share = rewrite.graph, 1.0 / division.holders
+    owners: dict[int, bool] = {}
+    for update in (each for bundle in division.bundles for each in bundle):
+        sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
+        times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
+        rewrite.resize(update.op, **sizes, **times)
+        has_state = bool(graph.state_bytes[update.op] > 0)
+        owners[update.weights] = owners.get(update.weights, False) or has_state
+    for number, has_state in owners.items():
+        for op in division.weights.users.get(number, ()):
+            held = float(graph.parameter_bytes[op])
+            state = float(graph.state_bytes[op])
+            more = state - min(held, state)
+            kept = share if division.zero == 3 else 1.0
+            rest = more if has_state else more * share
+            rewrite.resize(
+                op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
+            )
+
+
+def _order_updates(rewrite: Rewrite, division: _Division) -> None:
+    """Let a part's updates take their places in the order in which their gradients arrive.
+
+    Only where no update waits for another, and nobody for one of them.
+    """
+    graph = rewrite.graph
+    ops = [update.op for bundle in division.bundles for update in bundle]
+    is_free = all(
+        not len(graph.outputs[op])
+        and (graph.phase[graph.tensor_source[graph.inputs[op]]] != Phase.UPDATE).all()
+        for op in ops
+    )
+    if is_free:
+        for op, place in zip(ops, sorted(ops), strict=True):
+            rewrite.place[op] = float(place)
+
+
+def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
+    """One reduce-scatter a bundle, whose results the updates read in place of gradients."""
+    share = 1.0 / division.holders
+    shards: dict[int, int] = {}
+    for number, bundle in enumerate(division.bundles):
+        gradients = dict.fromkeys(each for update in bundle for each in update.gradients)
+        new = [each for each in gradients if each not in shards]
+        if new:
+            last = max(rewrite.tensors[each]["source"] for each in new)
+            phase = Phase.UPDATE if division.zero == 1 else Phase.BACKWARD
+            scatter = _add(
+                rewrite, division, number, Kind.REDUCE_SCATTER, last, last + _SCATTER, phase
+            )
+            rewrite.reads[scatter] = new
+            for each in new:
+                size, fixed = (
+                    rewrite.tensors[each][name] * share for name in ("bytes", "fixed_bytes")
+                )
+                shards[each] = rewrite.like(
+                    each, scatter, bytes=size, fixed_bytes=fixed, is_partial=False, row=-1
+                )
+        for update in bundle:
+            for each in update.gradients:
+                rewrite.replace_read(update.op, each, shards[each])
+
+
+def _gather_updated(rewrite: Rewrite, division: _Division) -> None:
+    """One all-gather a bundle, of the shares of weights that its updates make."""
+    for number, bundle in enumerate(division.bundles):
+        place, last = max((rewrite.place[update.op], update.op) for update in bundle)
+        gather = _add(rewrite, division, number, Kind.ALL_GATHER, last, place + _NEXT, Phase.UPDATE)
+        for update in bundle:
+            size = update.parameter_bytes / division.holders
+            rewrite.reads[gather].append(rewrite.add_tensor(update.op, size, size))
+
+
+def _gather_for_use(rewrite: Rewrite, division: _Division, *, keeps: bool) -> None:
+    """All-gathers ahead of the ops that use a bundle's weights, which read what is gathered."""
+    phase = rewrite.graph.phase
+    uses = sorted(
+        (op, number, int(phase[op]))
+        for number, bundle in enumerate(division.bundles)
+        for weights in dict.fromkeys(update.weights for update in bundle)
+        for op in division.weights.users.get(weights, ())
+    )
+    spans = find_spans(uses, keeps=keeps)
+    times: dict[tuple[int, int], int] = {}
+    for place, span in enumerate(spans):
+        times[span.bundle, span.phase] = again = times.get((span.bundle, span.phase), 0) + 1
+        _gather_span(rewrite, division, span, again, _place(spans, place))
+
+
+def _place(spans: list[Span], number: int) -> float:
+    """Right after the op that it waits for; those that wait for none before all uses."""
+    after = spans[number].after
+    return after + _GATHER if after >= 0 else spans[0].ops[0] - 0.5 + number * _GATHER
+
+
+def _gather_span(
+    rewrite: Rewrite, division: _Division, span: Span, again: int, place: float
+) -> None:
+    size = sum(update.parameter_bytes for update in division.bundles[span.bundle])
+    suffix = f".{Phase(span.phase).name.lower()}" + (f".{again}" if again > 1 else "")
+    gather = _add(
+        rewrite, division, span.bundle, Kind.ALL_GATHER, span.ops[0], place, span.phase, suffix
+    )
+    weights = rewrite.add_tensor(gather, size, size)
+    for op in span.ops:
+        rewrite.reads[op].append(weights)
+    if span.after >= 0 and rewrite.graph.phase[span.after] <= span.phase:
+        rewrite.reads[gather].append(rewrite.add_tensor(span.after, 0.0, 0.0))
+
+
+def _add(
+    rewrite: Rewrite,
+    division: _Division,
+    number: int,
+    kind: Kind,
+    op: int,
+    place: float,
+    phase: int,
+    suffix: str = "",
+) -> int:
+    """A collective of a bundle, by the name of its first update."""
+    name = rewrite.graph.op_names[division.bundles[number][0].op]
+    return rewrite.add_collective(
+        kind,
+        Axis.HOLDERS,
+        op,
+        place,
+        bundle=division.first + number,
+        split=int(Split.SUM),
+        phase=int(phase),
+        op_names=f"{name}.{kind.name.lower()}{suffix}",
+    )
+
+
+def _settle_updates(rewrite: Rewrite) -> None:
+    """Move updates, and what reads them, behind the reduce-scatter that they now wait for.
+
+    No other op reads an update, or every bundle has one, whose reduce-scatter stands before it.
+    """
+    phase = rewrite.graph.phase
+    updates = [
+        op
+        for op in range(rewrite.num_ops)
+        if rewrite.changed[op].get("phase", phase[rewrite.rows[op]]) == Phase.UPDATE
+    ]
+    for op in sorted(updates, key=lambda each: (rewrite.place[each], each)):
+        for tensor in rewrite.reads[op]:
+            before = rewrite.place[rewrite.tensors[tensor]["source"]]
+            if before >= rewrite.place[op]:
+                rewrite.place[op] = before + _NEXT
