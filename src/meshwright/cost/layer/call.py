@@ -39,14 +39,18 @@ class Messages:
 
 def find_messages(kind: LayerKind) -> Messages:
     """The tensors of a layer that teams exchange."""
-    loss = _LOSS_BYTES * kind.tokens * kind.graph.batch
     return Messages(
         reduced=_lines(kind, kind.reduced),
         spread=_lines(kind, kind.spread),
         dispatched=_lines(kind, kind.dispatched),
         key_bytes=kind.key_bytes,
-        loss_bytes=loss if kind.is_loss else 0.0,
+        loss_bytes=loss_bytes(kind) if kind.is_loss else 0.0,
     )
+
+
+def loss_bytes(kind: LayerKind) -> float:
+    """One number a row, of which a team adds up several for a loss over divided columns."""
+    return _LOSS_BYTES * kind.tokens * kind.graph.batch
 
 
 def _lines(kind: LayerKind, tensors: Ints) -> tuple[_Line, ...]:

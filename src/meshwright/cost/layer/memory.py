@@ -155,15 +155,20 @@ def _is_gradient(kind: LayerKind) -> Bools:
     return kind.is_weight & updated
 
 
-def _op_bytes(kind: LayerKind, amount: Floats) -> Floats:
-    """Bytes that ops hold for themselves, as `Graph.at_batch` scales them."""
+def op_holdings(kind: LayerKind) -> npt.NDArray[np.int8]:
+    """By op: how the bytes that it holds for itself are divided."""
     graph = kind.graph
     is_table = (kind.role == Role.INNER) & (graph.parameter_bytes > 0) & (graph.flops == 0)
     holding = np.where(kind.role == Role.WHOLE, Holding.STREAM, Holding.CUT)
     holding = np.where(is_table, Holding.WHOLE_ROWS, holding)
-    holding = np.where(graph.split == Split.NONE, Holding.FIXED, holding)
-    sizes = np.zeros((len(Holding), graph.num_ops))
-    sizes[holding, np.arange(graph.num_ops)] = amount
+    return np.where(graph.split == Split.NONE, Holding.FIXED, holding).astype(np.int8)
+
+
+def _op_bytes(kind: LayerKind, amount: Floats) -> Floats:
+    """Bytes that ops hold for themselves, as `Graph.at_batch` scales them."""
+    num_ops = kind.graph.num_ops
+    sizes = np.zeros((len(Holding), num_ops))
+    sizes[op_holdings(kind), np.arange(num_ops)] = amount
     return sizes
 
 

@@ -27,11 +27,7 @@ class Weights:
 def find_weights(kind: LayerKind) -> Weights:
     """A weight is divided as its gradient is: the bias of a row product is not."""
     graph = kind.graph
-    updated = np.zeros(graph.num_tensors, dtype=np.bool_)
-    updated[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
-    gradients = np.flatnonzero(kind.is_weight & updated)
-    place = 2 * kind.is_expert[gradients] + kind.is_cut[gradients]
-    size = graph.tensor_bytes[gradients]
+    gradients, place, size = _find_gradients(kind)
     shares = _op_shares(kind, gradients, place, size)
     optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
     return Weights(
@@ -39,6 +35,21 @@ def find_weights(kind: LayerKind) -> Weights:
         gradients=_amounts(_by_place(place, size)),
         optimiser=_amounts(optimiser @ shares),
     )
+
+
+def find_shares(kind: LayerKind) -> Floats:
+    """By op and place of `Amounts`: what of the bytes of its weights is divided so."""
+    return _op_shares(kind, *_find_gradients(kind))
+
+
+def _find_gradients(kind: LayerKind) -> tuple[Places, Places, Floats]:
+    """The gradients that updates read, how each is divided, and its bytes."""
+    graph = kind.graph
+    updated = np.zeros(graph.num_tensors, dtype=np.bool_)
+    updated[graph.use_tensor[graph.phase[graph.use_op] == Phase.UPDATE]] = True
+    gradients = np.flatnonzero(kind.is_weight & updated)
+    place = 2 * kind.is_expert[gradients] + kind.is_cut[gradients]
+    return gradients, place, graph.tensor_bytes[gradients]
 
 
 def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) -> Floats:

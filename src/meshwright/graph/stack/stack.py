@@ -6,6 +6,7 @@ no times.
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +126,20 @@ class Stack:
         """How many, embedding and head included."""
         return len(self.layers)
 
+    @cached_property
+    def template_op(self) -> Ints:
+        """By op of the model's graph: the op of its layer's kind that stands for it."""
+        entering = np.array([self.kind_of(layer).num_entering for layer in range(self.num_layers)])
+        return _ranks(self.layer_of_op) + entering[self.layer_of_op].astype(np.int32)
+
+    @cached_property
+    def template_tensor(self) -> Ints:
+        """By tensor of the model's graph: the tensor that stands for it in the kind of the layer
+        that makes it."""
+        layer = self.layer_of_op[self.graph.tensor_source]
+        entering = np.array([self.kind_of(each).num_entering for each in range(self.num_layers)])
+        return _ranks(layer) + entering[layer].astype(np.int32)
+
     def kind_of(self, layer: int) -> LayerKind:
         """The kind of a layer."""
         return self.kinds[self.layers[layer]]
@@ -133,3 +148,12 @@ class Stack:
         """Side inputs at another number of samples."""
         growing = self.side_bytes - self.fixed_side_bytes
         return self.fixed_side_bytes + growing * (samples / self.graph.batch)
+
+
+def _ranks(layer: Ints) -> Ints:
+    """By entry: how many of its layer come before it."""
+    order = np.argsort(layer, kind="stable")
+    start = np.concatenate(([0], np.cumsum(np.bincount(layer))))
+    ranks = np.empty(len(layer), dtype=np.int32)
+    ranks[order] = np.arange(len(layer)) - start[layer[order]]
+    return ranks

@@ -9,6 +9,7 @@ from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.recompute import recompute
+from meshwright.program.expand.shard import shard
 from meshwright.program.expand.zero import divide_state
 
 
@@ -17,5 +18,5 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
         return expansion
-    expansion = recompute(expansion, graph, plan)
+    expansion = recompute(shard(expansion, graph, plan), graph, plan)
     return divide_state(expansion, graph, plan)

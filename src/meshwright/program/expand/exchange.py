@@ -1,0 +1,242 @@
+"""Makes of a tensor, as members of a tensor team hold it, what an op needs of it.
+
+Adds collectives and slices to a rewrite, each once for all ops that need the same. Does not know
+why an op needs a tensor so: that is decided in `meshwright.program.expand.shard`.
+"""
+
+from collections import Counter
+from typing import Any
+
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Phase, Split
+from meshwright.graph.stack.stack import Cut, Role, Stack
+from meshwright.plan.plan import Part, Plan
+from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.member import Members
+from meshwright.program.expand.rewrite import Rewrite
+from meshwright.program.program import Kind
+
+_BEFORE = -0.5
+"""The place of a new op before the one that reads it; others stand right after what they read."""
+_SOFTMAX_WORDS, _LOSS_WORDS = 2, 1
+"""All-reduces of an op over divided classes, as `meshwright.cost.layer.call` counts them."""
+
+
+class Exchange:
+    """What members hold so far, and what was made of it."""
+
+    def __init__(self, before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
+        self.graph, self.stack, self.members = stack.graph, stack, members
+        self.parts: tuple[Part, ...] = plan.parts
+        self.part_of_op: list[int] = before.part_of_op.tolist()
+        self.rewrite = Rewrite(before)
+        self.again: list[int] = []
+        """Ops of backward that read what is gathered again for them."""
+        self._reduced: dict[int, int] = {}  # of terms: what they add up to
+        self._gathered: dict[tuple[int, int, bool], int] = {}  # of rows, by part and whether again
+        self._sliced: dict[tuple[int, int], int] = {}  # of a whole tensor, by part: rows of it
+        self._words: dict[int, int] = {}  # of what a softmax makes: the team's last word on it
+        self._names: Counter[str] = Counter()
+
+    def inputs(self, op: int) -> list[int]:
+        """The tensors that an op reads in the planned graph."""
+        tensors: list[int] = self.graph.inputs[op].tolist()
+        return tensors
+
+    def read(self, op: int, tensors: list[int]) -> None:
+        """Let an op read these, each once."""
+        self.rewrite.reads[op] = list(dict.fromkeys(tensors))
+
+    def part(self, op: int) -> Part:
+        """The part that an op of the planned graph is in."""
+        return self.parts[self.part_of_op[op]]
+
+    def held(self, tensor: int) -> Held:
+        """What members have of a tensor."""
+        return Held(self.rewrite.tensors[tensor]["held"])
+
+    def origin(self, tensor: int) -> int:
+        """The tensor of the planned graph that a tensor was made of."""
+        return int(self.rewrite.tensors[tensor]["origin"])
+
+    def _source(self, tensor: int) -> int:
+        return int(self.rewrite.tensors[tensor]["source"])
+
+    def is_terms(self, op: int, tensor: int) -> bool:
+        """Whether members of an op's own part hold terms."""
+        here = self.part_of_op[self.graph.tensor_source[tensor]] == self.part_of_op[op]
+        return here and self.held(tensor) == Held.TERMS
+
+    def hold(self, tensor: int, held: Held) -> None:
+        """Say what members have of a tensor of the planned graph."""
+        source = int(self.graph.tensor_source[tensor])
+        self.rewrite.tensors[tensor].update(
+            held=int(held), **self._sizes(tensor, held, self.part(source).tensor)
+        )
+
+    def _sizes(self, origin: int, held: Held, tensor: int) -> dict[str, float]:
+        whole = float(self.graph.tensor_bytes[origin])
+        fixed = float(self.graph.fixed_tensor_bytes[origin])
+        if held == Held.FEATURES:
+            return {"bytes": whole / tensor, "fixed_bytes": fixed / tensor}
+        if held == Held.ROWS:
+            return {"bytes": fixed + (whole - fixed) / tensor, "fixed_bytes": fixed}
+        return {"bytes": whole, "fixed_bytes": fixed}
+
+    def arrive(self, op: int, tensor: int) -> int:
+        """What an op gets of a tensor of the graph: no terms, and of a stream that members divide
+        by rows its rows."""
+        graph, source = self.graph, int(self.graph.tensor_source[tensor])
+        there, here = self.part(source), self.part(op)
+        if self.held(tensor) == Held.TERMS:
+            tensor = self._reduce(op, tensor)
+        if there is not here:
+            if self.held(tensor) == Held.FEATURES:
+                raise InputError(
+                    f"op {quoted(graph.op_names[op])}: must read no features that only a team of "
+                    f"another part divides, reads those of {quoted(graph.op_names[source])}"
+                )
+            agrees = (there.tensor, there.sequence) == (here.tensor, here.sequence)
+            if self.held(tensor) == Held.ROWS and not agrees:
+                tensor = self._gather(source, tensor)
+        wants_rows = here.sequence and self.members.has_tokens[op] and self._is_entering(op, tensor)
+        if wants_rows and self.held(tensor) == Held.WHOLE:
+            tensor = self._slice(op, tensor)
+        return tensor
+
+    def _is_entering(self, op: int, tensor: int) -> bool:
+        origin = self.origin(tensor)
+        layer = self.stack.layer_of_op
+        is_other = layer[self.graph.tensor_source[origin]] != layer[op]
+        return bool(is_other and self.members.is_stream[origin] and self.members.has_rows[origin])
+
+    def whole(self, op: int, tensor: int) -> int:
+        """All rows of what arrived at an op."""
+        return self._gather(op, tensor) if self.held(tensor) == Held.ROWS else tensor
+
+    def rows(self, op: int, tensor: int) -> int:
+        """A member's rows of what arrived at an op, if it has any."""
+        is_whole = self.held(tensor) == Held.WHOLE and self.members.has_rows[self.origin(tensor)]
+        return self._slice(op, tensor) if is_whole else tensor
+
+    def _collective(self, kind: Kind, op: int, tensor: int, place: float, **changed: Any) -> int:
+        """A collective that moves a tensor, in the part and phase of an op."""
+        name = f"{self._origin_name(tensor)}.{kind.name.lower()}"
+        return self._add(kind, Axis.TENSOR, op, name, place, tensor, **changed)
+
+    def _origin_name(self, tensor: int) -> str:
+        source = int(self.graph.tensor_source[self.origin(tensor)])
+        return self.graph.op_names[source]
+
+    def _add(
+        self, kind: Kind, axis: Axis, op: int, name: str, place: float, tensor: int, **changed: Any
+    ) -> int:
+        number = self._names[name]
+        self._names[name] += 1
+        new = self.rewrite.add_collective(
+            kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(Cut.NONE),
+            op_names=f"{name}.{number}" if number else name, **changed,
+        )  # fmt: skip
+        self.rewrite.reads[new] = [tensor]
+        return new
+
+    def _make(self, tensor: int, source: int, held: Held, part: Part, **changed: Any) -> int:
+        """What a new op makes of a tensor."""
+        sizes = self._sizes(self.origin(tensor), held, part.tensor)
+        return self.rewrite.like(tensor, source, held=int(held), **sizes, **changed)
+
+    def _reduce(self, op: int, tensor: int) -> int:
+        """What terms add up to: rows where members divide those, else all of it."""
+        if tensor not in self._reduced:
+            graph, source = self.graph, int(self.graph.tensor_source[tensor])
+            part = self.part(source)
+            is_partial = bool(graph.tensor_partial[tensor])
+            scatters = part.sequence and self.members.has_tokens[source] and not is_partial
+            scatters = scatters and bool(self.members.has_rows[tensor])
+            kind = Kind.REDUCE_SCATTER if scatters else Kind.ALL_REDUCE
+            place, split = self.rewrite.place[source], Split.SUM if is_partial else Split.BATCH
+            if graph.phase[op] == Phase.UPDATE:
+                source, place, split = op, op + _BEFORE, Split.NONE
+            new = self._collective(kind, source, tensor, place, split=int(split))
+            held = Held.ROWS if scatters else Held.WHOLE
+            partial = is_partial and split == Split.SUM
+            self._reduced[tensor] = self._make(tensor, new, held, part, is_partial=partial)
+        return self._reduced[tensor]
+
+    def _gather(self, op: int, tensor: int) -> int:
+        """All rows, gathered in the part and phase of an op."""
+        graph, source = self.graph, self._source(tensor)
+        made = int(graph.tensor_source[self.origin(tensor)])
+        is_again = bool(graph.phase[op] != graph.phase[made])
+        key = tensor, self.part_of_op[op], is_again
+        if key not in self._gathered:
+            is_here = self.part_of_op[made] == self.part_of_op[op] and not is_again
+            place = self.rewrite.place[source] if is_here else op + _BEFORE
+            new = self._collective(Kind.ALL_GATHER, op, tensor, place)
+            if is_again:
+                self._wait(op, new)
+            self._gathered[key] = self._make(tensor, new, Held.WHOLE, self.part(op))
+        if is_again:
+            self.again.append(op)
+        return self._gathered[key]
+
+    def _wait(self, op: int, collective: int) -> None:
+        """Let what is gathered again wait for the gradient that its reader reads."""
+        for each in self.inputs(op):
+            source = int(self.graph.tensor_source[each])
+            is_here = self.part_of_op[source] == self.part_of_op[op]
+            if is_here and self.graph.phase[source] == self.graph.phase[op]:
+                order = self.rewrite.add_tensor(source, 0.0, 0.0)
+                self.rewrite.reads[collective].append(order)
+                return
+
+    def _slice(self, op: int, tensor: int) -> int:
+        """A member's rows of a tensor that it has all of, cut in the part of an op."""
+        part = self.part(op)
+        key = tensor, self.part_of_op[op]
+        if key not in self._sliced:
+            sizes = self._sizes(self.origin(tensor), Held.ROWS, part.tensor)
+            moved = {
+                name: sizes[f"{fixed}bytes"]
+                for fixed in ("", "fixed_")
+                for name in (f"{fixed}bytes_read", f"{fixed}bytes_written")
+            }
+            new = self._add(
+                Kind.COMPUTE, Axis.NONE, op, f"{self._origin_name(tensor)}.slice", op + _BEFORE,
+                tensor, **moved,
+            )  # fmt: skip
+            self.rewrite.changed[new]["kind"] = "slice"
+            self._sliced[key] = self._make(tensor, new, Held.ROWS, part)
+        return self._sliced[key]
+
+    def heard(self, op: int) -> list[int]:
+        """The words that an op of forward waits for, since it reads a softmax."""
+        if self.graph.phase[op] != Phase.FORWARD:
+            return []
+        return [self._words[each] for each in self.inputs(op) if each in self._words]
+
+    def ask_after(self, op: int) -> None:
+        """The team's words on a softmax; who reads it in forward waits for the last."""
+        word = self._all_reduce_words(op, op, _SOFTMAX_WORDS, self.rewrite.place[op])
+        for tensor in self.graph.outputs[op].tolist():
+            self._words[tensor] = word
+
+    def ask_before(self, op: int) -> int:
+        """The team's words on a loss, which waits for them."""
+        inputs = self.inputs(op)
+        cut = next(each for each in inputs if self.members.is_cut[each])
+        source = int(self.graph.tensor_source[cut])
+        knows = any(each in self._words for each in inputs)
+        count = _LOSS_WORDS if knows else _LOSS_WORDS + _SOFTMAX_WORDS
+        return self._all_reduce_words(op, source, count, op + _BEFORE)
+
+    def _all_reduce_words(self, op: int, source: int, count: int, place: float) -> int:
+        """All-reduces of a number a row, one after the other; gives the last one's result."""
+        size = float(self.members.loss_bytes[op])
+        word = self.rewrite.add_tensor(source, size, 0.0, held=Held.TERMS)
+        name = f"{self.graph.op_names[op]}.all_reduce"
+        for _ in range(count):
+            new = self._add(Kind.ALL_REDUCE, Axis.TENSOR, op, name, place, word,
+                            split=int(Split.BATCH))  # fmt: skip
+            word = self.rewrite.add_tensor(new, size, 0.0)
+        return word

@@ -1,0 +1,180 @@
+"""What a member of a tensor team does with every op and tensor of a planned step.
+
+The kinds of layers of a model (`meshwright.graph.stack`) say it of one layer each; here it is said
+of every op of the whole graph. Knows no parts and no widths.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.layer.call import loss_bytes
+from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
+from meshwright.graph.stack.product import is_product
+from meshwright.graph.stack.stack import Codes, Cut, LayerKind, Role, Stack
+
+_STRIDED = "strided_"
+"""A kind of op begins so where it reads or writes views."""
+_ADD = "add"
+"""The kind of sums of two tensors."""
+_COPIES = frozenset(("_to_copy", "clone", "copy", "select_backward", "slice_backward"))
+"""Kinds of ops that give a sum of copies from copies of the terms: casts, copies, padding."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Members:
+    """Arrays over the ops, then over the tensors of a planned graph."""
+
+    role: Codes
+    """By op: a `Role`."""
+    cut: Codes
+    """By op: a `Cut`."""
+    makes_terms: Bools
+    """By op: whether its results are terms of a sum over the team: a row product, a divided table,
+    a column product's gradient of what it read."""
+    is_softmax: Bools
+    """By op: whether it norms divided classes, for which the team adds up two numbers a row."""
+    is_loss: Bools
+    """By op: whether it sums divided classes, for which the team adds up one number a row."""
+    has_tokens: Bools
+    """By op: whether the rows it works on are the tokens of the model's layers, so that members
+    can divide them; products of one row a sample, and layers in which rows meet, have others."""
+    loss_bytes: Floats
+    """By op: four bytes a row of its layer."""
+    is_add: Bools
+    """By op: whether it adds up two tensors."""
+    is_copy: Bools
+    """By op: whether it gives a sum of copies where it reads terms."""
+    is_cut: Bools
+    """By tensor: whether members have their own features of it."""
+    has_rows: Bools
+    """By tensor: whether it has a row a token (or a sample)."""
+    is_stream: Bools
+    """By tensor: whether it is the next layer's input, or the gradient of one."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            getattr(self, each.name).setflags(write=False)
+
+
+def find_members(stack: Stack) -> Members:
+    """Say of all ops and tensors what the kinds of layers say of theirs."""
+    graph = stack.graph
+    kind_of_layer = np.array(stack.layers)
+    tensor_layer = stack.layer_of_op[graph.tensor_source]
+    kinds = stack.kinds
+    op_start = np.cumsum([0, *(kind.graph.num_ops for kind in kinds)])
+    tensor_start = np.cumsum([0, *(kind.graph.num_tensors for kind in kinds)])
+    op_place = op_start[kind_of_layer[stack.layer_of_op]] + stack.template_op
+    tensor_place = tensor_start[kind_of_layer[tensor_layer]] + stack.template_tensor
+    tokens = {kind: _tokens(stack, kind) for kind in kinds}
+
+    def by_op(find: Callable[[LayerKind], Any]) -> Any:
+        return np.concatenate([find(kind) for kind in kinds])[op_place]
+
+    def by_tensor(find: Callable[[LayerKind], Bools]) -> Any:
+        return np.concatenate([find(kind) for kind in kinds])[tensor_place]
+
+    names, codes = graph.kind_codes
+    plain = [name.removeprefix(_STRIDED) for name in names]
+    several = np.diff(graph.inputs.start) > 1
+    return Members(
+        role=by_op(lambda kind: kind.role),
+        cut=by_op(lambda kind: kind.tensor_cut),
+        makes_terms=by_op(_makes_terms),
+        is_softmax=by_op(_is_softmax),
+        is_loss=by_op(_is_loss),
+        has_tokens=by_op(lambda kind: _has_tokens(kind, tokens[kind])),
+        loss_bytes=by_op(lambda kind: np.full(kind.graph.num_ops, loss_bytes(kind))),
+        is_add=np.array([name == _ADD for name in plain])[codes] & several,
+        is_copy=np.array([name in _COPIES for name in plain])[codes] & ~several,
+        is_cut=by_tensor(lambda kind: kind.is_cut),
+        has_rows=by_tensor(lambda kind: kind.has_rows),
+        is_stream=by_tensor(lambda kind: kind.is_leaving) | _returns(stack),
+    )
+
+
+def _returns(stack: Stack) -> Bools:
+    """Gradients that another layer reads to go on."""
+    graph, layer = stack.graph, stack.layer_of_op
+    source, reader = graph.edges
+    backward = (graph.phase[source] == Phase.BACKWARD) & (graph.phase[reader] == Phase.BACKWARD)
+    found = np.zeros(graph.num_tensors, dtype=np.bool_)
+    found[graph.use_tensor[backward & (layer[source] != layer[reader])]] = True
+    return found & ~graph.tensor_partial
+
+
+def _tokens(stack: Stack, kind: LayerKind) -> float:
+    """Rows a sample of the layers that repeat; the embedding and the head may have other ones."""
+    if kind.is_input.any() and kind.is_leaving.any():
+        return kind.tokens
+    inner = [each.tokens for each in stack.kinds if each.is_input.any() and each.is_leaving.any()]
+    return max(inner, default=kind.tokens)
+
+
+def _reads_cut(kind: LayerKind) -> Bools:
+    graph = kind.graph
+    found = np.zeros(graph.num_ops, dtype=np.bool_)
+    found[graph.use_op[kind.is_cut[graph.use_tensor]]] = True
+    return found
+
+
+def _gives(graph: Graph, chosen: Bools) -> Bools:
+    """Ops that make any of these tensors."""
+    found = np.zeros(graph.num_ops, dtype=np.bool_)
+    found[graph.tensor_source[chosen]] = True
+    return found
+
+
+def _reduced(kind: LayerKind) -> Bools:
+    found = np.zeros(kind.graph.num_ops, dtype=np.bool_)
+    found[kind.graph.tensor_source[kind.reduced]] = True
+    return found
+
+
+def _makes_terms(kind: LayerKind) -> Bools:
+    graph = kind.graph
+    divided = (kind.role != Role.WHOLE) & (graph.phase == Phase.BACKWARD) & _reads_cut(kind)
+    given: Bools = divided & _gives(graph, ~kind.is_cut) & ~_gives(graph, kind.is_cut)
+    return given | _reduced(kind)
+
+
+def _is_softmax(kind: LayerKind) -> Bools:
+    graph = kind.graph
+    named = np.array(["softmax" in name for name in graph.kind], dtype=np.bool_)
+    found: Bools = named & (graph.phase == Phase.FORWARD) & (kind.role == Role.INNER)
+    return found & _reads_cut(kind) & np.bool_(kind.is_loss)
+
+
+def _is_loss(kind: LayerKind) -> Bools:
+    graph = kind.graph
+    divided = (kind.role != Role.WHOLE) & (graph.phase == Phase.FORWARD) & _reads_cut(kind)
+    sums: Bools = divided & _gives(graph, ~kind.is_cut) & ~_gives(graph, kind.is_cut)
+    return sums & ~_reduced(kind)
+
+
+def _has_tokens(kind: LayerKind, tokens: float) -> Bools:
+    """Backward ops go with their forward op, which alone tells by its sizes."""
+    graph = kind.graph
+    if kind.mixes_rows:
+        return np.zeros(graph.num_ops, dtype=np.bool_)
+    sizes = ((Cut.ROWS, graph.product_rows), (Cut.COLUMNS, graph.product_columns),
+             (Cut.DEPTH, graph.product_depth), (Cut.COUNT, graph.product_count))  # fmt: skip
+    rows = np.zeros(graph.num_ops)
+    for code, size in sizes:
+        rows = np.where(kind.row_cut == code, size, rows)
+    is_few = (rows > 0) & (rows < 0.999 * tokens * graph.batch)
+    is_few &= is_product(graph) & (kind.role != Role.ATTENTION)
+    has: Bools = ~is_few
+    known = graph.partner >= 0
+    has[known] &= ~is_few[graph.partner[known]]
+    return has
+
+
+def template_rows(stack: Stack, layers: Ints) -> list[Ints]:
+    """The ops of the model's graph that each of some layers has, in the order of its kind."""
+    order = np.argsort(stack.layer_of_op, kind="stable").astype(np.int32)
+    start = np.concatenate(([0], np.cumsum(np.bincount(stack.layer_of_op))))
+    return [order[start[layer] : start[layer + 1]] for layer in layers.tolist()]

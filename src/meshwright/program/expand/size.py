@@ -1,0 +1,109 @@
+"""How large the shard of an op is that a member of a tensor team runs.
+
+The sizes are those that `meshwright.cost.layer` prices layers by, op by op.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.layer.memory import Holding, op_holdings
+from meshwright.cost.layer.share import Widths, divide
+from meshwright.cost.layer.state import find_shares
+from meshwright.cost.layer.work import find_work
+from meshwright.graph.column import OP_LINES
+from meshwright.graph.graph import Bools, Floats, Graph, Ints
+from meshwright.graph.stack.stack import LayerKind, Role, Stack
+from meshwright.program.expand.member import template_rows
+from meshwright.program.expand.rewrite import Rewrite
+
+_Table = dict[str, tuple[Floats, Floats]]
+"""By column: what it is for each op of a kind, all rows taken, and where a member has its own."""
+
+
+def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, tensor: int, on_rows: Bools) -> None:
+    """Give all ops of some layers the sizes of a member's shards.
+
+    `on_rows`: the ops that work on a member's own rows, by number in the planned graph.
+    """
+    tables: dict[int, tuple[_Table, Floats]] = {}
+    for layer, ops in zip(layers.tolist(), template_rows(stack, layers), strict=True):
+        kind = stack.kind_of(layer)
+        number = stack.layers[layer]
+        if number not in tables:
+            tables[number] = _make_table(kind, tensor), find_shares(kind)
+        table, shares = tables[number]
+        changes = on_rows[ops] | (kind.role[stack.template_op[ops]] != Role.WHOLE)
+        _resize(rewrite, stack, table, ops, changes, on_rows)
+        _resize_weights(rewrite, stack, shares, ops, tensor)
+
+
+def _make_table(kind: LayerKind, tensor: int) -> _Table:
+    work = find_work(kind)
+    table: _Table = {}
+    for name, growth in (("", 1.0), ("fixed_", 0.0)):
+        plain, rows = (divide(work, _widths(tensor, share, growth)) for share in (1, tensor))
+        for column in OP_LINES:
+            both = plain[column], rows[column]
+            table[f"{name}{column}"] = both[0][0][work.place], both[1][0][work.place]
+    holding = op_holdings(kind)
+    divided = np.where(holding == Holding.CUT, 1 / tensor, 1.0)
+    own = np.where(holding == Holding.STREAM, 1 / tensor, divided)
+    for column in ("saved_bytes", "workspace_bytes"):
+        whole = getattr(kind.graph, column)
+        table[column] = whole * divided, whole * own
+    return table
+
+
+def _widths(tensor: int, rows: int, growth: float) -> Widths:
+    def column(value: float) -> Floats:
+        return np.array([[value]], dtype=np.float64)
+
+    return Widths(
+        tensor=column(tensor),
+        context=column(1.0),
+        expert=column(1.0),
+        rows=column(1.0 / rows),
+        growth=column(growth),
+    )
+
+
+def _resize(
+    rewrite: Rewrite, stack: Stack, table: _Table, ops: Ints, changes: Bools, on_rows: Bools
+) -> None:
+    graph, templates = stack.graph, stack.template_op[ops]
+    differs = np.zeros(len(ops), dtype=np.bool_)
+    for column, (plain, rows) in table.items():
+        old = getattr(graph, column)[ops]
+        new = np.where(on_rows[ops], rows[templates], plain[templates])
+        changed = changes & (new != old)
+        for place in np.flatnonzero(changed).tolist():
+            rewrite.resize(int(ops[place]), **{column: float(new[place])})
+        if column.removeprefix("fixed_") in OP_LINES:
+            differs |= changed
+    _forget_times(rewrite, graph, ops[differs])
+
+
+def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints) -> None:
+    """Measured times hold for whole ops: what a shard takes is left to the models of times.
+
+    Where an op cannot run, its shard cannot; where no sizes are known, no model tells.
+    """
+    known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops] > 0
+    for name, seconds in graph.seconds.items():
+        for op in ops[known & np.isfinite(seconds[ops])].tolist():
+            rewrite.resize(op, **{f"seconds {name}": np.nan})
+
+
+def _resize_weights(rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, tensor: int) -> None:
+    """A weight is divided as its gradient is."""
+    holders = ops[(stack.graph.state_bytes[ops] > 0) | (stack.graph.parameter_bytes[ops] > 0)]
+    whole, cut, expert, expert_cut = shares[stack.template_op[holders]].T
+    left = whole + expert + (cut + expert_cut) / tensor
+    for op, share in zip(holders.tolist(), left.tolist(), strict=True):
+        if share != 1.0:
+            held: dict[str, Any] = {
+                name: float(getattr(stack.graph, name)[op]) * share
+                for name in ("parameter_bytes", "state_bytes")
+            }
+            rewrite.resize(op, **held)
