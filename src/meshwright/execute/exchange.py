@@ -109,10 +109,11 @@ class Exchange:
     def _tag(self, task: int) -> int:
         return task + 1 if self.is_tagged else 0
 
-    def all_reduce(self, flat: torch.Tensor, group: int) -> Work:
-        """Start to add up a flat tensor over a group, in place."""
+    def all_reduce(self, flat: torch.Tensor, group: int, *, is_max: bool = False) -> Work:
+        """Start to add up a flat tensor over a group, in place, or to find the greatest numbers."""
+        what = dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM
         return self._collective(
-            flat, group, lambda each, way: dist.all_reduce(each, group=way, async_op=True)
+            flat, group, lambda each, way: dist.all_reduce(each, what, group=way, async_op=True)
         )
 
     def broadcast(self, flat: torch.Tensor, group: int) -> Work:

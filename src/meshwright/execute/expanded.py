@@ -1,26 +1,55 @@
 """The traced steps of an expansion, on one rank: as `Steps`, of what the rank really runs."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 
+from meshwright.execute.cut.cut import AnyCut
 from meshwright.execute.draw import Draw
-from meshwright.execute.rebuild import rebuild
+from meshwright.execute.rebuild import find_cuts, rebuild
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.traced import TracedStep
 from meshwright.execute.ways import Ways
+from meshwright.graph.stack.find import find_tokens
+from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion
 
 
 class ExpandedSteps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are built."""
 
-    def __init__(self, planned: Steps, expansion: Expansion, ways: Ways) -> None:
-        self.planned, self.expansion, self.ways = planned, expansion, ways
+    def __init__(
+        self,
+        planned: Steps,
+        plan: Plan,
+        expansion: Expansion,
+        shards: Expansion | None,
+        device: str,
+    ) -> None:
+        """`shards`: the expansion by tensor teams alone, if there are any."""
+        self.planned, self.plan, self.expansion = planned, plan, expansion
+        self.shard_expansion, self.device = shards, device
         self._built: dict[int, TracedStep] = {}
+
+    @cached_property
+    def ways(self) -> Ways:
+        """How this rank runs; found out on the first step that is traced."""
+        cuts: Mapping[str, AnyCut] = {}
+        tokens = 0
+        if self.shard_expansion is not None:
+            tokens = find_tokens(self.planned.graph)
+            alone = replace(
+                self.plan, parts=tuple(replace(each, zero=0) for each in self.plan.parts)
+            )
+            finder = Ways(alone, self.shard_expansion, self.device, None, tokens)
+            cuts = find_cuts(self.planned.any(), self.shard_expansion, finder)
+        return Ways(self.plan, self.expansion, self.device, cuts, tokens)
 
     def __getitem__(self, samples: int) -> TracedStep:
         if samples not in self._built:
-            self._built[samples] = rebuild(self.planned[samples], self.expansion, self.ways)
+            step = self.planned[samples]
+            self._built[samples] = rebuild(step, self.expansion, self.ways)
         return self._built[samples]
 
     def __iter__(self) -> Iterator[int]:

@@ -20,13 +20,28 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, counts_steps
+from meshwright.errors import InputError, quoted
+from meshwright.execute.cut.call import Operand
+from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
+from meshwright.execute.cut.table import cut_call
+from meshwright.execute.member import CUT, FROM, Cutter, Segmented, Team, check_held
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.graph.graph import Phase
-from meshwright.program.expand.expansion import Expansion
+from meshwright.graph.stack.stack import Role
+from meshwright.program.expand.expansion import Expansion, Held
 
 
 class Ways(Protocol):
     """How a rank runs the ops of an expansion: what it holds, and whom it talks to."""
+
+    def team(self, op: int) -> Team:
+        """Its place in the tensor team that runs an op."""
+
+    def team_of(self, name: str, step: TracedStep) -> Team:
+        """Its place in the tensor team that holds a tensor."""
+
+    def cut(self, name: str) -> AnyCut | None:
+        """How a tensor that is there from the start is cut; None: that is to be found out."""
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What it has of a tensor that is there from the start."""
@@ -37,12 +52,25 @@ class Ways(Protocol):
     def run(self, builder: "Builder", op: int) -> Node | None:
         """Call an op in a way of its own; None: as it was planned, on what the expansion says."""
 
+    def wanted(self, builder: "Builder", op: int) -> AnyCut | None:
+        """How what an op makes is best cut, where there is a choice."""
+
 
 class Builder:
     """The trace as it grows."""
 
-    def __init__(self, step: TracedStep, expansion: Expansion, ways: Ways) -> None:
+    def __init__(
+        self,
+        step: TracedStep,
+        expansion: Expansion,
+        ways: Ways,
+        segments: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """`segments`: of weights that are several side by side, their sizes."""
         self.step, self.expansion, self.ways = step, expansion, ways
+        self.cutter = Cutter(self, segments or {})
+        self.team = Team()
+        """That of the op which is being built."""
         self.graph, self.nodes = expansion.graph, Nodes()
         old = step.trace.module.graph.nodes
         self.mode: FakeTensorMode = next(
@@ -76,7 +104,8 @@ class Builder:
             for place, phase in enumerate((Phase.FORWARD, Phase.BACKWARD)):
                 if self.graph.phase[op] <= phase:
                     counts[place] = len(self.nodes.nodes)
-            if self.expansion.is_collective[op]:
+            self.team = self.ways.team(op)
+            if self.expansion.is_collective[op] or self.expansion.origin[op] < 0:
                 self._keep(op, self.ways.talk(self, op))
             else:
                 self._run(op)
@@ -103,8 +132,25 @@ class Builder:
 
     def call_like(self, old: Node, given: Callable[[Node], Node]) -> Node:
         """The call of an old node on new ones."""
+        return self._call_by(old, given, Held.WHOLE)
+
+    def _call_by(
+        self, old: Node, given: Callable[[Node], Node], held: Held, wanted: AnyCut | None = None
+    ) -> Node:
+        """The call of an old node on new ones by a member of the team."""
         for each in old.all_input_nodes:
             self._count(each)
+        if self.team.width > 1:
+            return self.cutter.call(old, given, self.team, held, wanted)
+        return self._call_with(old, given)
+
+    def call_whole(self, old: Node, given: Callable[[Node], Node]) -> Node:
+        """The call of an old node on new ones as it is, whatever their cuts."""
+        for each in old.all_input_nodes:
+            self._count(each)
+        return self._call_with(old, given)
+
+    def _call_with(self, old: Node, given: Callable[[Node], Node]) -> Node:
         args, kwargs = pytree.tree_map_only(Node, given, (old.args, old.kwargs))
         return self.call(old.target, *args, **kwargs)
 
@@ -112,11 +158,55 @@ class Builder:
         """One of several results."""
         node = self.nodes.call_function(operator.getitem, (made, place))
         node.meta["val"] = made.meta["val"][place]
+        cuts = made.meta.get(CUT, WHOLE)
+        node.meta[CUT] = cuts[place] if isinstance(cuts, tuple) else cuts
+        node.meta[FROM] = made.meta.get(FROM, frozenset())
         return node
 
     def view(self, old: Node, base: Node) -> Node:
         """An old node's view, made again on a storage."""
         return self._view(old, base, {}, {})
+
+    def argument(self, op: int, kernel: Kernel, old: Node) -> Node:
+        """What an op is given in place of an argument of a planned kernel."""
+        version = kernel.reads[old.name]
+        read = self._tensors_read(op)
+        return self._view(old, self._base(version, read), {}, self._weights_read(op))
+
+    def cut_state(self, name: str, cut: AnyCut) -> None:
+        """Let the rank hold a weight, and what the optimiser has of it, cut so."""
+        self.cutter.cuts[name] = cut
+        for each, old in self._placeholders.items():
+            if each == name or (each.startswith(f"{name}.") and each in self._states):
+                self._set_cut(each, old, cut)
+
+    @cached_property
+    def _states(self) -> frozenset[str]:
+        return frozenset(self.step.trace.state_names)
+
+    def _set_cut(self, name: str, old: Node, cut: AnyCut) -> None:
+        value = old.meta["val"]
+        if value.dim() == 0:
+            return
+        new = self.held[old]
+        if isinstance(cut, Cut):
+            team = self.team
+            shape = local_shape(value.shape, cut, team.width, team.member)
+            with self.mode:
+                value = torch.empty(shape, dtype=value.dtype)
+        with self.mode:
+            new.meta["val"] = self.ways.hold(self.step, name, value)
+        new.meta[CUT] = cut
+        new.meta[FROM] = frozenset((name,)) if isinstance(cut, Cut) else frozenset()
+
+    def planned_part(self, name: str) -> torch.Tensor:
+        """The rank's part of what a step that is not expanded holds under a name, all numbers."""
+        value, cut = self.planned_state(name), self.ways.cut(name)
+        if not isinstance(cut, Cut):
+            return value
+        shape = local_shape(value.shape, cut, self.team.width, self.team.member)
+        with self.mode:
+            return torch.empty(shape, dtype=value.dtype)
 
     def gather(self, op: int, names: Sequence[str], layouts: Sequence[Layout]) -> None:
         """Let ops that read what a collective gives find weights there."""
@@ -151,10 +241,21 @@ class Builder:
             new = self.nodes.get_attr(str(old.target))
         else:
             new = self.nodes.placeholder(str(old.target))
-            with self.mode:
-                value = self.ways.hold(self.step, self._names[old], value)
         new.meta["val"] = value
         self.held[old] = self.latest[old] = new
+        if old.op == "placeholder":
+            self._settle(old)
+
+    def _settle(self, old: Node) -> None:
+        """Give a placeholder what the rank holds, where that is known by now."""
+        name = self._names[old]
+        cut = self.ways.cut(name)
+        if cut is None:
+            return
+        self.team = self.ways.team_of(name, self.step)
+        self._set_cut(name, old, cut)
+        if name in self.step.trace.parameter_names:
+            self.cutter.cuts[name] = cut
 
     def _run(self, op: int) -> None:
         """Call a kernel of the planned step once more."""
@@ -169,9 +270,59 @@ class Builder:
                 return self._shaped(old)
             return self._view(old, self._base(version, read), made, weights)
 
-        new = self.ways.run(self, op) or self.call_like(kernel.node, given)
+        held = self._held(op)
+        self._find_cuts(op, kernel, held)
+        new = self.ways.run(self, op)
+        if new is None:
+            wanted = self.ways.wanted(self, op)
+            new = self._call_by(kernel.node, given, held, wanted)
         self.latest[kernel.node] = new
         self._keep_kernel(op, kernel, new, read)
+
+    def _held(self, op: int) -> Held:
+        """What a member has of the first tensor that an op makes."""
+        made = [t for t in self.graph.outputs[op].tolist() if self.expansion.tensor_origin[t] >= 0]
+        return Held(int(self.expansion.held[made[0]])) if made else Held.WHOLE
+
+    def _find_cuts(self, op: int, kernel: Kernel, held: Held) -> None:
+        """Decide how weights are cut that this op is the first to read."""
+        unknown: dict[Node, str] = {}
+        for old in kernel.node.all_input_nodes:
+            start = _start(old)
+            name = self._names.get(start, "")
+            if name in self.step.trace.parameter_names and name not in self.cutter.cuts:
+                unknown[start] = name
+        if not unknown:
+            return
+        if self.team.width == 1 or self.expansion.role[op] == Role.WHOLE:
+            for name in unknown.values():
+                self.cut_state(name, WHOLE)
+            return
+        read = self._tensors_read(op)
+
+        def cut_of(old: Node, guess: Mapping[Node, AnyCut]) -> AnyCut:
+            version = kernel.reads.get(old.name)
+            base = None if version is None else self._base(version, read)
+            return self._cut_of(old, base, guess)
+
+        self.cutter.decide(kernel.node, unknown, cut_of, self.team, held)
+
+    def _cut_of(self, old: Node, base: Node | None, guess: Mapping[Node, AnyCut]) -> AnyCut:
+        """How an old node's view of a storage would be cut, with weights cut as guessed."""
+        source = _viewed(old)
+        if source is None:
+            new = self.held.get(old) if base is None else base
+            found: AnyCut = guess[old] if old in guess else new.meta.get(CUT, WHOLE)  # type: ignore[union-attr]
+            return found
+        if _writes(old):
+            return self._cut_of(source, base, guess)
+        operand = Operand(source.meta["val"], self._cut_of(source, base, guess))
+        args = tuple(operand if each is source else each for each in old.args)
+        team = self.team
+        made: AnyCut = cut_call(
+            old.target, args, old.kwargs, old.meta["val"], team.width, team.member
+        ).cuts
+        return made
 
     def _count(self, old: Node) -> None:
         """Advance a counter of the optimiser, which its kernel does not do itself."""
@@ -191,6 +342,7 @@ class Builder:
                         layout.stride,
                         layout.offset,
                     )
+                    self.weights[tensor, old].meta[CUT] = self.cutter.cuts[self._names[old]]
                 found[old] = self.weights[tensor, old]
         return found
 
@@ -220,18 +372,19 @@ class Builder:
             new = self._view(source, base, made, weights)
         else:
             viewed = self._view(source, base, made, weights)
-            args = tuple(viewed if each is source else each for each in old.args)
-            new = self.call(old.target, *args, **old.kwargs)
+            new = self._call_by(old, lambda _: viewed, Held.WHOLE)
+            if _storages(new) != _storages(viewed):
+                raise InputError(
+                    f"op {quoted(old.name)}: a member's part must be a view of its shard, which "
+                    f"{new.meta.get(CUT)!r} is not"
+                )
         made[old] = self.latest[old] = new
         return new
 
     def _shaped(self, old: Node) -> Node:
         """A node of the shape of an old one, whatever is in it."""
         if old not in self.latest:
-            args = tuple(
-                self._shaped(each) if isinstance(each, Node) else each for each in old.args
-            )
-            self.latest[old] = self.call(old.target, *args, **old.kwargs)
+            self.latest[old] = self._call_by(old, self._shaped, Held.WHOLE)
         return self.latest[old]
 
     def _keep_kernel(self, op: int, kernel: Kernel, new: Node, read: Mapping[int, int]) -> None:
@@ -245,6 +398,10 @@ class Builder:
             if version in fresh:
                 place = fresh[version]
                 self.root[tensor] = new if place is None else self.item(new, place)
+                if self.team.width > 1:
+                    held = Held(int(self.expansion.held[tensor]))
+                    cut = self.root[tensor].meta.get(CUT, WHOLE)
+                    check_held(self.graph.op_names[op], cut, held)
             else:
                 old = self.step.ledger.versions[version].replaces
                 base = self._base(old, read)
@@ -299,6 +456,36 @@ class Builder:
 def rebuild(step: TracedStep, expansion: Expansion, ways: Ways) -> TracedStep:
     """The traced step of an expansion, on one rank."""
     return Builder(step, expansion, ways).build()
+
+
+def find_cuts(step: TracedStep, expansion: Expansion, ways: Ways) -> dict[str, AnyCut]:
+    """How a tensor team cuts every weight: as the ops that read them need it."""
+    segments: dict[str, tuple[int, ...]] = {}
+    while True:
+        builder = Builder(step, expansion, ways, segments)
+        try:
+            builder.build()
+        except Segmented as found:
+            segments |= _alike(builder, found)
+            continue
+        return builder.cutter.cuts
+
+
+def _alike(builder: Builder, found: Segmented) -> dict[str, tuple[int, ...]]:
+    """The segments of all weights of the shapes of those that were found, which other layers have,
+    too."""
+    shapes = {tuple(builder.planned_state(name).shape) for name in found.names}
+    return {
+        name: found.sizes
+        for name in builder.step.trace.parameter_names
+        if tuple(builder.planned_state(name).shape) in shapes
+    }
+
+
+def _start(node: Node) -> Node:
+    """Where the storage of a node's value begins."""
+    source = _viewed(node)
+    return node if source is None else _start(source)
 
 
 def _viewed(node: Node) -> Node | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, pieces
 from meshwright.execute.traced import Layout
 
 Buffers = dict[torch.dtype, torch.Tensor]
@@ -30,15 +31,29 @@ def bounds(size: int, holders: int, holder: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which numbers of a tensor a rank holds."""
+    """Which numbers of a tensor a rank holds: a team member's part, and of that a holder's row."""
 
-    holders: int
-    holder: int
+    cut: AnyCut = WHOLE
+    width: int = 1
+    member: int = 0
+    holders: int = 1
+    holder: int = 0
+
+    def part(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The member's part of a tensor, dense."""
+        if not isinstance(self.cut, Cut):
+            return tensor
+        return pieces(tensor, self.cut, self.width, self.member).contiguous()
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Its shard of a dense tensor."""
-        start, stop = bounds(tensor.numel(), self.holders, self.holder)
-        return tensor.as_strided((stop - start,), (1,), tensor.storage_offset() + start)
+        """What the rank holds of a dense tensor."""
+        part = self.part(tensor)
+        return part if self.holders == 1 else self.row(part)
+
+    def row(self, part: torch.Tensor) -> torch.Tensor:
+        """The holder's row of a dense part."""
+        start, stop = bounds(part.numel(), self.holders, self.holder)
+        return part.as_strided((stop - start,), (1,), part.storage_offset() + start)
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:

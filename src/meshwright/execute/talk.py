@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from meshwright.execute.cut.cut import Cut, joined, local_shape, pieces
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.shard import (
     bounds,
@@ -26,8 +27,8 @@ from meshwright.execute.work import All, Work
 Finish = Callable[[], None]
 
 
-def _nothing() -> None:
-    pass
+def nothing() -> None:
+    """Finish what needs no finishing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,75 @@ class AllReduce:
     __name__ = "all_reduce"
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """As large as each term."""
-        return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+        """As each term."""
+        return torch.empty_like(tensor)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
         """Start it on a copy: others may still read the term."""
-        total = torch.empty_like(args[0], memory_format=torch.contiguous_format).copy_(args[0])
-        return Begun(total, exchange.all_reduce(total.view(-1), group), _nothing)
+        total = torch.empty_like(args[0]).copy_(args[0])
+        return Begun(total, exchange.all_reduce(storage_row(total), group), nothing)
+
+
+@dataclass(frozen=True)
+class GatherParts:
+    """A whole tensor from the parts that all members have."""
+
+    cut: Cut
+    width: int
+    __name__ = "gather_parts"
+
+    def __call__(self, part: Tensor) -> Tensor:
+        """As the whole."""
+        return part.new_empty(_resized(part.shape, self.cut.dim, self.cut.size))
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        own = args[0].contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.width)]
+        flats = [each.view(-1).view(torch.uint8) for each in parts]
+        work = exchange.all_gather(flats, own.view(-1).view(torch.uint8), group)
+        made = own.new_empty(_resized(own.shape, self.cut.dim, self.cut.size))
+        return Begun(made, work, lambda: made.copy_(joined(parts, self.cut)))
+
+
+@dataclass(frozen=True)
+class ScatterTerms:
+    """A member's part of the sum of all members' tensors."""
+
+    cut: Cut
+    width: int
+    member: int
+    __name__ = "scatter_terms"
+
+    def __call__(self, terms: Tensor) -> Tensor:
+        """As the part."""
+        return terms.new_empty(local_shape(terms.shape, self.cut, self.width, self.member))
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        parts = [pieces(args[0], self.cut, self.width, each) for each in range(self.width)]
+        made = parts[self.member].new_empty(parts[self.member].shape)
+        rows = torch.stack([each.reshape(-1) for each in parts])
+        return Begun(made, exchange.reduce_scatter(made.view(-1), rows, group), nothing)
+
+
+@dataclass(frozen=True)
+class TakePart:
+    """A member's part of a tensor that it has all of; no collective."""
+
+    cut: Cut
+    width: int
+    member: int
+    __name__ = "take_part"
+
+    def __call__(self, whole: Tensor) -> Tensor:
+        """A copy of the part."""
+        part = pieces(whole, self.cut, self.width, self.member)
+        return part.clone(memory_format=torch.contiguous_format)
+
+
+def _resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    return (*shape[:dim], size, *shape[dim + 1 :])
 
 
 @dataclass(frozen=True)

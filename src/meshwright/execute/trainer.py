@@ -38,10 +38,11 @@ from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
-from meshwright.execute.ways import Ways
 from meshwright.graph.graph import Graph
+from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
-from meshwright.program.expand.expansion import Expansion
+from meshwright.program.expand.expansion import Expansion, unexpanded
+from meshwright.program.expand.shard import shard
 from meshwright.program.lower import emit_program
 from meshwright.program.program import Kind, Program, freeze_order
 from meshwright.program.work import prepare_work
@@ -55,6 +56,8 @@ class Lowered:
     program: Program
     expansion: Expansion
     """What one device of every part runs; the program numbers its ops and tensors."""
+    shards: Expansion | None
+    """The expansion by tensor teams alone; None: there are none."""
     plan: Plan
     start: np.ndarray[Any, np.dtype[np.float64]]
     split: np.ndarray[Any, np.dtype[np.int8]]
@@ -86,12 +89,19 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
     return Lowered(
         program=freeze_order(program, timeline.start, timeline.finish),
         expansion=work.expansion,
+        shards=_find_shards(graph, cluster, plan),
         plan=plan,
         start=np.asarray(timeline.start),
         split=work.split,
         partial=work.tensor_partial,
         rows=rows,
     )
+
+
+def _find_shards(graph: Graph, cluster: Cluster, plan: Plan) -> Expansion | None:
+    if all(part.tensor == 1 for part in plan.parts):
+        return None
+    return shard(unexpanded(graph, resolve(graph, cluster, plan)), graph, plan)
 
 
 class Trainer:
@@ -127,8 +137,10 @@ class Trainer:
         self.steps: TracedSteps = self.planned
         """The steps as this rank runs them."""
         if not lowered.plan.is_plain:
-            ways = Ways(lowered.plan, lowered.expansion, program.device_names[self.number])
-            self.steps = ExpandedSteps(self.planned, lowered.expansion, ways)
+            self.steps = ExpandedSteps(
+                self.planned, lowered.plan, lowered.expansion, lowered.shards,
+                program.device_names[self.number],
+            )  # fmt: skip
         lookup = Lookup(
             program=program,
             rows=lowered.rows,

@@ -2,7 +2,8 @@
 
 ZeRO divides a weight's numbers among its holders. What an update reads and writes are then shards:
 rows of numbers, whatever the weight's shape, which suits every optimiser that treats numbers one by
-one. Collectives of bundles turn gradients into shards and shards into weights.
+one. Collectives of bundles turn gradients into shards and shards into weights; those of a team turn
+its members' parts and terms into whole tensors, and back.
 """
 
 from collections.abc import Mapping
@@ -11,14 +12,25 @@ from functools import cached_property
 import torch
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
+from meshwright.execute import words
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
+from meshwright.execute.member import CUT, Team, token_cut
 from meshwright.execute.rebuild import Builder
 from meshwright.execute.shard import Share, bounds
-from meshwright.execute.talk import GatherWeights, ScatterGradients, SpreadWeights
+from meshwright.execute.talk import (
+    AllReduce,
+    GatherParts,
+    GatherWeights,
+    ScatterGradients,
+    ScatterTerms,
+    SpreadWeights,
+    TakePart,
+)
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.expansion import Expansion
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
 
@@ -28,76 +40,167 @@ aten = torch.ops.aten
 class Ways:
     """One rank: that of a device of the plan."""
 
-    def __init__(self, plan: Plan, expansion: Expansion, device: str) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        expansion: Expansion,
+        device: str,
+        cuts: Mapping[str, AnyCut] | None = None,
+        tokens: int = 0,
+    ) -> None:
+        """`cuts`: of the weights that teams divide, by name; None: they are to be found out.
+        `tokens`: of a sample, where a team divides them."""
         self.plan, self.expansion, self.device = plan, expansion, device
+        self.cuts, self.tokens = cuts, tokens
+        self._known: dict[int, Mapping[str, Share]] = {}
+
+    def team(self, op: int) -> Team:
+        """Its place in the tensor team that runs an op."""
+        return self._team(self.plan.parts[int(self.expansion.part_of_op[op])])
+
+    def _team(self, part: Part) -> Team:
+        place = part.devices.index(self.device) if self.device in part.devices else 0
+        return Team(part.tensor, place % part.tensor)
+
+    def team_of(self, name: str, step: TracedStep) -> Team:
+        """Its place in the tensor team that holds a tensor."""
+        share = self.shares(step).get(name, Share())
+        return Team(share.width, share.member)
+
+    def cut(self, name: str) -> AnyCut | None:
+        """How a tensor that is there from the start is cut; None: that is to be found out."""
+        if self.cuts is not None:
+            weight = name.rpartition(".")[0]  # of which the optimiser has a tensor
+            return self.cuts.get(name, self.cuts.get(weight, WHOLE))
+        return WHOLE if name.startswith("input ") else None
 
     def shares(self, step: TracedStep) -> Mapping[str, Share]:
-        """What of a step's state the rank holds a shard of only, by name."""
+        """What of a step's state the rank holds a part or a row of only, by name."""
+        if step.samples not in self._known:
+            self._known[step.samples] = self._find_shares(step)
+        return self._known[step.samples]
+
+    def _find_shares(self, step: TracedStep) -> Mapping[str, Share]:
         found: dict[str, Share] = {}
+        cuts = self.cuts or {}
         for update, part in self._updates.items():
-            name, states = _updated(step, update)
-            share = self._share(part)
-            names = [*states, name] if part.zero == 3 else states
-            found |= dict.fromkeys(names, share)
+            if part.tensor == 1 and update not in self._divided:
+                continue
+            name, states = updated(step, update)
+            cut, team = cuts.get(name, WHOLE), self._team(part)
+            whole = Share(cut, team.width, team.member)
+            row = whole
+            if update in self._divided:
+                row = Share(cut, team.width, team.member, *self._holders(part))
+            found |= dict.fromkeys(states, row)
+            found[name] = row if part.zero == 3 else whole
         return found
 
     @cached_property
     def _updates(self) -> dict[int, Part]:
-        """The planned updates whose state is divided, and their parts."""
-        origin = self.expansion.origin
-        place = {int(each): op for op, each in enumerate(origin.tolist()) if each >= 0}
+        """The planned updates of parameters, and their parts."""
+        place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
         return {
-            update: self.plan.parts[int(self.expansion.part_of_op[place[update]])]
-            for bundle in self.expansion.bundles
-            for update in bundle
+            update: self.plan.parts[int(self.expansion.part_of_op[op])]
+            for update, op in place.items()
+            if update >= 0 and self.expansion.graph.kind[op].startswith("_fused_")
         }
 
-    def _share(self, part: Part) -> Share:
-        """The rank's place among the holders of its weights; of a part it is not in, the first."""
+    @cached_property
+    def _divided(self) -> frozenset[int]:
+        """The planned updates whose state is divided among holders."""
+        return frozenset(update for bundle in self.expansion.bundles for update in bundle)
+
+    def _holders(self, part: Part) -> tuple[int, int]:
+        """How many hold the same weights, and the rank's place among them; in a part that it is
+        not in, the first."""
         place = part.devices.index(self.device) if self.device in part.devices else 0
-        return Share(num_holders(part), place // part.tensor)
+        return num_holders(part), place // part.tensor
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What it has of a tensor that is there from the start: as large as that."""
-        share = self._shares(step).get(name)
-        if share is None:
+        """What it has of its part of a tensor that is there from the start: as large as that."""
+        share = self.shares(step).get(name)
+        if share is None or share.holders == 1:
             return tensor
-        return torch.empty(share.of(tensor).shape, dtype=tensor.dtype)
+        return torch.empty(share.row(tensor).shape, dtype=tensor.dtype)
 
-    def _shares(self, step: TracedStep) -> Mapping[str, Share]:
-        if step not in self._known:
-            self._known[step] = self.shares(step)
-        return self._known[step]
-
-    @cached_property
-    def _known(self) -> dict[TracedStep, Mapping[str, Share]]:
-        return {}
+    def wanted(self, builder: Builder, op: int) -> AnyCut | None:
+        """A gradient is best cut as the weight is that it updates, by itself or in a sum."""
+        graph = builder.graph
+        made = graph.outputs[op].tolist()
+        while made and graph.tensor_partial[made[0]]:
+            readers = graph.readers[made[0]].tolist()
+            if not readers:
+                return None
+            update = int(self.expansion.origin[readers[0]])
+            if update in self._updates:
+                return builder.cutter.cuts.get(updated(builder.step, update)[0])
+            made = graph.outputs[readers[0]].tolist()
+        return None
 
     def talk(self, builder: Builder, op: int) -> list[Node]:
-        """Call a collective; what it gives."""
+        """Call a collective, or take a part; what it gives."""
         bundle = int(self.expansion.bundle[op])
         kind = Kind(int(self.expansion.collective[op]))
-        assert bundle >= 0 and self.expansion.axis[op] == Axis.HOLDERS
+        if bundle < 0:
+            return [self._exchange(builder, op, kind)]
         updates = self.expansion.bundles[bundle]
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
-        share = self._share(part)
         if kind == Kind.REDUCE_SCATTER:
-            return self._scatter(builder, op, updates, share)
-        names = [_updated(builder.step, update)[0] for update in updates]
+            return self._scatter(builder, op, updates, self._holders(part))
+        names = [updated(builder.step, update)[0] for update in updates]
+        states = [builder.state(name) for name in names]
         if part.zero == 3:
             layouts = self._layouts(builder, names)
-            made = builder.call(
-                GatherWeights(layouts, share.holders), *(builder.state(name) for name in names)
-            )
+            made = builder.call(GatherWeights(layouts, num_holders(part)), *states)
             builder.gather(op, names, _in_row(layouts))
             return [made]
-        builder.call(
-            SpreadWeights(share.holders, share.holder), *(builder.state(name) for name in names)
-        )
+        builder.call(SpreadWeights(*self._holders(part)), *states)
         return []
 
+    def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
+        """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
+        team, origin = builder.team, self.expansion.tensor_origin
+        read = [t for t in builder.graph.inputs[op].tolist() if builder.graph.tensor_bytes[t] > 0]
+        made = builder.graph.outputs[op].tolist()[0]
+        if origin[made] < 0:
+            return self._say(builder, op, read, made)
+        given = builder.root[read[0]]
+        cut = given.meta.get(CUT, WHOLE)
+        if kind == Kind.ALL_REDUCE:
+            assert cut is TERMS, "only terms are added up"
+            return _with(builder.call(AllReduce(), given), WHOLE)
+        if kind == Kind.ALL_GATHER:
+            assert isinstance(cut, Cut), "only parts are gathered"
+            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE)
+        tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
+        talk = ScatterTerms if kind == Kind.REDUCE_SCATTER else TakePart
+        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens)
+
+    def _say(self, builder: Builder, op: int, read: list[int], made: int) -> Node:
+        """A word of a softmax or loss over classes that a team divides."""
+        graph = builder.graph
+        source = int(graph.tensor_source[read[0]])
+        if len(read) == 1 and self.expansion.tensor_origin[read[0]] < 0:
+            is_first = not self.expansion.is_collective[source]
+            talk = words.TeamMax() if is_first else words.TeamLogSum()
+            return _with(builder.call(talk, builder.root[read[0]]), WHOLE)
+        loss = next(each for each in graph.readers[made].tolist())
+        kernel = builder.step.ledger.kernels[int(self.expansion.origin[loss])]
+        word = [t for t in read if self.expansion.tensor_origin[t] < 0]
+        if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
+            raise InputError(
+                f"op {quoted(graph.op_names[loss])}: a team divides the classes of a negative "
+                f"log-likelihood after a log-softmax only"
+            )
+        logs, targets, *_, ignored = kernel.node.args
+        assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)
+        scores, target = (builder.argument(op, kernel, each) for each in (logs, targets))
+        talk_of = words.PickTargets(_first(scores, builder.team), ignored)
+        return _with(builder.call(talk_of, scores, target, builder.root[word[0]]), WHOLE)
+
     def _layouts(self, builder: Builder, names: list[str]) -> tuple[Layout, ...]:
-        layouts = tuple(Layout.of(builder.planned_state(name)) for name in names)
+        layouts = tuple(Layout.of(builder.planned_part(name)) for name in names)
         types = sorted({str(each.dtype) for each in layouts})
         if len(types) > 1:
             raise InputError(
@@ -107,51 +210,126 @@ class Ways:
         return layouts
 
     def _scatter(
-        self, builder: Builder, op: int, updates: tuple[int, ...], share: Share
+        self, builder: Builder, op: int, updates: tuple[int, ...], holders: tuple[int, int]
     ) -> list[Node]:
         """The gradients as updates read them, each once; and the shards of their sums."""
         step = builder.step
         found: dict[int, tuple[Node, Layout]] = {}
-        wanted = {
-            int(self.expansion.tensor_origin[t]): t for t in builder.graph.inputs[op].tolist()
-        }
+        origin = self.expansion.tensor_origin
+        wanted = {int(origin[t]): t for t in builder.graph.inputs[op].tolist()}
         for update in updates:
-            name = _updated(step, update)[0]
-            layout = Layout.of(builder.planned_state(name))
-            for old, tensor in _gradients(step, update).items():
+            layout = Layout.of(builder.planned_part(updated(step, update)[0]))
+            for old, tensor in gradients(step, update).items():
                 if tensor in wanted and tensor not in found:
                     found[tensor] = builder.view(old, builder.root[wanted[tensor]]), layout
         views = [found[tensor] for tensor in wanted]
-        talk = ScatterGradients(tuple(layout for _, layout in views), share.holders, share.holder)
+        talk = ScatterGradients(tuple(layout for _, layout in views), *holders)
         made = builder.call(talk, *(view for view, _ in views))
         return [builder.item(made, place) for place in range(len(views))]
 
     def run(self, builder: Builder, op: int) -> Node | None:
-        """Call an op in a way of its own: an update of shards; None: as it was planned."""
-        update = int(self.expansion.origin[op])
-        part = self._updates.get(update)
-        if part is None:
-            return None
-        step, share = builder.step, self._share(part)
-        kernel = step.ledger.kernels[update]
-        name, _ = _updated(step, update)
+        """Call an op in a way of its own; None: as it was planned."""
+        planned = int(self.expansion.origin[op])
+        kernel = builder.step.ledger.kernels[planned]
+        if planned in self._divided:
+            return self._update(builder, op, planned, kernel)
+        if builder.team.width > 1 and self._has_words(builder, op):
+            return self._run_loss(builder, op, kernel)
+        return None
+
+    def _has_words(self, builder: Builder, op: int) -> bool:
+        """Whether an op hears or says a word about classes that a team divides."""
+        graph, origin = builder.graph, self.expansion.tensor_origin
+        near = [*graph.inputs[op].tolist(), *graph.outputs[op].tolist()]
+        return any(
+            origin[t] < 0
+            and graph.tensor_bytes[t] > 0
+            and self.expansion.bundle[graph.tensor_source[t]] < 0
+            for t in near
+        )
+
+    def _run_loss(self, builder: Builder, op: int, kernel: Kernel) -> Node | None:
+        graph, origin = builder.graph, self.expansion.tensor_origin
+        heard = [
+            builder.root[t]
+            for t in graph.inputs[op].tolist()
+            if origin[t] < 0 and graph.tensor_bytes[t] > 0
+        ]
+        args = kernel.node.args
+        name = op_name(kernel.node)
+
+        def given(place: int) -> Node:
+            node = args[place]
+            assert isinstance(node, Node)
+            return builder.argument(op, kernel, node)
+
+        if name == "_log_softmax":
+            scores = given(0)
+            made = builder.call(words.start_log_softmax, scores, *args[1:])
+            made.meta[CUT] = (scores.meta[CUT], TERMS)
+            self._keep_word(builder, op, builder.item(made, 1))
+            return builder.item(made, 0)
+        weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
+        if name == "nll_loss_forward":
+            made = builder.call(words.nll_loss, heard[-1], given(1), weight, *args[3:])
+            made.meta[CUT] = (WHOLE, WHOLE)
+            return made
+        if name == "nll_loss_backward":
+            scores = given(1)
+            weight = None if args[3] is None else given(3)
+            made = builder.call(
+                words.nll_loss_backward, given(0), scores, given(2), weight, *args[4:6], given(6),
+                _first(scores, builder.team),
+            )  # fmt: skip
+            made.meta[CUT] = (scores.meta[CUT], WHOLE)
+            self._keep_word(builder, op, builder.item(made, 1))
+            return builder.item(made, 0)
+        if name == "_log_softmax_backward_data":
+            scores = given(1)
+            made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
+            return _with(made, scores.meta[CUT])
+        return None
+
+    def _keep_word(self, builder: Builder, op: int, node: Node) -> None:
+        graph = builder.graph
+        for tensor in graph.outputs[op].tolist():
+            if self.expansion.tensor_origin[tensor] < 0 and graph.tensor_bytes[tensor] > 0:
+                builder.root[tensor] = node
+
+    def _update(self, builder: Builder, op: int, update: int, kernel: Kernel) -> Node:
+        """An update of shards."""
+        step = builder.step
+        part = self._updates[update]
+        name, _ = updated(step, update)
         shards = {
             int(self.expansion.tensor_origin[t]): builder.root[t]
             for t in builder.graph.inputs[op].tolist()
             if self.expansion.tensor_origin[t] >= 0
         }
-        gradients = _gradients(step, update)
+        found = gradients(step, update)
 
         def given(old: Node) -> Node:
-            if old in gradients:
-                return shards[gradients[old]]
+            if old in found:
+                return shards[found[old]]
             held = builder.held[old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
-                start, stop = bounds(held.meta["val"].numel(), share.holders, share.holder)
+                start, stop = bounds(held.meta["val"].numel(), *self._holders(part))
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)
             return held
 
-        return builder.call_like(kernel.node, given)
+        return builder.call_whole(kernel.node, given)
+
+
+def _with(node: Node, cut: AnyCut) -> Node:
+    node.meta[CUT] = cut
+    return node
+
+
+def _first(scores: Node, team: Team) -> int:
+    """The number of a member's first class."""
+    cut = scores.meta[CUT]
+    assert isinstance(cut, Cut)
+    return plain_bounds(cut.size, team.width, team.member)[0]
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:
@@ -168,23 +346,21 @@ def _held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
     return step.held.get(step.roots[version], "") if version >= 0 else ""
 
 
-def _updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
+def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
     """The parameter that an op updates, and the optimiser's tensors of it with as many numbers."""
     kernel = step.ledger.kernels[update]
     names = [_held_name(step, kernel, old) for old in kernel.node.all_input_nodes]
     parameters = [name for name in names if name in step.trace.parameter_names]
     if len(parameters) != 1:
         raise InputError(
-            f"op {quoted(kernel.node.name)}: must update one parameter to be divided by ZeRO, "
+            f"op {quoted(kernel.node.name)}: must update one parameter to be divided, "
             f"updates {len(parameters)}"
         )
-    states = [
-        name for name in names if name in step.trace.state_names and not name.endswith(".step")
-    ]
-    return parameters[0], states
+    known = set(step.trace.state_names)
+    return parameters[0], [each for each in names if each in known and not each.endswith(".step")]
 
 
-def _gradients(step: TracedStep, update: int) -> dict[Node, int]:
+def gradients(step: TracedStep, update: int) -> dict[Node, int]:
     """The nodes of an update that are gradients, and their tensors."""
     kernel = step.ledger.kernels[update]
     return {

@@ -111,7 +111,8 @@ def _lane(axis: Axis, kind: Kind) -> Lane:
 
 def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     """By collective op: the bytes of its message that do not grow with the rows, and those that
-    do, for all rows of a microbatch: of what it reads or of what it makes, whatever is more."""
+    do, for all rows of a microbatch: of what it reads or of what it makes, whatever is more; of an
+    all-reduce what it makes, since it may find its terms from more than them."""
     graph = work.graph
     size = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     fixed = graph.fixed_tensor_bytes
@@ -122,5 +123,7 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     for op in np.flatnonzero(work.expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         most = max(sides, key=lambda side: float(size[side].sum()))
+        if work.expansion.collective[op] == Kind.ALL_REDUCE:
+            most = sides[1]
         found[op] = float(whole[most].sum()), float(growing[most].sum())
     return found

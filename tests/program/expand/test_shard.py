@@ -97,6 +97,8 @@ def calls_of(expansion: Expansion) -> Calls:
     for op in np.flatnonzero(expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         size = max(float(graph.tensor_bytes[side].sum()) for side in sides)
+        if expansion.collective[op] == Kind.ALL_REDUCE:
+            size = float(graph.tensor_bytes[graph.outputs[op]].sum())
         name = Kind(int(expansion.collective[op])).name.lower()
         found[name, Phase(int(graph.phase[op])), size] += 1
     return found

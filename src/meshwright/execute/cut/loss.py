@@ -48,8 +48,8 @@ def nll_loss_cut(
     first: int,
 ) -> tuple[Tensor, Tensor]:
     """A member's term of the loss, and the whole weight; its classes begin with number `first`."""
-    counts = _sample_weights(target, weight, ignored, logs.dtype)
-    own, is_own = _own_classes(logs, target, first)
+    counts = sample_weights(target, weight, ignored, logs.dtype)
+    own, is_own = own_classes(logs, target, first)
     found = logs.new_zeros(target.shape)
     if logs.shape[-1] > 0:
         found = logs.gather(-1, own.unsqueeze(-1)).squeeze(-1)
@@ -72,8 +72,8 @@ def nll_loss_backward_cut(
     first: int,
 ) -> Tensor:
     """A member's part of the gradient of the loss; its classes begin with number `first`."""
-    counts = _sample_weights(target, weight, ignored, logs.dtype)
-    own, is_own = _own_classes(logs, target, first)
+    counts = sample_weights(target, weight, ignored, logs.dtype)
+    own, is_own = own_classes(logs, target, first)
     each = -counts * (gradient / total if reduction == _MEAN else gradient)
     each = each.masked_fill(~is_own | (target == ignored), 0).to(logs.dtype)
     made = torch.zeros_like(logs)
@@ -90,7 +90,7 @@ def nll_loss_rows(
 ) -> tuple[Tensor, Tensor]:
     """A member's term of the loss of rows that are cut, and the weight of all rows."""
     terms = _aten.nll_loss_forward.default(logs, target, weight, 2, ignored)[0]
-    total = team.all_reduce_sum(_sample_weights(target, weight, ignored, logs.dtype).sum())
+    total = team.all_reduce_sum(sample_weights(target, weight, ignored, logs.dtype).sum())
     return (terms / total if reduction == _MEAN else terms), total
 
 
@@ -182,7 +182,7 @@ def _greatest(scores: Tensor, dim: int) -> Tensor:
     return scores.new_full(shape, -math.inf)
 
 
-def _sample_weights(
+def sample_weights(
     target: Tensor, weight: Tensor | None, ignored: int, dtype: torch.dtype
 ) -> Tensor:
     """How much each sample counts: by its class, and nothing where its target is ignored."""
@@ -192,7 +192,7 @@ def _sample_weights(
     return weight[target.masked_fill(is_ignored, 0)].masked_fill(is_ignored, 0)
 
 
-def _own_classes(logs: Tensor, target: Tensor, first: int) -> tuple[Tensor, Tensor]:
+def own_classes(logs: Tensor, target: Tensor, first: int) -> tuple[Tensor, Tensor]:
     """Targets counted from the member's first class, zero where they are not its own, and where
     they are."""
     own = target - first

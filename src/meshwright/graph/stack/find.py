@@ -52,6 +52,13 @@ def find_layers(graph: Graph) -> Stack:
     )
 
 
+def find_tokens(graph: Graph) -> int:
+    """How many tokens a sample has in the layers that repeat; zero: not known."""
+    kinds = find_layers(graph).kinds
+    inner = [each.tokens for each in kinds if each.is_input.any() and each.is_leaving.any()]
+    return round(max(inner, default=0.0))
+
+
 def _check_phases(graph: Graph) -> None:
     """Layers run forward, then backward, then their updates."""
     source, target = graph.edges

@@ -122,14 +122,21 @@ class Exchange:
     def _collective(self, kind: Kind, op: int, tensor: int, place: float, **changed: Any) -> int:
         """A collective that moves a tensor, in the part and phase of an op."""
         name = f"{self._origin_name(tensor)}.{kind.name.lower()}"
-        return self._add(kind, Axis.TENSOR, op, name, place, tensor, **changed)
+        return self._add(kind, Axis.TENSOR, op, name, place, [tensor], **changed)
 
     def _origin_name(self, tensor: int) -> str:
         source = int(self.graph.tensor_source[self.origin(tensor)])
         return self.graph.op_names[source]
 
     def _add(
-        self, kind: Kind, axis: Axis, op: int, name: str, place: float, tensor: int, **changed: Any
+        self,
+        kind: Kind,
+        axis: Axis,
+        op: int,
+        name: str,
+        place: float,
+        tensors: list[int],
+        **changed: Any,
     ) -> int:
         number = self._names[name]
         self._names[name] += 1
@@ -137,7 +144,7 @@ class Exchange:
             kind, axis, op, place, group=-1, role=int(Role.WHOLE), cut=int(Cut.NONE),
             op_names=f"{name}.{number}" if number else name, **changed,
         )  # fmt: skip
-        self.rewrite.reads[new] = [tensor]
+        self.rewrite.reads[new] = list(tensors)
         return new
 
     def _make(self, tensor: int, source: int, held: Held, part: Part, **changed: Any) -> int:
@@ -203,40 +210,45 @@ class Exchange:
             }
             new = self._add(
                 Kind.COMPUTE, Axis.NONE, op, f"{self._origin_name(tensor)}.slice", op + _BEFORE,
-                tensor, **moved,
+                [tensor], **moved,
             )  # fmt: skip
             self.rewrite.changed[new]["kind"] = "slice"
             self._sliced[key] = self._make(tensor, new, Held.ROWS, part)
         return self._sliced[key]
 
     def heard(self, op: int) -> list[int]:
-        """The words that an op of forward waits for, since it reads a softmax."""
-        if self.graph.phase[op] != Phase.FORWARD:
-            return []
+        """The words that an op needs, since it reads a softmax."""
         return [self._words[each] for each in self.inputs(op) if each in self._words]
 
     def ask_after(self, op: int) -> None:
-        """The team's words on a softmax; who reads it in forward waits for the last."""
-        word = self._all_reduce_words(op, op, _SOFTMAX_WORDS, self.rewrite.place[op])
+        """The team's words on a softmax; who reads it needs the last."""
+        own = self.rewrite.add_tensor(op, float(self.members.loss_bytes[op]), 0.0, held=Held.TERMS)
+        word = self._all_reduce_words(op, [own], _SOFTMAX_WORDS, self.rewrite.place[op])
         for tensor in self.graph.outputs[op].tolist():
             self._words[tensor] = word
 
-    def ask_before(self, op: int) -> int:
-        """The team's words on a loss, which waits for them."""
-        inputs = self.inputs(op)
-        cut = next(each for each in inputs if self.members.is_cut[each])
-        source = int(self.graph.tensor_source[cut])
-        knows = any(each in self._words for each in inputs)
+    def ask_before(self, op: int, known: list[int]) -> int:
+        """The team's words on a loss, which waits for them: found from all that the loss reads."""
+        knows = any(each in self._words for each in self.inputs(op))
         count = _LOSS_WORDS if knows else _LOSS_WORDS + _SOFTMAX_WORDS
-        return self._all_reduce_words(op, source, count, op + _BEFORE)
+        return self._all_reduce_words(op, known, count, op + _BEFORE)
 
-    def _all_reduce_words(self, op: int, source: int, count: int, place: float) -> int:
+    def row_sums(self, op: int) -> int:
+        """Of the gradient that a softmax's backward reads: its sums over all classes, which whoever
+        makes it knows from the targets."""
+        backward = [
+            int(self.graph.tensor_source[each])
+            for each in self.inputs(op)
+            if self.graph.phase[self.graph.tensor_source[each]] == Phase.BACKWARD
+        ]
+        return self.rewrite.add_tensor(backward[0], float(self.members.loss_bytes[op]), 0.0)
+
+    def _all_reduce_words(self, op: int, known: list[int], count: int, place: float) -> int:
         """All-reduces of a number a row, one after the other; gives the last one's result."""
         size = float(self.members.loss_bytes[op])
-        word = self.rewrite.add_tensor(source, size, 0.0, held=Held.TERMS)
         name = f"{self.graph.op_names[op]}.all_reduce"
         for _ in range(count):
-            new = self._add(Kind.ALL_REDUCE, Axis.TENSOR, op, name, place, word,
+            new = self._add(Kind.ALL_REDUCE, Axis.TENSOR, op, name, place, known,
                             split=int(Split.BATCH))  # fmt: skip
-            word = self.rewrite.add_tensor(new, size, 0.0)
-        return word
+            known = [self.rewrite.add_tensor(new, size, 0.0)]
+        return known[0]

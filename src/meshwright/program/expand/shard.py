@@ -19,8 +19,8 @@ al. 2022, section 4.2:
 - Ops over divided classes talk to the team while they run: a softmax in two all-reduces of four
   bytes a row (maximum, sum of exponentials), a loss in one (the target's logit), or in three where
   there is no softmax. As ops they come after the softmax and before the loss; the messages are
-  tensors without origin. Backward needs no word: the sum over classes of a row's gradient follows
-  from its target, which every member knows.
+  tensors without origin, and all who read the softmax need its last one. The sum over classes of a
+  row's gradient follows from its target, so that backward has no word; it is a tensor, too.
 - The bias of a row product belongs to the sum: one member adds it, or each after the collective.
 
 Collectives are called after the op whose tensor they move, `<op>.all_reduce`, and where there are
@@ -148,10 +148,13 @@ class _Sharding:
         """An op of which members have their features: it reads all rows."""
         exchange, members = self.exchange, self.members
         arrived = [exchange.arrive(op, each) for each in exchange.inputs(op)]
-        words = exchange.heard(op)
+        known = [*(exchange.whole(op, each) for each in arrived), *exchange.heard(op)]
+        partner = int(self.graph.partner[op])
         if members.is_loss[op]:
-            words.append(exchange.ask_before(op))
-        exchange.read(op, [*(exchange.whole(op, each) for each in arrived), *words])
+            known.append(exchange.ask_before(op, known))
+        elif partner >= 0 and members.is_softmax[partner]:
+            known.append(exchange.row_sums(op))
+        exchange.read(op, known)
         for tensor in self.graph.outputs[op].tolist():
             if members.is_cut[tensor]:
                 exchange.hold(tensor, Held.FEATURES)

@@ -1,0 +1,125 @@
+"""Cross entropy over classes that a team divides, as ops and the words between them.
+
+A member takes the sum of exponentials of its own classes; the team's maximum and sum of these make
+the logarithm of the whole sum, which all who read the softmax are given. The scores themselves
+stay as they are. In backward a row's gradient is not zero at its target only, so that its sum over
+classes is known without a word.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meshwright.execute.cut.loss import own_classes, sample_weights
+from meshwright.execute.exchange import Exchange
+from meshwright.execute.talk import Begun, nothing
+
+_MEAN = 1
+"""The value of the argument `reduction`."""
+
+
+def start_log_softmax(scores: Tensor, dim: int, to_float: bool) -> list[Tensor]:
+    """The scores, and the logarithm of the sum of exponentials of a member's own."""
+    made = scores.float() if to_float else scores.clone()
+    return [made, made.float().logsumexp(dim, keepdim=True)]
+
+
+def log_softmax_backward(
+    gradient: Tensor, scores: Tensor, log_sum: Tensor, sums: Tensor, dim: int, dtype: torch.dtype
+) -> Tensor:
+    """A member's part of the gradient of scores; `sums`: of the gradient over all classes."""
+    chances = (scores.float() - log_sum).exp()
+    return (gradient.float() - chances * sums.unsqueeze(dim)).to(dtype)
+
+
+def nll_loss(
+    picked: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
+) -> tuple[Tensor, Tensor]:
+    """The loss from the logarithms of the targets' chances, and the weight of all rows."""
+    counts = sample_weights(target, weight, ignored, picked.dtype)
+    terms, total = -picked * counts, counts.sum()
+    if reduction == 0:
+        return terms, total.new_zeros(())
+    return (terms.sum() / total if reduction == _MEAN else terms.sum()), total
+
+
+def nll_loss_backward(
+    gradient: Tensor,
+    scores: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total: Tensor,
+    first: int,
+) -> list[Tensor]:
+    """A member's part of the gradient, and by row its sum over all classes."""
+    counts = sample_weights(target, weight, ignored, torch.float32)
+    each = -counts * (gradient / total if reduction == _MEAN else gradient)
+    own, is_own = own_classes(scores, target, first)
+    made = torch.zeros_like(scores)
+    if scores.shape[-1]:
+        kept = each.masked_fill(~is_own, 0).to(scores.dtype)
+        made.scatter_(-1, own.unsqueeze(-1), kept.unsqueeze(-1))
+    return [made, each.clone()]
+
+
+@dataclass(frozen=True)
+class TeamMax:
+    """A member's numbers, and beside them the greatest of all members'."""
+
+    __name__ = "team_max"
+
+    def __call__(self, own: Tensor) -> Tensor:
+        """Both."""
+        return torch.empty((2, *own.shape), dtype=own.dtype)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        both = torch.stack([args[0], args[0]])
+        return Begun(both, exchange.all_reduce(both[1].view(-1), group, is_max=True), nothing)
+
+
+@dataclass(frozen=True)
+class TeamLogSum:
+    """The logarithm of the sum of exponentials over all members, from what `TeamMax` gives."""
+
+    __name__ = "team_log_sum"
+
+    def __call__(self, both: Tensor) -> Tensor:
+        """One number a row."""
+        return torch.empty(both.shape[1:], dtype=both.dtype)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        own, top = args[0][0], args[0][1]
+        made = (own - top).exp()
+        work = exchange.all_reduce(made.view(-1), group)
+        return Begun(made, work, lambda: made.copy_(made.log() + top))
+
+
+@dataclass(frozen=True)
+class PickTargets:
+    """The logarithms of the targets' chances, each from the member that has the class."""
+
+    first: int
+    """The number of the member's first class."""
+    ignored: int
+    __name__ = "pick_targets"
+
+    def __call__(self, _scores: Tensor, target: Tensor, _log_sum: Tensor) -> Tensor:
+        """One number a row."""
+        return torch.empty(target.shape, dtype=torch.float32)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        scores, target, log_sum = args
+        own, is_own = own_classes(scores, target, self.first)
+        found = torch.zeros(target.shape, dtype=torch.float32, device=scores.device)
+        if scores.shape[-1]:
+            picked = scores.gather(-1, own.unsqueeze(-1)).float() - log_sum
+            found = picked.squeeze(-1).masked_fill(~is_own | (target == self.ignored), 0)
+        return Begun(found, exchange.all_reduce(found.view(-1), group), nothing)
