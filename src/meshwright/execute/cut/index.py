@@ -33,10 +33,14 @@ def embed_rows_backward(
     """A member's rows of the gradient of an embedding's weight; `padding`: a number without one."""
     own = indices - first
     is_own = (own >= 0) & (own < count) & (indices != padding)
-    # All that is not its own goes into one row behind its rows.
-    kept = own.where(is_own, count)
-    made: Tensor = _aten.embedding_dense_backward.default(gradient, kept, count + 1, -1, False)
-    return made[:count]
+    if count == 0:
+        return gradient.new_zeros((0, gradient.shape[-1]))
+    # All that is not its own adds nothing to its first row.
+    kept = gradient.masked_fill(~is_own.unsqueeze(-1), 0)
+    made: Tensor = _aten.embedding_dense_backward.default(
+        kept, own.where(is_own, 0), count, -1, False
+    )
+    return made
 
 
 def cut_embedding(request: Request) -> Call:
