@@ -46,6 +46,8 @@ class OnParts:
     places: tuple[tuple[int, AnyCut, AnyCut], ...]
     """Among the leaves of its arguments: how each is cut, and how it is needed."""
     team: Team
+    spreads: Cut | None = None
+    """How its result is cut, where a term is wanted: the part among zeros."""
 
     @property
     def __name__(self) -> str:
@@ -74,7 +76,8 @@ class OnParts:
             else:
                 leaves[place] = pieces(leaves[place], new, width, member)
         given, named = pytree.tree_unflatten(leaves, structure)
-        return self.target(*given, **named)
+        made = self.target(*given, **named)
+        return made if self.spreads is None else spread(made, self.spreads, width, member)
 
 
 def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tensor:
@@ -115,13 +118,16 @@ class Cutter:
             each: Operand(each.meta["val"], new.meta.get(CUT, WHOLE), new)
             for each, new in news.items()
         }
+        if held == Held.ROWS and all(each.cut is WHOLE for each in operands.values()):
+            operands = self._by_tokens(operands)
         try:
             call = self._cut(old, operands, team, held, wanted)
         except Uncut as error:
             self._explain(old, news, error)
             raise
-        made = self._emit(call, team)
-        made.meta[CUT] = call.cuts
+        is_part = held == Held.TERMS and isinstance(call.cuts, Cut)
+        made = self._emit(call, team, call.cuts if is_part else None)
+        made.meta[CUT] = TERMS if is_part else call.cuts
         made.meta[FROM] = frozenset().union(
             *(new.meta.get(FROM, frozenset()) for new in news.values() if _is_cut(new))
         )
@@ -136,8 +142,22 @@ class Cutter:
         value = old.meta.get("val")
         return cut_call(old.target, args, kwargs, value, team.width, team.member, wanted)
 
-    def _emit(self, call: Call, team: Team) -> Node:
-        """A node for a member's call; parts of whole arguments are taken within it."""
+    def _by_tokens(self, operands: Mapping[Node, Operand]) -> dict[Node, Operand]:
+        """Operands of an op that makes rows of what all members have: a member takes its tokens of
+        what has tokens, weights aside."""
+        builder, found = self.builder, {}
+        for each, operand in operands.items():
+            shape, is_held = operand.value.shape, each in builder.held
+            has_tokens = builder.ways.tokens in (*shape, shape[0] if shape else 0)
+            cut = operand.cut
+            if has_tokens and not (is_held and operand.value.is_floating_point()):
+                cut = token_cut(shape, builder.step.samples, builder.ways.tokens)
+            found[each] = Operand(operand.value, cut, operand.source)
+        return found
+
+    def _emit(self, call: Call, team: Team, spreads: Cut | None) -> Node:
+        """A node for a member's call; parts of whole arguments are taken within it, and a part that
+        is wanted as a term is spread."""
         assert not call.reduces, "an op that talks to the team has its words as ops"
         leaves, structure = pytree.tree_flatten((call.args, dict(call.kwargs)))
         places = []
@@ -147,11 +167,13 @@ class Cutter:
                 leaves[place] = leaf.operand.source
             elif isinstance(leaf, Operand):
                 before = leaf.source.meta.get(CUT, WHOLE)
-                if leaf.cut is TERMS and before is not TERMS:
-                    places.append((place, before, TERMS))
+                if leaf.cut != before:
+                    places.append((place, before, leaf.cut))
                 leaves[place] = leaf.source
         args, kwargs = pytree.tree_unflatten(leaves, structure)
-        target = OnParts(call.target, tuple(places), team) if places else call.target
+        target = call.target
+        if places or spreads is not None:
+            target = OnParts(target, tuple(places), team, spreads)
         return self.builder.call(target, *args, **kwargs)
 
     def _explain(self, old: Node, news: Mapping[Node, Node], error: Uncut) -> None:

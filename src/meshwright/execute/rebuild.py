@@ -34,6 +34,9 @@ from meshwright.program.expand.expansion import Expansion, Held
 class Ways(Protocol):
     """How a rank runs the ops of an expansion: what it holds, and whom it talks to."""
 
+    tokens: int
+    """Of a sample, where a team divides them."""
+
     def team(self, op: int) -> Team:
         """Its place in the tensor team that runs an op."""
 

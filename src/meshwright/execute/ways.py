@@ -126,16 +126,15 @@ class Ways:
 
     def wanted(self, builder: Builder, op: int) -> AnyCut | None:
         """A gradient is best cut as the weight is that it updates, by itself or in a sum."""
-        graph = builder.graph
-        made = graph.outputs[op].tolist()
-        while made and graph.tensor_partial[made[0]]:
-            readers = graph.readers[made[0]].tolist()
-            if not readers:
+        ledger = builder.step.ledger
+        kernel = int(self.expansion.origin[op])
+        while ledger.kernels[kernel].made:
+            readers = ledger.versions[ledger.kernels[kernel].made[0]].readers
+            if len(readers) != 1:
                 return None
-            update = int(self.expansion.origin[readers[0]])
-            if update in self._updates:
-                return builder.cutter.cuts.get(updated(builder.step, update)[0])
-            made = graph.outputs[readers[0]].tolist()
+            kernel = readers[0]
+            if kernel in self._updates:
+                return builder.cutter.cuts.get(updated(builder.step, kernel)[0])
         return None
 
     def talk(self, builder: Builder, op: int) -> list[Node]:
