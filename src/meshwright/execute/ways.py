@@ -221,7 +221,7 @@ class Ways:
             for old, tensor in gradients(step, update).items():
                 if tensor in wanted and tensor not in found:
                     found[tensor] = builder.view(old, builder.root[wanted[tensor]]), layout
-        views = [found[tensor] for tensor in wanted]
+        views = [found[int(origin[t])] for t in builder.graph.outputs[op].tolist()]
         talk = ScatterGradients(tuple(layout for _, layout in views), *holders)
         made = builder.call(talk, *(view for view, _ in views))
         return [builder.item(made, place) for place in range(len(views))]
