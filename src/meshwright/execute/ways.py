@@ -36,6 +36,11 @@ from meshwright.program.program import Kind
 
 aten = torch.ops.aten
 
+_LOSSES = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
+)
+"""Ops that hear or say words where a team divides their classes."""
+
 
 class Ways:
     """One rank: that of a device of the plan."""
@@ -232,7 +237,8 @@ class Ways:
         kernel = builder.step.ledger.kernels[planned]
         if planned in self._divided:
             return self._update(builder, op, planned, kernel)
-        if builder.team.width > 1 and self._has_words(builder, op):
+        is_loss = op_name(kernel.node) in _LOSSES and builder.team.width > 1
+        if is_loss and self._has_words(builder, op):
             return self._run_loss(builder, op, kernel)
         return None
 
@@ -252,7 +258,7 @@ class Ways:
         heard = [
             builder.root[t]
             for t in graph.inputs[op].tolist()
-            if origin[t] < 0 and graph.tensor_bytes[t] > 0
+            if origin[t] < 0 and t in builder.root
         ]
         args = kernel.node.args
         name = op_name(kernel.node)
