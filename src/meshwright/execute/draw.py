@@ -8,7 +8,7 @@ samples: a sample gets the numbers that one process gives it. Knows nothing of p
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,9 @@ from torch.fx import Node
 
 from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_backward
 from meshwright.capture.ledger import op_name
+from meshwright.execute.cut.cut import Cut
 from meshwright.execute.sample import Growth, count_blocks, find_growth
+from meshwright.execute.shard import Share
 from meshwright.execute.traced import Layout, TracedStep
 
 Fill = Callable[[Tensor, torch.Generator], object]
@@ -91,6 +93,9 @@ class Draw:
 
     op: int
     along: SampleDim | None
+    """In the whole tensor, where a rank has a part of it."""
+    part: Share = field(default_factory=Share)
+    """Which part of what is drawn for whole samples a rank has."""
 
 
 def draws(node: Node) -> bool:
@@ -163,25 +168,25 @@ def drawn_kernel(node: Node, draw: Draw, device: torch.device) -> Drawn:
     value = node.meta["val"]
     layout = Layout.of(value) if isinstance(value, Tensor) else None
     make = None if layout is None else partial(layout.empty, device)
-    return partial(_run, kernel, draw.along, make)
+    return partial(_run, kernel, draw, make)
 
 
 def draw_again(target: Any, draw: Draw, stream: Stream, args: Any, kwargs: Any) -> Any:
     """Run an op that draws, in a program as it was written, with the numbers of a stream."""
     kernel = _find_kernel(_name(target))
     assert kernel is not None, "only what is repeatable is drawn again"
-    return _run(kernel, draw.along, lambda: target(*args, **kwargs), stream, *args, **kwargs)
+    return _run(kernel, draw, lambda: target(*args, **kwargs), stream, *args, **kwargs)
 
 
 def _run(
     kernel: "_Kernel",
-    along: SampleDim | None,
+    draw: Draw,
     make: Callable[[], Tensor] | None,
     stream: Stream,
     *args: Any,
     **_: Any,
 ) -> Any:
-    return kernel(Drawing(stream, along, make), *args)
+    return kernel(Drawing(stream, draw, make), *args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +194,7 @@ class Drawing:
     """What a kernel needs to know to draw."""
 
     stream: Stream
-    along: SampleDim | None
+    draw: Draw
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
 
@@ -199,8 +204,15 @@ class Drawing:
         def fill(part: Tensor, generator: torch.Generator) -> None:
             getattr(part, method)(*args, generator=generator)
 
-        self.stream.fill(tensor, self.along, fill)
-        return tensor
+        part = self.draw.part
+        if not isinstance(part.cut, Cut):
+            self.stream.fill(tensor, self.draw.along, fill)
+            return tensor
+        shape = list(tensor.shape)
+        shape[part.cut.dim] = part.cut.size
+        whole = tensor.new_empty(shape)
+        self.stream.fill(whole, self.draw.along, fill)
+        return tensor.copy_(part.part(whole))
 
     def fill_new(self, method: str, *args: Any) -> Tensor:
         """Fill a new tensor."""

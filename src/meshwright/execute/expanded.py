@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from meshwright.execute.cut.cut import AnyCut
+from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
+from meshwright.execute.member import CUT
 from meshwright.execute.rebuild import find_cuts, rebuild
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
@@ -62,7 +63,19 @@ class ExpandedSteps(TracedSteps):
         """By kernel that draws random numbers: how. What is computed again draws the same."""
         known = self.planned.draws(samples)
         origin = self.expansion.origin.tolist()
-        return {op: known[each] for op, each in enumerate(origin) if each in known}
+        return {
+            op: self._own_draw(samples, op, known[each])
+            for op, each in enumerate(origin)
+            if each in known
+        }
+
+    def _own_draw(self, samples: int, op: int, draw: Draw) -> Draw:
+        """A member of a team draws for whole samples, and uses its part."""
+        cut = self[samples].ledger.kernels[op].node.meta.get(CUT, WHOLE)
+        if isinstance(cut, tuple):
+            cut = cut[0]
+        team = self.ways.team(op)
+        return replace(draw, part=Share(cut, team.width, team.member))
 
     def shares(self) -> Mapping[str, Share]:
         """What of the state the rank holds a shard of only, by name."""

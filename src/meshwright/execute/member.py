@@ -62,6 +62,10 @@ class OnParts:
         return getattr(self.target, "_overloadpacket", None)
 
     @property
+    def _overloadname(self) -> str:
+        return str(getattr(self.target, "_overloadname", ""))
+
+    @property
     def tags(self) -> Any:
         """Those of the op."""
         return getattr(self.target, "tags", ())
