@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.errors import InputError, quoted
 from meshwright.execute.rebuild import Builder
 from meshwright.execute.shard import Share, bounds
@@ -145,7 +145,7 @@ class Ways:
         def given(old: Node) -> Node:
             if old in gradients:
                 return shards[gradients[old]]
-            held = builder.held[old]
+            held = builder.held[old.args[0] if counts_steps(old) else old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
                 start, stop = bounds(held.meta["val"].numel(), share.holders, share.holder)
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)
