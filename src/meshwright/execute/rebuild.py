@@ -172,7 +172,7 @@ class Builder:
     def _count(self, old: Node) -> None:
         """Advance a counter of the optimiser, which its kernel does not do itself."""
         if old.op == "call_function" and counts_steps(old):
-            self.call(old.target, self.held[old.args[0]], *old.args[1:])
+            self.call(old.target, self.held[old.all_input_nodes[0]], *old.args[1:])
 
     def _weights_read(self, op: int) -> dict[Node, Node]:
         """By placeholder: the gathered weights that an op reads in its place."""

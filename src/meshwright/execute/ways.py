@@ -145,7 +145,7 @@ class Ways:
         def given(old: Node) -> Node:
             if old in gradients:
                 return shards[gradients[old]]
-            held = builder.held[old.args[0] if counts_steps(old) else old]
+            held = builder.held[old.all_input_nodes[0] if counts_steps(old) else old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
                 start, stop = bounds(held.meta["val"].numel(), share.holders, share.holder)
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)

@@ -92,18 +92,23 @@ def _divide_holdings(rewrite: Rewrite, division: _Division) -> None:
     """
     graph, share = rewrite.graph, 1.0 / division.holders
     owners: dict[int, bool] = {}
+    divided: dict[int, float] = {}
     for update in (each for bundle in division.bundles for each in bundle):
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
         times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
         rewrite.resize(update.op, **sizes, **times)
         has_state = bool(graph.state_bytes[update.op] > 0)
         owners[update.weights] = owners.get(update.weights, False) or has_state
+        divided[update.weights] = divided.get(update.weights, 0.0) + update.parameter_bytes
     for number, has_state in owners.items():
-        for op in division.weights.users.get(number, ()):
+        users = division.weights.users.get(number, ())
+        total = float(graph.parameter_bytes[list(users)].sum())
+        part = min(1.0, divided[number] / total) if total > 0 else 1.0  # the rest are copies
+        for op in users:
             held = float(graph.parameter_bytes[op])
             state = float(graph.state_bytes[op])
             more = state - min(held, state)
-            kept = share if division.zero == 3 else 1.0
+            kept = 1.0 - part * (1.0 - share) if division.zero == 3 else 1.0
             rest = more if has_state else more * share
             rewrite.resize(
                 op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
