@@ -9,7 +9,7 @@ import numpy as np
 from small_models import make_workload
 
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync, place_ops
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.search.chain import make_chain, stages_plan
 from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
@@ -17,6 +17,7 @@ from small import connected
 
 LEARNING_RATE = 1e-2
 OPTIMIZER = "momentum"
+UNEQUAL = (0.5, 0.25, 0.125, 0.125)
 
 
 def device_names(count: int) -> tuple[str, ...]:
@@ -84,6 +85,12 @@ def pipeline_plan(
     if len(plan.parts) > stages:  # tied weights: the end is a stage on the first one's devices
         return plan
     return replace(plan, schedule=Schedule(kind=kind, microbatches=microbatches))
+
+
+def hybrid(plan: Plan, zero: int, again: Recompute) -> Plan:
+    """The plan with ZeRO and recomputation in all its parts."""
+    parts = (replace(part, zero=zero, recompute=again) for part in plan.parts)
+    return replace(plan, parts=tuple(parts))
 
 
 def train_rank(

@@ -15,7 +15,9 @@ from ranks import Ranks  # noqa: E402
 from small_models import MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
+    UNEQUAL,
     data_plan,
+    hybrid,
     join_held,
     pipeline_plan,
     random_placement,
@@ -28,7 +30,6 @@ from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
 STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
-UNEQUAL = (0.5, 0.25, 0.125, 0.125)
 
 KINDS = {
     "data": lambda graph: data_plan(graph, RANKS),
@@ -70,11 +71,6 @@ def captured(name: str, optimizer: str, *, untie: bool = False) -> Graph:
 @cache
 def expected(name: str, optimizer: str) -> tuple[list[float], dict[str, Any]]:
     return train_eagerly(name, STEPS, LEARNING_RATE, optimizer)
-
-
-def hybrid(plan: Plan, zero: int, again: Recompute) -> Plan:
-    parts = (replace(part, zero=zero, recompute=again) for part in plan.parts)
-    return replace(plan, parts=tuple(parts))
 
 
 def plan_of(case: str, graph: Graph) -> Plan:
