@@ -45,6 +45,9 @@ ZEROS = (0, 1, 2, 3)
 AGAIN = tuple(Recompute)
 APART = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Models whose samples are computed apart from each other."""
+NEEDLESS = ("language", "tied", "dropping")
+"""Models with biases of attention's keys, whose gradients are rounding errors: Adam makes these as
+large as all others."""
 CASES = [f"{kind}, zero {zero}, {again}" for kind, zero, again in product(KINDS, ZEROS, AGAIN)]
 
 
@@ -133,7 +136,7 @@ def test_every_model_trains_alike_under_every_hybrid(four: Ranks, named: str) ->
 
 @pytest.mark.parametrize(
     "named",
-    few(name_cases(["language", "odd"]), "odd: unequal, zero 1, none", "odd: 1f1b, zero 3, full"),
+    few(name_cases(["unet", "odd"]), "odd: unequal, zero 1, none", "odd: 1f1b, zero 3, full"),
 )
 def test_counters_of_steps_are_right_for_shards(four: Ranks, named: str) -> None:
     name, case = named.split(": ")
@@ -197,4 +200,8 @@ def random_plan(graph: Graph, seed: int) -> Plan:
 def test_random_hybrids_train_alike(four: Ranks, seed: int) -> None:
     draw = random.Random(-seed)
     name, optimizer = draw.choice(APART), draw.choice(["momentum", "adamw"])
-    check(four, name, random_plan(captured(name, optimizer), seed), optimizer)
+    if name in NEEDLESS:
+        optimizer = "momentum"
+    untie = name == "tied"
+    plan = random_plan(captured(name, optimizer, untie=untie), seed)
+    check(four, name, plan, optimizer, untie=untie)
