@@ -146,6 +146,8 @@ def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
                 rewrite, division, number, Kind.REDUCE_SCATTER, last, last + _SCATTER, phase
             )
             rewrite.reads[scatter] = new
+            sent = sum(rewrite.tensors[each]["bytes"] for each in new)
+            rewrite.resize(scatter, workspace_bytes=sent * (1 + share))  # packed; and what arrives
             for each in new:
                 size, fixed = (
                     rewrite.tensors[each][name] * share for name in ("bytes", "fixed_bytes")
@@ -163,6 +165,8 @@ def _gather_updated(rewrite: Rewrite, division: _Division) -> None:
     for number, bundle in enumerate(division.bundles):
         place, last = max((rewrite.place[update.op], update.op) for update in bundle)
         gather = _add(rewrite, division, number, Kind.ALL_GATHER, last, place + _NEXT, Phase.UPDATE)
+        whole = sum(update.parameter_bytes for update in bundle)
+        rewrite.resize(gather, workspace_bytes=whole)  # what arrives, before it is in its place
         for update in bundle:
             size = update.parameter_bytes / division.holders
             rewrite.reads[gather].append(rewrite.add_tensor(update.op, size, size))
@@ -198,6 +202,8 @@ def _gather_span(
     gather = _add(
         rewrite, division, span.bundle, Kind.ALL_GATHER, span.ops[0], place, span.phase, suffix
     )
+    # The own shards in a row, and those of all, before they are in their places.
+    rewrite.resize(gather, workspace_bytes=size * (1 + 1 / division.holders))
     weights = rewrite.add_tensor(gather, size, size)
     for op in span.ops:
         rewrite.reads[op].append(weights)
