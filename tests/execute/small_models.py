@@ -233,6 +233,24 @@ class Dropping(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
 
+class Odd(nn.Module):
+    """Weights that are hard to divide: one number, three, none that is trained, another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.few = nn.Parameter(torch.randn(3))
+        self.enter, self.frozen, self.leave = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 1)
+        self.frozen.requires_grad_(False)
+        self.enter.bias.requires_grad_(False)
+        self.turned = nn.Parameter(torch.randn(7, 5).t())
+
+    def forward(self, x: Any) -> Any:
+        x = F.gelu(self.enter(x * self.few) * self.scale.exp())
+        x = torch.tanh(self.frozen(x)) @ self.turned
+        return self.leave(x @ self.turned.t()).square().mean()
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
@@ -248,6 +266,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "recurrent": (Recurrent, lambda: (torch.randn(BATCH, 5, 4),)),
     "contrastive": (Contrastive, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
     "dropping": (Dropping, _ids(20)),
+    "odd": (Odd, lambda: (torch.randn(BATCH, 3),)),
     "triplets": (Triplets, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
 }
 MIXING = ("contrastive", "triplets")
@@ -271,24 +290,35 @@ def _draws(name: str) -> dict[int, Draw]:
     return Steps(workload, graph, "momentum").draws(BATCH)
 
 
-def train_eagerly(name: str, steps: int, lr: float = 1e-2) -> tuple[list[float], dict[str, Any]]:
-    """Losses and tensors after plain training with momentum in one process; random numbers are
-    those of a plan with seed 0."""
+def train_eagerly(
+    name: str, steps: int, lr: float = 1e-2, optimizer: str = "momentum"
+) -> tuple[list[float], dict[str, Any]]:
+    """Losses and tensors after plain training in one process; random numbers are those of a plan
+    with seed 0. Tensors are the model's, and the optimiser's by its own names."""
     workload = make_workload(name)
     repeated = RepeatedDraws(_draws(name), 0)
     model = workload.model
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    update: torch.optim.Optimizer = (
+        torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+        if optimizer == "momentum"
+        else torch.optim.AdamW(model.parameters(), lr=lr)
+    )
     losses = []
     for step in range(steps):
-        optimizer.zero_grad()
+        update.zero_grad()
         repeated.begin(step)
         with repeated:
             output = model(*workload.args)
         loss = output["loss"] if isinstance(output, dict) else output
         loss.backward()
-        optimizer.step()
+        update.step()
         losses.append(float(loss.detach()))
     return losses, {
         **{key: each.detach() for key, each in model.named_parameters()},
         **dict(model.named_buffers()),
+        **{
+            f"{key}.{kind}": value
+            for key, each in model.named_parameters()
+            for kind, value in update.state.get(each, {}).items()
+        },
     }

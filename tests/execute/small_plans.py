@@ -9,7 +9,7 @@ import numpy as np
 from small_models import make_workload
 
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync, place_ops
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.search.chain import make_chain, stages_plan
 from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
@@ -17,6 +17,7 @@ from small import connected
 
 LEARNING_RATE = 1e-2
 OPTIMIZER = "momentum"
+UNEQUAL = (0.5, 0.25, 0.125, 0.125)
 
 
 def device_names(count: int) -> tuple[str, ...]:
@@ -86,6 +87,12 @@ def pipeline_plan(
     return replace(plan, schedule=Schedule(kind=kind, microbatches=microbatches))
 
 
+def hybrid(plan: Plan, zero: int, again: Recompute) -> Plan:
+    """The plan with ZeRO and recomputation in all its parts."""
+    parts = (replace(part, zero=zero, recompute=again) for part in plan.parts)
+    return replace(plan, parts=tuple(parts))
+
+
 def train_rank(
     rank: int, name: str, graph: Graph, plan: Plan, steps: int
 ) -> tuple[list[float], dict[str, Any]]:
@@ -110,3 +117,71 @@ def train_rank(
     state = {key: each.clone() for key, each in trainer.state.items()}
     trainer.close()
     return losses, state
+
+
+Held = dict[str, tuple[Any, Any]]
+"""By name: numbers, and the `Holding` that says which; None: all of them."""
+
+
+def train_pieces(
+    rank: int, name: str, graph: Graph, plan: Plan, steps: int, optimizer: str = OPTIMIZER
+) -> tuple[list[float], Held]:
+    """As `train_rank`, where a rank may hold shards."""
+    trainer = make_trainer(rank, name, graph, plan, optimizer)
+    workload = make_workload(name)
+    for _ in range(steps):
+        trainer.step(workload.args)
+    losses, held = trainer.gather_losses(), held_by(trainer)
+    trainer.close()
+    return losses, held
+
+
+def make_trainer(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str) -> Any:
+    """One rank of four."""
+    import torch
+
+    from meshwright.execute.trainer import Trainer, lower_frozen
+
+    return Trainer(
+        lower_frozen(graph, connected(4), plan),
+        make_workload(name),
+        graph,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=optimizer,
+        learning_rate=LEARNING_RATE,
+    )
+
+
+def held_by(trainer: Any) -> Held:
+    """What a rank holds, copied."""
+    holdings = trainer.holdings
+    return {key: (each.clone(), holdings.get(key)) for key, each in trainer.state.items()}
+
+
+def join_held(answers: Sequence[Held]) -> dict[str, list[Any]]:
+    """Every whole tensor that ranks hold, and those that their pieces make up together."""
+    import torch
+
+    from meshwright.execute.piece import Box, cut_boxes
+
+    found: dict[str, list[Any]] = {}
+    made: dict[str, tuple[Any, Any]] = {}
+    for held in answers:
+        for key, (value, holding) in held.items():
+            if holding is None:
+                found.setdefault(key, []).append(value)
+                continue
+            if key not in made:
+                whole = torch.zeros(holding.shape, dtype=value.dtype)
+                made[key] = whole, torch.zeros(holding.shape, dtype=torch.int64)
+            order = holding.piece.order
+            for box, at in cut_boxes(holding.piece):
+                where = box.within(Box((0,) * len(order), holding.shape))
+                row = value[at : at + box.size].view([box.shape[dim] for dim in order])
+                made[key][0][where] = row.permute([order.index(dim) for dim in range(len(order))])
+                made[key][1][where] += 1
+    for key, (whole, count) in made.items():
+        assert (count == 1).all(), f"{key}: each number has one holder"
+        found.setdefault(key, []).append(whole)
+    return found

@@ -103,10 +103,11 @@ class _PartBinder:
         comes after it."""
         last = -1
         for instruction in sorted(queued, key=lambda i: -self.rows["priority"][i]):
-            last = max([last, *(place[each] for each in self._needs(instruction))])
-            if self.kind[instruction] == Kind.SUM:
-                # A server's sum, which the main thread runs: were it to wait for what it receives
-                # before its time, others might wait for what comes after it.
+            needs = self._needs(instruction)
+            last = max([last, *(place[each] for each in needs)])
+            if any(each not in self.place for each in needs):
+                # The main thread waits for what others bring, as it does for a server's sum. Were
+                # it to wait before its time, others might wait for what comes after it.
                 last = max(last, self._running_at(float(self.lookup.start[instruction])))
             place[instruction] = last
             found[last].append(instruction)

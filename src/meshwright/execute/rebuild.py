@@ -92,10 +92,6 @@ class Builder:
         self.weights: dict[tuple[int, Node], Node] = {}
         """By tensor of gathered weights and placeholder: the weights."""
         self.attributes: dict[str, torch.Tensor] = {}
-        self.counters: dict[Node, list[Node]] = {}
-        for node in old:
-            if node.op == "call_function" and counts_steps(node):
-                self.counters.setdefault(node.args[0], []).append(node)
 
     def build(self) -> TracedStep:
         """The step that the expansion describes."""
@@ -329,8 +325,8 @@ class Builder:
 
     def _count(self, old: Node) -> None:
         """Advance a counter of the optimiser, which its kernel does not do itself."""
-        for each in self.counters.get(old, ()):
-            self.call(each.target, self.held[old], *each.args[1:])
+        if old.op == "call_function" and counts_steps(old):
+            self.call(old.target, self.held[old.all_input_nodes[0]], *old.args[1:])
 
     def _weights_read(self, op: int) -> dict[Node, Node]:
         """By placeholder: the gathered weights that an op reads in its place."""

@@ -36,7 +36,7 @@ def resume(trainer: Trainer, found: Checkpoint | None) -> list[float]:
     """Go on where a checkpoint left off; the losses until then."""
     if found is None:
         return []
-    load_checkpoint(found, trainer.state, trainer.walk.progress)
+    load_checkpoint(found, trainer.state, trainer.walk.progress, trainer.holdings)
     trainer.spread_copies()
     trainer.unchecked = trainer.find_unchecked()
     trainer.num_steps = trainer.saved_step = found.step
@@ -57,6 +57,7 @@ def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
         folder,
         trainer.num_steps,
         state,
+        holdings=trainer.holdings,
         unchecked=trainer.unchecked,
         progress=trainer.walk.progress,
     )

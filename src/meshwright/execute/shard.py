@@ -79,16 +79,16 @@ def pack(
     """Whole tensors as the buffers of a reduce-scatter, of shape (holders, numbers of a row).
 
     `layouts` are those of the weights that the tensors are gradients of, whose order of storage
-    counts; None: the tensors' own. One in another order is copied once more.
+    counts; None: the tensors' own.
     """
-    rows = [_row_of(each, layouts[k] if layouts else None) for k, each in enumerate(tensors)]
     buffers: Buffers = {}
     sizes = [(each.dtype, each.numel()) for each in tensors]
     for dtype, width in _widths(sizes, holders).items():
         device = next(each.device for each in tensors if each.dtype == dtype)
         buffers[dtype] = torch.empty((holders, width), dtype=dtype, device=device)
-    for (dtype, at, length), row in zip(_places(sizes, holders), rows, strict=True):
-        _fill_columns(buffers[dtype][:, at : at + length], row)
+    for k, (dtype, at, length) in enumerate(_places(sizes, holders)):
+        layout = layouts[k] if layouts else None
+        _fill_from(buffers[dtype][:, at : at + length], tensors[k], layout)
     return buffers
 
 
@@ -140,12 +140,24 @@ def _size_of(layout: Layout) -> tuple[torch.dtype, int]:
     return layout.dtype, size
 
 
-def _row_of(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
-    if layout is None or (tuple(tensor.stride()) == layout.stride):
-        return storage_row(tensor)
-    same = layout.empty(tensor.device)
-    same.copy_(tensor)
-    return storage_row(same)
+def _fill_from(columns: torch.Tensor, tensor: torch.Tensor, layout: Layout | None) -> None:
+    """Write a tensor's numbers in the order of a layout's storage.
+
+    One in another order is written by one copy where shards are whole rows of it, else by two.
+    """
+    if layout is None or tuple(tensor.stride()) == layout.stride:
+        _fill_columns(columns, storage_row(tensor))
+        return
+    steps = sorted(range(tensor.dim()), key=lambda dim: (-layout.stride[dim], dim))
+    ordered = tensor.permute(steps)
+    if len(ordered) % len(columns) == 0 and tensor.numel():
+        apart = ordered.unflatten(0, (len(columns), -1))
+        columns.unflatten(1, apart.shape[1:]).copy_(apart)
+        return
+    same = torch.empty_strided(
+        layout.shape, layout.stride, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
+    _fill_columns(columns, storage_row(same))
 
 
 def _widths(sizes: Sequence[tuple[torch.dtype, int]], holders: int) -> dict[torch.dtype, int]:

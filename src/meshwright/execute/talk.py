@@ -228,10 +228,10 @@ class ScatterGradients:
             replace(layout, dtype=each.dtype)
             for layout, each in zip(self.layouts, args, strict=True)
         ]
-        made = [each.clone() for each in unpack_shards(own, layouts, self.holders, self.holder)]
+        shards = unpack_shards(own, layouts, self.holders, self.holder)
+        made = [torch.empty_like(each) for each in shards]
 
         def finish() -> None:
-            shards = unpack_shards(own, layouts, self.holders, self.holder)
             for target, each in zip(made, shards, strict=True):
                 target.copy_(each)
 

@@ -32,6 +32,7 @@ from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
+from meshwright.execute.piece import Box, Holding, shard_piece
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
@@ -194,6 +195,21 @@ class Trainer:
         `spread_copies` afterwards.
         """
         return {name: each[0] for name, each in self._copies().items()}
+
+    @property
+    def holdings(self) -> dict[str, Holding]:
+        """Which piece of a tensor this rank holds in `state`, where that is not all of it."""
+        shares, step = self.steps.shares(), self.planned.any()
+        layouts = {name: step.layouts[version] for version, name in step.held.items()}
+        names = canonical_names(step.trace)
+        found: dict[str, Holding] = {}
+        for name in self.part.state:
+            if name in shares:
+                share, layout = shares[name], layouts[name]
+                box = Box((0,) * len(layout.shape), layout.shape)
+                piece = shard_piece(box, layout.stride, share.holders, share.holder)
+                found.setdefault(names.get(name, name), Holding(shape=layout.shape, piece=piece))
+        return found
 
     def spread_copies(self) -> None:
         """Give other copies of tied weights on this rank the values of those in `state`."""

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch.fx import Node
 
-from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute import words
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
@@ -316,7 +316,7 @@ class Ways:
         def given(old: Node) -> Node:
             if old in found:
                 return shards[found[old]]
-            held = builder.held[old]
+            held = builder.held[old.all_input_nodes[0] if counts_steps(old) else old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
                 start, stop = bounds(held.meta["val"].numel(), *self._holders(part))
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)

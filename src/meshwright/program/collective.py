@@ -5,14 +5,17 @@ A device has a lane for each sort of them, so that gradients on their way hold u
 for a team's word. Within a lane they run one after the other, in one order on all devices.
 """
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.graph.graph import Split
 from meshwright.program.expand.expansion import Axis
-from meshwright.program.program import Kind
+from meshwright.program.program import PAIR, Kind
 from meshwright.program.work import Work
 
 Records = npt.NDArray[np.void]
@@ -127,3 +130,73 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
             most = sides[1]
         found[op] = float(whole[most].sum()), float(growing[most].sum())
     return found
+
+
+def order_gathers(
+    work: Work, instance: npt.NDArray[np.int64], turn: Floats, place: Floats
+) -> Records:
+    """PAIRs by which weights are gathered no earlier than a schedule needs them.
+
+    Within an action the expansion has such an order, from one action to the next it knows none.
+    As there, of all that a device gathered before only one bundle may still be in use.
+    """
+    placement = work.placement
+    found: list[tuple[int, int]] = []
+    if work.plan.schedule is not None:
+        by_device: dict[int, list[_Use]] = {}
+        for use in _find_uses(work, instance, turn, place):
+            by_device.setdefault(int(placement.replica_device[use.slot]), []).append(use)
+        for uses in by_device.values():
+            found += _order_uses(sorted(uses))
+    return np.array(found, dtype=PAIR)
+
+
+class _Use(NamedTuple):
+    """Weights gathered for one action: places are those of an action and of an op in it."""
+
+    gathered: tuple[float, float]
+    first: tuple[float, float]
+    last: tuple[float, float]
+    gather: int
+    """The instruction."""
+    last_user: int
+    slot: int
+
+
+def _find_uses(
+    work: Work, instance: npt.NDArray[np.int64], turn: Floats, place: Floats
+) -> Iterator[_Use]:
+    expansion, placement = work.expansion, work.placement
+    gathers = (expansion.axis == Axis.HOLDERS) & (expansion.collective == Kind.ALL_GATHER)
+    for op in np.flatnonzero(gathers).tolist():
+        users = work.graph.successors[op].tolist()
+        slots = placement.replicas(int(placement.part_of_op[op]))
+        count = slots.stop - slots.start if users else 0
+        for replica, m in product(range(count), range(work.microbatches)):
+            slot = slots.start + replica
+
+            def when(each: int, slot: int = slot, m: int = m) -> tuple[float, float]:
+                return float(place[slot, work.action[each], m]), float(turn[each])
+
+            last = max(users, key=when)
+            number = m * count + replica
+            yield _Use(
+                gathered=when(op),
+                first=min(map(when, users)),
+                last=when(last),
+                gather=int(instance[op]) + number,
+                last_user=int(instance[last]) + number,
+                slot=slot,
+            )
+
+
+def _order_uses(uses: Sequence[_Use]) -> Iterator[tuple[int, int]]:
+    """What each gathering waits for: until of those before it only one is still used."""
+    earlier: list[_Use] = []
+    for use in uses:
+        done = sorted((each for each in earlier if each.last < use.first), key=lambda e: e.last)
+        is_alone = len(done) == len(earlier)
+        waits = done[: len(done) - 1 if is_alone else len(done)]
+        if waits:
+            yield waits[-1].last_user, use.gather
+        earlier = [each for each in earlier if each not in waits] + [use]

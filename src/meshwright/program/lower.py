@@ -15,8 +15,9 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline, Plan, Recompute, Sync
 from meshwright.program.bucket import duplicating_parts
-from meshwright.program.collective import Groups, num_lanes, show_collectives
+from meshwright.program.collective import Groups, num_lanes, order_gathers, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
+from meshwright.program.expand.expansion import Axis
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
     BUFFERS,
@@ -134,7 +135,8 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
             made.instructions[num_computes : num_computes + len(own)] = own
         emit_tensors(given, made)
         sizes = made.counts
-    return _assemble(work, cluster, made, buckets, instance, groups)
+    gathers = order_gathers(work, instance, turn, place)
+    return _assemble(work, cluster, made, buckets, instance, groups, gathers)
 
 
 def _part_groups(work: Work) -> tuple[tuple[int, ...], ...]:
@@ -218,9 +220,13 @@ def _number_parts(work: Work) -> Records:
     if work.plan.schedule is None:
         return parts
     order = np.lexsort((np.arange(len(work.segment)), work.segment))
+    # Weights may be gathered before an action has what it receives, and nothing that it sends waits
+    # for gradients to be scattered; they count only in actions that have nothing else.
+    beside = work.expansion.axis[order] == Axis.HOLDERS
+    order = np.concatenate((order[beside], order[~beside]))
     where = (placement.part_of_op[order], work.action[order])
     parts["last_unit"][where] = order
-    reverse = order[::-1]
+    reverse = np.concatenate((order[: beside.sum()][::-1], order[beside.sum() :][::-1]))
     parts["first_unit"][placement.part_of_op[reverse], work.action[reverse]] = reverse
     return parts
 
@@ -232,8 +238,11 @@ def _assemble(
     buckets: Records,
     instance: npt.NDArray[np.int64],
     groups: Groups,
+    gathers: Records,
 ) -> Program:
     buffers, reads, orders = made.buffers, made.reads, made.orders
+    if len(gathers):
+        orders = np.concatenate((orders, gathers))
     if (buckets["server"] >= 0).any():
         more = server_extras(work, buckets, len(buffers))
         buffers, reads, orders = (

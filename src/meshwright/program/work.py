@@ -74,9 +74,10 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(expansion, cluster, placement, split, microbatches)
     action = _find_actions(graph, placement, plan.schedule)
-    workspace = graph.workspace_bytes * np.where(graph.split == Split.NONE, 1.0, 1 / microbatches)
-    is_replicated = placement.num_parts < len(placement.replica_device)
     scatters = expansion.axis == Axis.HOLDERS
+    is_fixed = scatters | (graph.split == Split.NONE)
+    workspace = graph.workspace_bytes * np.where(is_fixed, 1.0, 1 / microbatches)
+    is_replicated = placement.num_parts < len(placement.replica_device)
     buckets = no_buckets(graph)
     if is_replicated:
         buckets = fill_buckets(graph, placement, plan, scatters)
@@ -97,7 +98,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         seconds_start=start,
         stage_seconds=_stage_seconds(placement, action, seconds, start) if plan.schedule else (),
         workspace_bytes=workspace,
-        whole_workspace_bytes=np.where(split == Split.NONE, workspace, 0.0),
+        whole_workspace_bytes=np.where(scatters | (split == Split.NONE), workspace, 0.0),
         host_seconds=_host_seconds(graph, cluster, placement, microbatches),
     )
 

@@ -68,7 +68,7 @@ def find_weights(expansion: Expansion) -> Weights:
     users: dict[int, list[int]] = {}
     for op in np.flatnonzero(touches).tolist():
         users.setdefault(int(of_op[op]), []).append(op)
-    share = _parameter_bytes(graph, gradients, of_update, users)
+    share = _parameter_bytes(graph, gradients, of_update, of_op, users)
     by_part: dict[int, list[Update]] = {}
     for op, tensors in gradients.items():
         update = Update(
@@ -107,13 +107,21 @@ def _number_weights(expansion: Expansion) -> Numbers:
 
 
 def _find_gradients(expansion: Expansion) -> dict[int, tuple[int, ...]]:
-    """The updates, and the partial sums of backward that each reads."""
+    """The updates, and the partial sums of backward that each reads.
+
+    Copies of tied weights are updated with a sum of several gradients, which may be of several
+    parts. Such an update is none of these: every holder keeps all of it.
+    """
     graph = expansion.graph
     source, reader = graph.edges
+    is_update = graph.phase == Phase.UPDATE
+    adds = np.zeros(graph.num_ops, dtype=np.bool_)
+    adds[source[is_update[source] & is_update[reader]]] = True
     found = (
-        graph.tensor_partial[graph.use_tensor]
+        ~adds[reader]
+        & graph.tensor_partial[graph.use_tensor]
         & (graph.phase[source] == Phase.BACKWARD)
-        & (graph.phase[reader] == Phase.UPDATE)
+        & is_update[reader]
         & ~expansion.is_collective[reader]
     )
     gradients: dict[int, tuple[int, ...]] = {}
@@ -132,6 +140,7 @@ def _parameter_bytes(
     graph: Graph,
     gradients: dict[int, tuple[int, ...]],
     of_update: dict[int, int],
+    of_op: Numbers,
     users: dict[int, list[int]],
 ) -> dict[int, float]:
     """By update: its share of its ops' weights, in proportion to gradients.
@@ -142,6 +151,10 @@ def _parameter_bytes(
     total: dict[int, float] = {}
     for op, number in of_update.items():
         total[number] = total.get(number, 0.0) + size[op]
+    known = {tensor for each in gradients.values() for tensor in each}
+    for tensor in _summed_gradients(graph) - known:
+        number = int(of_op[graph.tensor_source[tensor]])
+        total[number] = total.get(number, 0.0) + float(graph.tensor_bytes[tensor])
     held = {number: float(graph.parameter_bytes[ops].sum()) for number, ops in users.items()}
     return {
         op: held[number] * size[op] / total[number]
@@ -149,6 +162,13 @@ def _parameter_bytes(
         else size[op]
         for op, number in of_update.items()
     }
+
+
+def _summed_gradients(graph: Graph) -> set[int]:
+    """The gradients that anything of the update phase reads."""
+    source, reader = graph.edges
+    found = graph.tensor_partial[graph.use_tensor] & (graph.phase[source] == Phase.BACKWARD)
+    return set(graph.use_tensor[found & (graph.phase[reader] == Phase.UPDATE)].tolist())
 
 
 def make_bundles(

@@ -92,18 +92,23 @@ def _divide_holdings(rewrite: Rewrite, division: _Division) -> None:
     """
     graph, share = rewrite.graph, 1.0 / division.holders
     owners: dict[int, bool] = {}
+    divided: dict[int, float] = {}
     for update in (each for bundle in division.bundles for each in bundle):
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
         times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
         rewrite.resize(update.op, **sizes, **times)
         has_state = bool(graph.state_bytes[update.op] > 0)
         owners[update.weights] = owners.get(update.weights, False) or has_state
+        divided[update.weights] = divided.get(update.weights, 0.0) + update.parameter_bytes
     for number, has_state in owners.items():
-        for op in division.weights.users.get(number, ()):
+        users = division.weights.users.get(number, ())
+        total = float(graph.parameter_bytes[list(users)].sum())
+        part = min(1.0, divided[number] / total) if total > 0 else 1.0  # the rest are copies
+        for op in users:
             held = float(graph.parameter_bytes[op])
             state = float(graph.state_bytes[op])
             more = state - min(held, state)
-            kept = share if division.zero == 3 else 1.0
+            kept = 1.0 - part * (1.0 - share) if division.zero == 3 else 1.0
             rest = more if has_state else more * share
             rewrite.resize(
                 op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
@@ -141,6 +146,8 @@ def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
                 rewrite, division, number, Kind.REDUCE_SCATTER, last, last + _SCATTER, phase
             )
             rewrite.reads[scatter] = new
+            sent = sum(rewrite.tensors[each]["bytes"] for each in new)
+            rewrite.resize(scatter, workspace_bytes=sent * (1 + share))  # packed; and what arrives
             for each in new:
                 size, fixed = (
                     rewrite.tensors[each][name] * share for name in ("bytes", "fixed_bytes")
@@ -158,6 +165,8 @@ def _gather_updated(rewrite: Rewrite, division: _Division) -> None:
     for number, bundle in enumerate(division.bundles):
         place, last = max((rewrite.place[update.op], update.op) for update in bundle)
         gather = _add(rewrite, division, number, Kind.ALL_GATHER, last, place + _NEXT, Phase.UPDATE)
+        whole = sum(update.parameter_bytes for update in bundle)
+        rewrite.resize(gather, workspace_bytes=whole)  # what arrives, before it is in its place
         for update in bundle:
             size = update.parameter_bytes / division.holders
             rewrite.reads[gather].append(rewrite.add_tensor(update.op, size, size))
@@ -193,6 +202,8 @@ def _gather_span(
     gather = _add(
         rewrite, division, span.bundle, Kind.ALL_GATHER, span.ops[0], place, span.phase, suffix
     )
+    # The own shards in a row, and those of all, before they are in their places.
+    rewrite.resize(gather, workspace_bytes=size * (1 + 1 / division.holders))
     weights = rewrite.add_tensor(gather, size, size)
     for op in span.ops:
         rewrite.reads[op].append(weights)

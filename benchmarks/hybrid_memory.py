@@ -1,0 +1,306 @@
+"""The memory of ranks that train by hybrid plans: the simulator's peak against a tracked one.
+
+Four processes with gloo train by data parallelism and by a pipeline, with every stage of ZeRO and
+every kind of recomputation. Each follows the storages that its main thread makes, by a dispatch
+mode; what kernels allocate and free within themselves is not seen. What a reduce-scatter over gloo
+receives before it is added up is the backend's: it counts in `tracked_with_backend_bytes` only,
+since NCCL has no such buffer. One JSON object a line.
+"""
+
+import argparse
+import json
+import os
+import socket
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn import functional as F  # noqa: N812
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshwright.capture.capture import capture_workload
+from meshwright.capture.workload import Workload
+from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
+from meshwright.execute.exchange import Exchange
+from meshwright.execute.trainer import Trainer, lower_frozen
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Part, Plan, Recompute
+from meshwright.search.chain import make_chain, stages_plan
+from meshwright.search.consecutive import equal_stages
+from meshwright.search.instance import make_instance
+from meshwright.simulate.simulate import run_program
+
+RANKS, STEPS, MICROBATCHES = 4, 2, 4
+OPTIMIZER = "adamw"
+
+
+class Block(nn.Module):
+    """Attention and a perceptron around residual connections."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer."""
+        batch, length, width = x.shape
+        split = self.qkv(self.first(x)).view(batch, length, 3, width // 64, 64)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        z: torch.Tensor = x + self.down(F.gelu(self.up(self.second(x))))
+        return z
+
+
+class Language(nn.Module):
+    """A causal transformer that returns its loss."""
+
+    def __init__(self, width: int = 256, layers: int = 4, words: int = 512) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        x = self.words(ids)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+
+class UNet(nn.Module):
+    """Three levels with long skips."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        sizes = (width, 2 * width, 4 * width)
+        self.enter = nn.Conv2d(3, width, 3, padding=1)
+        self.down = nn.ModuleList(
+            nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(sizes)
+        )
+        self.middle = nn.Conv2d(sizes[-1], sizes[-1], 3, padding=1)
+        self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, stride=2) for a, b in pairwise(sizes))
+        self.join = nn.ModuleList(nn.Conv2d(2 * a, a, 3, padding=1) for a in sizes[:-1])
+        self.leave = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The loss."""
+        y, skips = F.gelu(self.enter(x)), []
+        for down in self.down:
+            skips.append(y)
+            y = F.gelu(down(y))
+        y = F.gelu(self.middle(y))
+        for up, join in zip(reversed(self.up), reversed(self.join), strict=True):
+            y = F.gelu(join(torch.cat((up(y), skips.pop()), 1)))
+        return F.l1_loss(self.leave(y), x)
+
+
+def make_workload(name: str) -> Workload:
+    """A model and a batch, the same in every process."""
+    torch.manual_seed(0)
+    if name == "gpt":
+        return Workload(name=name, model=Language(), args=(torch.randint(0, 512, (16, 128)),))
+    if name == "gpt-small":
+        model = Language(width=128, layers=2, words=256)
+        return Workload(name=name, model=model, args=(torch.randint(0, 256, (8, 64)),))
+    return Workload(name=name, model=UNet(), args=(torch.randn(16, 3, 64, 64),))
+
+
+def make_cluster() -> Cluster:
+    """Four devices, each joined with every other."""
+    kind = DeviceType(
+        name="cpu",
+        flops_per_second={"fp32": 1e11},
+        memory_bytes=1e10,
+        memory_bytes_per_second=2e10,
+    )
+    names = [f"d{number}" for number in range(RANKS)]
+    return Cluster(
+        name="ranks",
+        types={"cpu": kind},
+        devices=tuple(Device(name=each, type="cpu", host="h", memory_bytes=1e10) for each in names),
+        links=tuple(
+            Link(source=one, target=other, bytes_per_second=1e9, latency_seconds=1e-5)
+            for one, other in product(names, names)
+            if one != other
+        ),
+    )
+
+
+def make_plan(graph: Graph, cluster: Cluster, kind: str, zero: int, again: Recompute) -> Plan:
+    """Four replicas, or two stages of two."""
+    if kind == "data":
+        devices = tuple(each.name for each in cluster.devices)
+        plan = Plan(parts=(Part(ops=graph.op_names, devices=devices),))
+    else:
+        chain = make_chain(make_instance(graph, cluster), [0])
+        ends = equal_stages(chain.seconds, 2)
+        homes = np.split(np.arange(RANKS), 2)
+        plan = stages_plan(graph, cluster, chain, ends, homes, MICROBATCHES)
+    return replace(plan, parts=tuple(replace(p, zero=zero, recompute=again) for p in plan.parts))
+
+
+class Tracker(TorchDispatchMode):
+    """Follows the storages that ops of this thread make, until they are freed."""
+
+    def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self.bytes, self.peak_bytes = [0.0, 0.0], [0.0, 0.0]
+        """Without and with what the backend makes."""
+        self.known: set[int] = set()
+        self.is_backend = False
+        for each in held:
+            self._add(each)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for each in pytree.tree_leaves(made):
+            if isinstance(each, torch.Tensor):
+                self._add(each)
+        return made
+
+    def hide(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the backend."""
+
+        def hidden(*args: Any) -> Any:
+            self.is_backend = True
+            try:
+                return function(*args)
+            finally:
+                self.is_backend = False
+
+        return hidden
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = int(storage._cdata), storage.nbytes()
+        if key in self.known or not size:
+            return
+        self.known.add(key)
+        sizes = (0 if self.is_backend else size, size)
+        weakref.finalize(storage, self._free, key, sizes)
+        self._change(sizes)
+
+    def _free(self, key: int, sizes: tuple[int, int]) -> None:
+        self.known.discard(key)
+        self._change((-sizes[0], -sizes[1]))
+
+    def _change(self, sizes: tuple[int, int]) -> None:
+        for place, size in enumerate(sizes):
+            self.bytes[place] += size
+            self.peak_bytes[place] = max(self.peak_bytes[place], self.bytes[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One rank's memory, in bytes."""
+
+    peak: float
+    """The most at once, in a step after the first."""
+    with_backend: float
+    """The same with the backend's own buffers."""
+    held: float
+    """What it holds between steps."""
+
+
+def track_rank(
+    rank: int, workload: Workload, graph: Graph, cluster: Cluster, plan: Plan
+) -> Measured:
+    """Train on this rank, and follow its memory in the last step."""
+    torch.manual_seed(0)
+    trainer = Trainer(
+        lower_frozen(graph, cluster, plan), workload, graph, rank=rank,
+        device=torch.device("cpu"), optimizer=OPTIMIZER,
+    )  # fmt: skip
+    for _ in range(STEPS - 1):
+        trainer.step(workload.args)
+    tracker = Tracker(trainer.held.state)
+    hidden = tracker.hide(Exchange.reduce_scatter)
+    with mock.patch.object(Exchange, "reduce_scatter", hidden), tracker:
+        trainer.step(workload.args)
+    held = sum(each.untyped_storage().nbytes() for each in trainer.held.state)
+    trainer.close()
+    peak, more = tracker.peak_bytes
+    return Measured(peak=peak, with_backend=more, held=held)
+
+
+def predict(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[tuple[float, ...], list[float]]:
+    """Each device's peak, and what it holds between steps."""
+    program = lower_frozen(graph, cluster, plan).program
+    return run_program(program, cluster).peak_bytes, program.state_bytes.tolist()
+
+
+def _work(rank: int, port: int, name: str, cases: list[Any], folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    workload, cluster = make_workload(name), make_cluster()
+    graph = capture_workload(workload, OPTIMIZER)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", address, rank=rank, world_size=RANKS)
+    for number, (kind, zero, again) in enumerate(cases):
+        plan = make_plan(graph, cluster, kind, zero, again)
+        found = track_rank(rank, workload, graph, cluster, plan)
+        text = json.dumps([found.peak, found.held, found.with_backend])
+        (Path(folder) / f"{number}-{rank}.json").write_text(text)
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+def measure(name: str, cases: list[Any]) -> list[list[list[float]]]:
+    """By case and rank: the peak, and what is held between steps."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(_work, (port, name, cases, folder), RANKS)
+        return [
+            [json.loads((Path(folder) / f"{k}-{rank}.json").read_text()) for rank in range(RANKS)]
+            for k in range(len(cases))
+        ]
+
+
+def main() -> None:
+    """Print one line a case."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["gpt", "unet"])
+    parser.add_argument("--kinds", nargs="+", default=["data", "stages"])
+    parser.add_argument("--zero", nargs="+", type=int, default=[0, 1, 2, 3])
+    parser.add_argument("--recompute", nargs="+", default=[str(each) for each in Recompute])
+    given = parser.parse_args()
+    again = [Recompute(each) for each in given.recompute]
+    cases = list(product(given.kinds, given.zero, again))
+    for name in given.models:
+        graph, cluster = capture_workload(make_workload(name), OPTIMIZER), make_cluster()
+        for case, ranks in zip(cases, measure(name, cases), strict=True):
+            peaks, held = predict(graph, cluster, make_plan(graph, cluster, *case))
+            errors = [a / b[0] - 1 for a, b in zip(peaks, ranks, strict=True)]
+            line = {
+                "model": name,
+                "kind": case[0],
+                "zero": case[1],
+                "recompute": str(case[2]),
+                "predicted_bytes": [round(each) for each in peaks],
+                "tracked_bytes": [round(each[0]) for each in ranks],
+                "tracked_with_backend_bytes": [round(each[2]) for each in ranks],
+                "predicted_state_bytes": [round(each) for each in held],
+                "state_bytes": [round(each[1]) for each in ranks],
+                "worst_error": round(max(errors, key=abs), 4),
+            }
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""A checkpoint of one plan serves every other: plain, ZeRO, pipelines, in any order."""
+
+import os
+import signal
+from collections.abc import Iterator
+from functools import cache
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+
+from ranks import Ranks  # noqa: E402
+from small_models import make_workload, train_eagerly  # noqa: E402
+from small_plans import (  # noqa: E402
+    LEARNING_RATE,
+    UNEQUAL,
+    data_plan,
+    held_by,
+    hybrid,
+    join_held,
+    make_trainer,
+    pipeline_plan,
+)
+
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
+from quick import few  # noqa: E402
+
+RANKS, BEFORE, AFTER = 4, 3, 2
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[list[Ranks]]:
+    ranks = [Ranks(RANKS)]
+    yield ranks
+    ranks[-1].close()
+
+
+@pytest.fixture
+def four(started: list[Ranks]) -> Ranks:
+    """The ranks, new ones if they have ended."""
+    if not started[-1].pipes:
+        started.append(Ranks(RANKS))
+    return started[-1]
+
+
+@cache
+def captured(name: str, optimizer: str) -> Graph:
+    return capture_workload(make_workload(name), optimizer)
+
+
+def stages(graph: Graph, zero: int) -> Plan:
+    kind = ScheduleKind.ONE_F_ONE_B
+    return hybrid(pipeline_plan(graph, RANKS, 2, kind, 4), zero, Recompute.FULL)
+
+
+PLANS = {
+    "alone": lambda graph: data_plan(graph, 1),
+    "data": lambda graph: data_plan(graph, RANKS),
+    "zero 1": lambda graph: hybrid(data_plan(graph, RANKS, UNEQUAL), 1, Recompute.NONE),
+    "zero 2 on 3": lambda graph: hybrid(data_plan(graph, 3), 2, Recompute.NONE),
+    "zero 3": lambda graph: hybrid(data_plan(graph, RANKS), 3, Recompute.FULL),
+    "stages": lambda graph: stages(graph, 0),
+    "stages, zero 3": lambda graph: stages(graph, 3),
+}
+
+
+def go_on(
+    rank: int, name: str, graph: Graph, plan: Plan, optimizer: str, steps: int, folder: str
+) -> tuple[list[float], Any]:
+    """Resume, train, save: all losses of the run and what the rank then holds."""
+    from meshwright.execute.resume import look_for_checkpoint, resume, save_state
+
+    trainer = make_trainer(rank, name, graph, plan, optimizer)
+    found = look_for_checkpoint(Path(folder), None, pytest.fail)
+    earlier = resume(trainer, found)
+    for _ in range(steps):
+        trainer.step(trainer.workload.args)
+    losses = [*earlier, *trainer.gather_losses()]
+    save_state(Path(folder), trainer, losses)
+    held = held_by(trainer)
+    trainer.close()
+    return losses, held
+
+
+def call(
+    ranks: Ranks, name: str, plan: str, optimizer: str, steps: int, folder: Path
+) -> list[tuple[list[float], Any]]:
+    graph = captured(name, optimizer)
+    made = PLANS[plan](graph)
+    count = len({device for part in made.parts for device in part.devices})
+    return ranks.call(count, go_on, name, graph, made, optimizer, steps, str(folder))
+
+
+PAIRS = [f"{one} -> {other}" for one, other in permutations(PLANS, 2)]
+QUICK = ("alone -> zero 3", "zero 3 -> stages", "stages, zero 3 -> zero 2 on 3", "zero 1 -> data")
+
+
+@pytest.mark.parametrize("pair", few(PAIRS, *QUICK))
+@pytest.mark.parametrize("case", few(["odd adamw", "unet adamw", "language momentum"], "odd adamw"))
+def test_training_goes_on_under_another_plan(
+    four: Ranks, tmp_path: Path, pair: str, case: str
+) -> None:
+    name, optimizer = case.split()
+    first, second = pair.split(" -> ")
+    call(four, name, first, optimizer, BEFORE, tmp_path)
+    answers = call(four, name, second, optimizer, AFTER, tmp_path)
+    losses, tensors = train_eagerly(name, BEFORE + AFTER, LEARNING_RATE, optimizer)
+    for own, _ in answers:
+        assert own == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
+    found = join_held([held for _, held in answers])
+    for key, wanted in tensors.items():
+        for each in found[key]:
+            torch.testing.assert_close(each, wanted, rtol=10 * TOLERANCE, atol=10 * TOLERANCE)
+
+
+def equal_bits(one: Any, other: Any) -> bool:
+    """Whether ranks hold the same, number by number."""
+    return all(
+        own.keys() == theirs.keys() and all(torch.equal(own[key][0], theirs[key][0]) for key in own)
+        for (_, own), (_, theirs) in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("plan", few(PLANS, "zero 3", "stages, zero 3"))
+def test_a_run_that_was_broken_off_ends_with_the_same_bits(
+    four: Ranks, tmp_path: Path, plan: str
+) -> None:
+    whole = call(four, "odd", plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
+    call(four, "odd", plan, "adamw", BEFORE, tmp_path / "parts")
+    again = call(four, "odd", plan, "adamw", AFTER, tmp_path / "parts")
+    assert [losses for losses, _ in again] == [losses for losses, _ in whole]
+    assert equal_bits(again, whole)
+
+
+def die(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str, folder: str) -> None:
+    """Save, take a step more, and be killed: the first rank in its next save, others after it."""
+    go_on(rank, name, graph, plan, optimizer, BEFORE, folder)
+    trainer = make_trainer(rank, name, graph, plan, optimizer)
+    trainer.step(trainer.workload.args)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("plan", few(PLANS, "stages, zero 3"))
+def test_killed_ranks_go_on_with_the_same_bits(tmp_path: Path, plan: str) -> None:
+    graph = captured("odd", "adamw")
+    made = PLANS[plan](graph)
+    count = len({device for part in made.parts for device in part.devices})
+    first, second = Ranks(count), Ranks(count)
+    try:
+        with pytest.raises((EOFError, ConnectionResetError)):
+            first.call(count, die, "odd", graph, made, "adamw", str(tmp_path / "parts"))
+        again = call(second, "odd", plan, "adamw", AFTER, tmp_path / "parts")
+        whole = call(second, "odd", plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
+        assert equal_bits(again, whole)
+    finally:
+        first.close()
+        second.close()
+
+
+def test_a_rank_writes_its_shards_and_no_more(four: Ranks, tmp_path: Path) -> None:
+    answers = call(four, "language", "zero 3", "adamw", 1, tmp_path)
+    files = sorted((tmp_path / "step-00000001").glob("*.safetensors"))
+    assert len(files) == RANKS
+    for (_, held), file in zip(answers, files, strict=True):
+        shards = sum(each.nbytes for each, holding in held.values() if holding is not None)
+        assert shards < file.stat().st_size < 1.3 * shards + 20_000  # names; what all hold
