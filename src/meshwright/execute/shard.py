@@ -151,8 +151,8 @@ def _fill_from(columns: torch.Tensor, tensor: torch.Tensor, layout: Layout | Non
     steps = sorted(range(tensor.dim()), key=lambda dim: (-layout.stride[dim], dim))
     ordered = tensor.permute(steps)
     if len(ordered) % len(columns) == 0 and tensor.numel():
-        apart = ordered.unflatten(0, (len(columns), -1))
-        columns.unflatten(1, apart.shape[1:]).copy_(apart)
+        apart = ordered.reshape(len(columns), -1, *ordered.shape[1:])
+        columns.view(apart.shape).copy_(apart)
         return
     same = torch.empty_strided(
         layout.shape, layout.stride, dtype=tensor.dtype, device=tensor.device
