@@ -132,9 +132,9 @@ def simulate(
     """Predict one step of a plan: its time, every device's memory, what it waits for.
 
     `sharing` is "fair" (transfers share links) or "none" (each runs as if alone), `granularity`
-    "op" (the default) or, for plans with a schedule, "part", which is all that plans with tensor,
-    context or expert widths, ZeRO or recomputation have; `with_links` records every link's rate
-    over time.
+    "op" (the default, unless the plan has too many), "part" (one instruction an action of a stage)
+    or "layer" (the same by what whole layers cost); `with_links` records every link's rate over
+    time.
     """
     if plan is None:
         raise InputError("plan: there is none to simulate; the answer's binding says why")

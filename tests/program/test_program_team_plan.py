@@ -115,36 +115,27 @@ def test_plain_plans_cost_what_they_cost_from_their_ops(
     assert max(timeline.peak_bytes) <= max(plain.peak_bytes) * 1.01 + more
 
 
-@pytest.mark.parametrize("granularity", ["part", "layer"])
-def test_such_plans_are_lowered_by_part(granularity: str) -> None:
+def test_such_plans_are_lowered_op_by_op_unless_they_have_too_many() -> None:
     stack, plan = model(), split_layers(model(), 2, tensor=2)
-    assert choose_granularity(plan) == "part"
-    by_part = simulate(stack.graph, host(), plan, granularity=granularity)
-    assert simulate(stack.graph, host(), plan).step_seconds == by_part.step_seconds
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"tensor": 2}, "tensor 2"),
-        ({"context": 2}, "context 2"),
-        ({"expert": 2, "replicas": 2}, "expert 2"),
-        ({"zero": 1, "replicas": 2}, "zero 1"),
-        ({"recompute": Recompute.SELECTIVE}, "recompute selective"),
-    ],
-)
-def test_granularity_op_is_refused(change: dict[str, Any], said: str) -> None:
-    plan = split_layers(model(), 2, **change)
-    with pytest.raises(InputError) as caught:
-        lower(model().graph, host(), plan, "op")
-    assert str(caught.value) == f"granularity op: part 0 has {said}; use granularity layer"
+    assert choose_granularity(plan) == "op"
+    by_op = simulate(stack.graph, host(), plan)
+    assert by_op.step_seconds == simulate(stack.graph, host(), plan, granularity="op").step_seconds
+    by_part, by_layer = (
+        simulate(stack.graph, host(), plan, granularity=each) for each in ("part", "layer")
+    )
+    assert by_part.step_seconds == by_layer.step_seconds
+    assert by_op.step_seconds == pytest.approx(by_layer.step_seconds, rel=0.1)
+    many = replace(plan, schedule=replace(plan.schedule, microbatches=10**6))
+    assert choose_granularity(many) == "part"
 
 
 def test_without_a_schedule_the_batch_is_one_microbatch() -> None:
     stack = model()
     plan = split_layers(stack, 1, kind=None, tensor=4)
     scheduled = split_layers(stack, 1, kind="gpipe", microbatches=1, tensor=4)
-    one, two = (simulate(stack.graph, host(), each) for each in (plan, scheduled))
+    one, two = (
+        simulate(stack.graph, host(), each, granularity="layer") for each in (plan, scheduled)
+    )
     assert one.step_seconds == two.step_seconds
 
 
@@ -237,7 +228,7 @@ def test_a_model_without_layers_cannot_have_teams() -> None:
 
 def test_people_see_every_member(tmp_path: Path) -> None:
     graph, plan = model().graph, split_layers(model(), 2, tensor=2)
-    timeline = simulate(graph, host(), plan, with_links=True)
+    timeline = simulate(graph, host(), plan, granularity="layer", with_links=True)
     lines = draw_activities(timeline, range(8), 40)
     assert lines[0] == lines[1] != lines[2] == lines[3]
     text = io.StringIO()
@@ -269,7 +260,9 @@ def test_thousands_of_devices_need_no_tables_of_pairs() -> None:
         replace(part, devices=names[1024 * s : 1024 * (s + 1)], tensor=8, context=8)
         for s, part in enumerate(plan.parts)
     )
-    timeline = simulate(model().graph, cluster, Plan(parts=parts, schedule=plan.schedule))
+    timeline = simulate(
+        model().graph, cluster, Plan(parts=parts, schedule=plan.schedule), granularity="layer"
+    )
     assert timeline.step_seconds > 0
     assert len(timeline.peak_bytes) == 2048
     assert "routing" not in cluster.__dict__

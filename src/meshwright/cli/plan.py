@@ -25,7 +25,6 @@ from meshwright.graph.graph import Graph
 from meshwright.message import say
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
-from meshwright.program.lower import choose_granularity
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
 from meshwright.simulate.timeline import Timeline
@@ -108,7 +107,6 @@ def _present(
             cluster,
             found,
             sharing=arguments.sharing,
-            granularity="layer" if is_hybrid else choose_granularity(found),
             with_links=folder is not None,
         )
         facts = hybrid_facts(graph, cluster, answer, timeline) if is_hybrid else None

@@ -259,7 +259,7 @@ def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | No
 def _present(
     arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, outcome: "Outcome"
 ) -> None:
-    predicted, run = simulate(graph, cluster, plan), outcome.run
+    predicted, run = simulate(graph, cluster, plan, granularity="op"), outcome.run
     has_run = bool(run.step_seconds)
     if arguments.output is not None and has_run:
         measured = measured_timeline(predicted.program, run)

@@ -25,7 +25,7 @@ def run_simulate(arguments: Namespace) -> int:
             cluster,
             plan,
             sharing=arguments.sharing,
-            granularity=arguments.granularity or ("op" if plan.is_plain else "part"),
+            granularity=arguments.granularity,
             with_links=arguments.trace is not None,
         )
         if arguments.trace is not None:

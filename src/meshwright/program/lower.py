@@ -4,6 +4,10 @@ Without a schedule ops run as soon as they can, each device picking by the plan'
 one, a stage's ops run in a fixed order as one action a microbatch: an action starts when all it
 receives has arrived and sends when all of it is done, which is what makes granularity `op` and
 `part` (one instruction an action) agree.
+
+Teams, ZeRO and recomputation are ops of the graph's expansion by `op`, and seconds of a layer by
+`layer`, where a rule says what hides behind what. So the two differ by a few per cent, which
+`benchmarks/granularity.py` measures.
 """
 
 import numpy as np
@@ -13,7 +17,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.plan import Discipline, Plan, Recompute, Sync
+from meshwright.plan.plan import Discipline, Plan, Sync
 from meshwright.program.bucket import duplicating_parts
 from meshwright.program.collective import Groups, num_lanes, order_gathers, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
@@ -49,45 +53,35 @@ MAX_OP_INSTANCES = 2_000_000
 
 
 def choose_granularity(plan: Plan) -> str:
-    """By op, unless the plan has a schedule and too many instances of ops for that, or teams, ZeRO
-    or recomputation, which is lowered by part only."""
-    if not plan.is_plain:
-        return "part"
-    if plan.schedule is None:
-        return "op"
+    """By op, unless the plan has a schedule and too many instances of ops for that."""
+    is_few = count_instances(plan) <= MAX_OP_INSTANCES
+    return "op" if is_few or (plan.schedule is None and plan.is_plain) else "part"
+
+
+def count_instances(plan: Plan) -> int:
+    """How often the graph's ops run in a step, on all devices."""
     replicas = sum(len(part.ops) * len(part.devices) for part in plan.parts)
-    return "op" if replicas * plan.schedule.microbatches <= MAX_OP_INSTANCES else "part"
+    return replicas * (plan.schedule.microbatches if plan.schedule else 1)
 
 
 def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -> Program:
     """The program of a plan that is legal for a graph and cluster.
 
     Granularity `op` has an instruction an op, `part` one an action of a stage; `part` needs a
-    schedule. `layer` is `part` by what whole layers cost: much quicker for thousands of devices,
-    and the only one with teams, ZeRO or recomputation, where `part` means it, too; a plan without a
-    schedule has one microbatch then.
+    schedule. `layer` is `part` by what whole layers cost: much quicker for thousands of devices;
+    with teams, ZeRO or recomputation `part` means it, too. A plan without a schedule has one
+    microbatch then.
     """
     if granularity not in GRANULARITIES:
         raise InputError(
             f"granularity: must be one of {', '.join(GRANULARITIES)}, got {granularity}"
         )
-    if not plan.is_plain and granularity == "op":
-        raise InputError(f"granularity op: {_not_plain(plan)}; use granularity layer")
-    if not plan.is_plain or granularity == "layer":
+    if granularity == "layer" or (granularity == "part" and not plan.is_plain):
         return lower_teams(graph, cluster, plan)
     if granularity == "part" and plan.schedule is None:
         raise InputError("granularity part: the plan must have a schedule; use granularity op")
     work = prepare_work(graph, cluster, plan)
     return emit_program(merge_units(work) if granularity == "part" else work, cluster)
-
-
-def _not_plain(plan: Plan) -> str:
-    """What of a plan can be lowered by part only."""
-    number, part = next(each for each in enumerate(plan.parts) if not each[1].is_plain)
-    names = ("tensor", "context", "expert", "zero", "recompute")
-    plain = {"zero": 0, "recompute": Recompute.NONE}
-    name = next(each for each in names if getattr(part, each) != plain.get(each, 1))
-    return f"part {number} has {name} {getattr(part, name)}"
 
 
 def emit_program(work: Work, cluster: Cluster) -> Program:

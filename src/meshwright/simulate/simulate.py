@@ -7,7 +7,7 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
-from meshwright.program.lower import lower
+from meshwright.program.lower import choose_granularity, lower
 from meshwright.program.program import Program
 from meshwright.simulate.edge import read_times
 from meshwright.simulate.engine import run_tasks
@@ -28,13 +28,12 @@ def simulate(
 
     `sharing`: "none" runs each transfer as if alone; "fair" shares every link max-min fairly
     between pairs of devices, while transfers of one pair go one after the other.
-    `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage; None is
-    "op" for every plan that can be run so.
+    `granularity`: "op" has an instruction an op, "part" one an action of a pipeline stage, "layer"
+    one by what whole layers cost; None is "op" unless the plan has too many ops for that.
     `with_links`: also record the use of every link over time (under "fair").
     """
     with announced_compilation():
-        chosen = granularity or ("op" if plan.is_plain else "part")
-        program = lower(graph, cluster, plan, chosen)
+        program = lower(graph, cluster, plan, granularity or choose_granularity(plan))
         return run_program(program, cluster, sharing=sharing, with_links=with_links)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError
+from meshwright.program.collective import Lane
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.tasks import Network
 
@@ -124,18 +125,40 @@ class Timeline:
 
     @cached_property
     def busy_seconds(self) -> Floats:
-        """For how long each device computes."""
-        rows = self.program.instructions
-        computes = np.isin(rows["kind"], _COMPUTING)
-        return self._sum_by_device(computes, self.finish - self.start)
+        """For how long each device computes, or waits for its team while it could not."""
+        computes = np.isin(self.program.instructions["kind"], _COMPUTING)
+        calls = self._calls
+        if not calls.any():
+            return self._sum_by_device(computes, self.finish - self.start)
+        return self._covered_seconds(computes | calls)
 
     @cached_property
     def call_seconds(self) -> Floats:
-        """For how long of that each device waits for collectives of its team."""
+        """For how long of that each device waits: for collectives of its team, for weights."""
         rows, calls = self.program.instructions, self.program.call_seconds
-        if calls is None:
-            return np.zeros(self.program.num_devices)
-        return self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
+        if calls is not None:
+            return self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
+        computes = np.isin(rows["kind"], _COMPUTING)
+        return self.busy_seconds - self._sum_by_device(computes, self.finish - self.start)
+
+    @property
+    def _calls(self) -> npt.NDArray[np.bool_]:
+        """Instructions by which members of teams talk, or weights are gathered."""
+        lane = self.program.instructions["stream"] // max(self.program.num_devices, 1)
+        return np.isin(lane, (Lane.GATHER, Lane.TEAM))
+
+    def _covered_seconds(self, picked: npt.NDArray[np.bool_]) -> Floats:
+        """By device: for how long any of some instructions runs."""
+        found = np.zeros(self.program.num_devices)
+        start, finish = self.start[picked], self.finish[picked]
+        device = self.program.instructions["device"][picked]
+        order = np.lexsort((start, device))
+        bounds = np.searchsorted(device[order], np.arange(self.program.num_devices + 1))
+        for number, own in enumerate(np.split(order, bounds[1:-1])):
+            until = np.maximum.accumulate(finish[own])
+            before = np.concatenate(([0.0], until[:-1]))
+            found[number] = np.maximum(until - np.maximum(start[own], before), 0.0).sum()
+        return found
 
     def _sum_by_device(self, picked: npt.NDArray[np.bool_], values: Floats) -> Floats:
         """Sums over some instructions by device; members of a team as their first."""

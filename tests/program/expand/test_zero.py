@@ -44,10 +44,12 @@ def step(
     is_grouped: bool = True,
     state_with: Phase = Phase.FORWARD,
     updates_early: bool = False,
+    is_copy: bool = False,
 ) -> Graph:
     """Layers f0, f1, ..., backward from the last, updates u0, u1, ..., of weights of these sizes.
 
     Optimiser state is twice the weights. `updates_early`: each update right after its gradient.
+    `is_copy`: weights 0 are a copy of weights 1, whose update reads what that of weights 0 sums.
     """
     builder = GraphBuilder("step", batch=8.0)
     count = len(sizes)
@@ -92,6 +94,8 @@ def step(
             builder.add_use(output, forward[i + 1])
             builder.add_tensor(backward[i + 1], 64.0, [backward[i]])
         builder.add_tensor(backward[i], sizes[i], [made[i]], fixed_bytes=sizes[i], partial=True)
+    if is_copy:
+        builder.add_tensor(made[0], sizes[0], [made[1]], fixed_bytes=sizes[0])
     return builder.finish()
 
 
@@ -282,6 +286,15 @@ def test_context_members_hold_the_same_weights() -> None:
     found = divided(planned, plan_of(planned, 4, 1, context=2))
     assert read_bytes(found, "u0") == [W / 4]
     assert divided(planned, plan_of(planned, 4, 1, tensor=4)).graph is planned
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_copies_of_tied_weights_stay_whole(zero: int) -> None:
+    graph = step([W, W], is_copy=True)
+    found = divided(graph, plan_of(graph, 2, zero))
+    assert sources(found, "u0") == ["b0"]
+    assert read_bytes(found, "u0") == [W]
+    assert sources(found, "u1") == ["u1.reduce_scatter", "u0"]
 
 
 def test_a_step_without_zero_stays_as_it_was() -> None:
@@ -521,8 +534,6 @@ def random_plans(draw: st.DrawFn) -> tuple[Graph, Plan]:
         )
         for tensor in gradients[weight]:
             builder.add_use(tensor, op)
-        if updated and draw(st.integers(0, 4)) == 0:
-            builder.add_tensor(updated[-1], 8.0, [op])
         updated.append(op)
 
     for place in reversed(range(len(used))):

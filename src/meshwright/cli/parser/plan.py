@@ -133,7 +133,7 @@ def add_simulate(commands: Any) -> None:
         choices=GRANULARITIES,
         default=None,
         help="an instruction an op, one a stage's action, or one by what whole layers cost "
-        "(default: op where the plan can be run so)",
+        "(default: op, unless the plan has too many of them)",
     )
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"

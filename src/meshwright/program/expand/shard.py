@@ -10,10 +10,11 @@ al. 2022, section 4.2:
   whole for the products of forward and, again, for those of backward. The second one of a tensor
   of forward waits for a gradient (an order without bytes), so that it runs beside the product that
   gives the gradient of what was read; the weight's gradient comes after that product.
-- Sums of terms are terms, copies of terms too, unless they have more bytes. A sum of terms and of
-  something that members have already is made of reduced terms, but where its only readers add more
-  terms: then it is terms. What is not terms is counted once: only the first member adds what is
-  whole, and each member adds its rows.
+- Sums of terms are terms, copies of terms too, unless they have more bytes, or another reader has
+  the terms reduced in any case, as of the stream between blocks. A sum of terms and of something
+  that members have already is made of reduced terms, but where its only readers add more terms:
+  then it is terms. What is not terms is counted once: only the first member adds what is whole, and
+  each member adds its rows.
 - Gradients of weights that members found on rows of their own are terms. They are all-reduced in
   phase UPDATE, after microbatches were added up.
 - Ops over divided classes talk to the team while they run: a softmax in two all-reduces of four
@@ -222,10 +223,23 @@ class _Sharding:
         ):
             return sum(bool(partial[each]) for each in inputs) == len(terms)
         if members.is_add[op]:
-            return len(terms) == len(inputs) or self._is_added(op)
-        size = graph.tensor_bytes
-        grows = size[graph.outputs[op]].max(initial=0.0) > size[terms[0]]
-        return bool(members.is_copy[op] and (not grows or self._is_added(op)))
+            are_terms = len(terms) == len(inputs)
+            return (are_terms and not any(map(self._is_reduced, terms))) or self._is_added(op)
+        return bool(members.is_copy[op] and (not self._grows(op, terms[0]) or self._is_added(op)))
+
+    def _grows(self, op: int, tensor: int) -> bool:
+        """Whether an op makes more bytes than a tensor that it reads has."""
+        size = self.graph.tensor_bytes
+        return bool(size[self.graph.outputs[op]].max(initial=0.0) > size[tensor])
+
+    def _is_reduced(self, tensor: int) -> bool:
+        """Whether terms become rows, or whole, for one of their readers in any case."""
+        members = self.members
+        for reader in self.graph.readers[tensor].tolist():
+            is_copy = members.is_copy[reader] and not self._grows(reader, tensor)
+            if members.role[reader] != Role.WHOLE or not (members.is_add[reader] or is_copy):
+                return True
+        return False
 
     def _is_added(self, op: int) -> bool:
         """Whether all that an op makes is only added to other terms."""

@@ -86,8 +86,7 @@ def allocate_answer(
     if answer.plan is None:
         return replace(answer, bound_seconds=bound)
     found = allocate(graph, cluster, answer.plan, sharing=sharing)
-    is_hybrid = answer.method == "hybrid"
-    granularity = "layer" if is_hybrid else choose_granularity(answer.plan)
+    granularity = choose_granularity(answer.plan)
     verdict = try_plan(graph, cluster, found.plan, sharing, granularity)
     chosen = replace(answer, bound_seconds=bound)
     if verdict.fits and verdict.step_seconds < answer.step_seconds:

@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.part import Part, Recompute, Schedule, ScheduleKind
+from meshwright.plan.part import Part, Schedule, ScheduleKind
 from meshwright.plan.plan import Plan
 from meshwright.search.hybrid.scope import Frame, Option
 from meshwright.search.hybrid.tier import Tiers
@@ -51,12 +51,7 @@ class Draft:
     @property
     def is_plain(self) -> bool:
         """Whether its plan has neither teams nor ZeRO nor recomputation."""
-        return all(
-            stage.option.team.num_devices * stage.option.team.expert == 1
-            and stage.option.zero == 0
-            and stage.option.recompute is Recompute.NONE
-            for stage in self.stages
-        )
+        return all(stage.option.is_plain for stage in self.stages)
 
 
 class Planner:

@@ -2,8 +2,9 @@
 parallelism, ZeRO and recomputation, for models of repeated layers.
 
 Drafts come from dynamic programmes within frames (see `scope`, `frame`), ordered by an estimate;
-the simulator times the best of them on the actual links and decides. The drafts are the same
-whatever the machine; only when the budget ends does it matter how fast it is.
+the simulator times the best of them on the actual links, layer by layer, and the best of these op
+by op, which decides. The drafts are the same whatever the machine; only when the budget ends does
+it matter how fast it is.
 """
 
 from collections.abc import Sequence
@@ -93,7 +94,9 @@ def hybrid(
         tried = trials.ranked()
         reason = tried[0][0].binding if tried else explain_lack(space)
         return refuse("hybrid", reason, bound, started)
-    answer = _answer(space, trials, trials.best_seconds if is_whole else bound, started)
+    if is_whole and all(option.is_plain for option in space.options):
+        bound = trials.best_seconds  # by layer it proves nothing about steps op by op
+    answer = _answer(space, trials, bound, started, is_whole)
     if is_interrupted:
         answer = replace(answer, statistics={**answer.statistics, "interrupted": 1.0})
     return answer
@@ -134,13 +137,18 @@ def _simulate(
         trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
 
 
-def _answer(space: Space, trials: Trials, bound: float, started: float) -> Answer:
-    ranked = trials.ranked()
-    verdict, draft = ranked[0]
+def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole: bool) -> Answer:
+    """The best plan with the next best; the bound is on what is simulated op by op."""
+    settled, reason = trials.settle(1 + _RUNNER_UPS)
+    if not settled:
+        return refuse("hybrid", reason, bound, started)
+    verdict, draft = settled[0]
     planner = trials.scene.planner
     statistics = {
         "simulated": float(len(trials.verdicts)),
         "estimate_seconds": draft.estimate_seconds,
+        "layer_seconds": trials.best_seconds,
+        "whole": float(is_whole),
     }
     answer = judge(
         "hybrid",
@@ -153,12 +161,12 @@ def _answer(space: Space, trials: Trials, bound: float, started: float) -> Answe
         trials.scene.sharing,
         verdict,
     )
-    others = {each.family: (verdict, each) for verdict, each in reversed(ranked) if verdict.fits}
-    others.pop(draft.family, None)
-    nearest = sorted(others.values(), key=lambda other: other[0].rank)[:_RUNNER_UPS]
-    plans = [(verdict, planner.plan(each)) for verdict, each in nearest]
+    plans = [(verdict, planner.plan(each)) for verdict, each in settled[1:]]
     runner_ups = tuple(
         RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
         for verdict, plan in plans
     )
-    return replace(answer, runner_ups=runner_ups, notes=(describe_space(space),))
+    notes = [describe_space(space)]
+    if is_whole:
+        notes.append("all plans of this space were looked at, layer by layer")
+    return replace(answer, runner_ups=runner_ups, notes=tuple(notes))

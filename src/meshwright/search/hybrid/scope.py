@@ -59,6 +59,12 @@ class Option:
     zero: int
     recompute: Recompute
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has neither a team nor ZeRO nor recomputation."""
+        is_alone = self.team.num_devices * self.team.expert == 1
+        return is_alone and self.zero == 0 and self.recompute is Recompute.NONE
+
 
 def divisors(number: int) -> list[int]:
     """Every divisor, rising."""

@@ -1,4 +1,4 @@
-"""Simulates drafts, on whatever engine evaluates things."""
+"""Simulates drafts on whatever engine evaluates things: by layer, and the best of them op by op."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,10 +6,11 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
-from meshwright.program.lower import choose_granularity
+from meshwright.program.lower import MAX_OP_INSTANCES, choose_granularity, count_instances
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.draft import Draft, Planner
 from meshwright.search.hybrid.tier import Tiers
@@ -44,9 +45,19 @@ def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str) -> Scene:
 
 
 def try_draft(scene: Scene, draft: Draft) -> Verdict:
-    """What the simulator says of a draft."""
+    """What the simulator says of a draft, by layer where its plan has teams and the like."""
     plan = scene.planner.plan(draft)
-    return try_plan(scene.graph, scene.cluster, plan, scene.sharing, choose_granularity(plan))
+    granularity = choose_granularity(plan) if plan.is_plain else "layer"
+    return try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
+
+
+def settle_draft(scene: Scene, draft: Draft) -> Verdict | str:
+    """What the simulator says of a draft op by op; else why its plan cannot be lowered so."""
+    plan = scene.planner.plan(draft)
+    try:
+        return try_plan(scene.graph, scene.cluster, plan, scene.sharing, choose_granularity(plan))
+    except InputError as error:
+        return str(error)
 
 
 @dataclass
@@ -69,6 +80,37 @@ class Trials:
         """From the best on; of equals the one that was tried first."""
         keys = sorted(self.verdicts, key=lambda key: self.verdicts[key].rank)
         return [(self.verdicts[key], self.drafts[key]) for key in keys]
+
+    def settle(self, most: int) -> tuple[list[tuple[Verdict, Draft]], str]:
+        """The best of so many families that fit, simulated op by op and ranked by that; and if
+        there is none, why.
+
+        Where all of them together have too many ops, the rest keeps the order that it had. What
+        cannot be lowered op by op, or then does not fit, makes room for the next.
+        """
+        found: list[tuple[Verdict, Draft]] = []
+        families: set[tuple[object, ...]] = set()
+        reason, num_ops = "", 0
+        for verdict, draft in self.ranked():
+            if len(found) == most or not verdict.fits:
+                break
+            if draft.family in families:
+                continue
+            plan = self.scene.planner.plan(draft)
+            num_ops += count_instances(plan)
+            if found and num_ops > MAX_OP_INSTANCES:
+                found.append((verdict, draft))
+                families.add(draft.family)
+                continue
+            settled = settle_draft(self.scene, draft)
+            if isinstance(settled, Verdict) and settled.fits:
+                found.append((settled, draft))
+                families.add(draft.family)
+            elif not reason:
+                reason = settled if isinstance(settled, str) else settled.binding
+        if num_ops <= MAX_OP_INSTANCES:
+            found.sort(key=lambda each: each[0].rank)
+        return found, reason
 
     @property
     def num_fitting(self) -> int:
