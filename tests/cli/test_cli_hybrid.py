@@ -154,9 +154,8 @@ def test_a_search_writes_a_plan_that_simulates_alike(folder: Path) -> None:
     assert again["step_seconds"] == pytest.approx(answer["step_seconds"])
     assert again["fits"] is True
     assert "peak memory" in run(*words, "--plan", folder / "plan.json").out
-    assert "granularity op: part 0" in refusal(
-        *words, "--plan", folder / "plan.json", "--granularity", "op"
-    )
+    by_layer = run(*words, "--plan", folder / "plan.json", "--granularity", "layer", "--json").json
+    assert again["step_seconds"] == pytest.approx(by_layer["step_seconds"], rel=0.1)
 
 
 def test_options_limit_what_is_searched(folder: Path) -> None:

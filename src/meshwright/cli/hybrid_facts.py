@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.cost.memory import usable_bytes
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.answer import Answer
 from meshwright.plan.check import Placement, resolve
 from meshwright.plan.plan import Part, Plan, Recompute
+from meshwright.program.collective import Lane
+from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
 from meshwright.simulate.timeline import Timeline
 
@@ -152,7 +155,7 @@ def _stage_facts(
                 backward_call_seconds=stage.cost.backward_call_seconds,
                 busy=float(timeline.busy_seconds[busiest]) / step,
                 calling=float(timeline.call_seconds[busiest]) / step,
-                memory=_memory(stages, fullest, float(peak[fullest])),
+                memory=_memory(stages, fullest, timeline),
                 usable_bytes=float(usable[fullest]),
                 memory_bytes=float(cluster.memory_bytes[fullest]),
             )
@@ -165,8 +168,12 @@ def _layer_name(stack: Stack, layer: int) -> str:
     return name if name in ("embedding", "head") else f"layer {layer}"
 
 
-def _memory(stages: Sequence[TeamStage], device: int, peak_bytes: float) -> dict[str, float]:
-    """What the peak is made of: the rest, beside what stages hold all the time, is activations."""
+def _memory(stages: Sequence[TeamStage], device: int, timeline: Timeline) -> dict[str, float]:
+    """What the peak is made of.
+
+    By layer: the rest, beside what stages hold all the time, is activations. Op by op gradients,
+    gathered weights and workspace are those of the moment.
+    """
     here = [stage.cost.memory for stage in stages if device in stage.devices]
     items = {
         "parameters": sum(each.parameter_bytes for each in here),
@@ -176,7 +183,29 @@ def _memory(stages: Sequence[TeamStage], device: int, peak_bytes: float) -> dict
         "workspace": max(each.workspace_bytes for each in here),
         "libraries": max(each.library_bytes for each in here),
     }
+    if timeline.program.call_seconds is None:
+        parts = timeline.peak_parts(device, _sort_buffers(timeline.program))
+        items |= dict(zip(("gradients", "buffers", "activations"), parts[:3].tolist(), strict=True))
+        items["workspace"] = float(parts[3])
+        rows, held = timeline.program.instructions, float(timeline.program.state_bytes[device])
+        ops = np.unique(rows["op"][(rows["device"] == device) & (rows["op"] >= 0)])
+        items["parameters"] = float(timeline.program.graph.parameter_bytes[ops].sum())
+        items["optimiser"] = max(0.0, held - items["parameters"] - items["libraries"])
+        return items
+    peak_bytes = timeline.peak_bytes[device]
     return {**items, "activations": max(0.0, peak_bytes - sum(items.values()))}
+
+
+def _sort_buffers(program: Program) -> npt.NDArray[np.int32]:
+    """Of each buffer: 0 a gradient of weights, 1 weights that were gathered, 2 anything else."""
+    graph, buffers = program.graph, program.buffers
+    tensor = buffers["tensor"]
+    source = graph.tensor_source[tensor]
+    is_gradient = graph.tensor_partial[tensor] & (graph.phase[source] == Phase.BACKWARD)
+    lane = program.instructions["stream"][buffers["writer"]] // program.num_devices
+    sort = np.where(lane == Lane.GATHER, 1, np.where(is_gradient & (tensor >= 0), 0, 2))
+    sort[lane == Lane.SYNC] = 0
+    return sort.astype(np.int32)
 
 
 def word_binding(stages: Sequence[StageFacts], timeline: Timeline) -> str:

@@ -88,15 +88,26 @@ class Timeline:
         another is allocated makes room for it.
         """
         device = int(self.program.leader[device])
-        when, size = self._memory_events[device]
+        when, size, _ = self._memory_events[device]
         held = self.program.state_bytes[device] + np.cumsum(size)
         return np.concatenate(([0.0], when)), np.concatenate(
             ([self.program.state_bytes[device]], held)
         )
 
+    def peak_parts(self, device: int, sort: Ints) -> Floats:
+        """Of the most memory that a device holds at once: the bytes of buffers by sort (a number
+        for each of the program's buffers), and last those that ops work in."""
+        device = int(self.program.leader[device])
+        _, size, which = self._memory_events[device]
+        until = int(np.argmax(self.memory(device)[1]))
+        number = np.append(sort, sort.max(initial=-1) + 1)
+        sorts = number[np.minimum(which[:until], len(sort))]
+        return np.bincount(sorts, weights=size[:until], minlength=int(number[-1]) + 1)
+
     @cached_property
-    def _memory_events(self) -> list[tuple[Floats, Floats]]:
-        """By device the moments and signed sizes of allocations and frees, in order."""
+    def _memory_events(self) -> list[tuple[Floats, Floats, Ints]]:
+        """By device the moments and signed sizes of allocations and frees, in order, and the buffer
+        of each; numbers after the last buffer's are of what ops work in."""
         program = self.program
         buffers, rows = program.buffers, program.instructions
         freed = self.finish[buffers["writer"]].copy()
@@ -119,9 +130,12 @@ class Timeline:
         rank = np.concatenate((np.ones(len(begin)), np.where(lasts, 0, 2)))
         order = np.lexsort((rank, moment, where))
         bounds = np.searchsorted(where[order], np.arange(program.num_devices + 1))
-        when, change = when[order], change[order]
+        when, change, which = when[order], change[order], (order % len(begin)).astype(np.int32)
         pairs = zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        return [(np.maximum.accumulate(when[low:high]), change[low:high]) for low, high in pairs]
+        return [
+            (np.maximum.accumulate(when[low:high]), change[low:high], which[low:high])
+            for low, high in pairs
+        ]
 
     @cached_property
     def busy_seconds(self) -> Floats:
