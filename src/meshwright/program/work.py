@@ -68,6 +68,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
     placement = resolve(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
+    launches = np.append(host_seconds(graph), 0.0)[expansion.origin]
     graph = expansion.graph
     placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
     split, partial = effective_splits(graph, placement, plan)
@@ -99,7 +100,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
         stage_seconds=_stage_seconds(placement, action, seconds, start) if plan.schedule else (),
         workspace_bytes=workspace,
         whole_workspace_bytes=np.where(scatters | (split == Split.NONE), workspace, 0.0),
-        host_seconds=_host_seconds(graph, cluster, placement, microbatches),
+        host_seconds=_host_seconds(graph, launches, cluster, placement, microbatches),
     )
 
 
@@ -114,11 +115,14 @@ def sum_by_device(values: Floats, placement: Placement, num_devices: int) -> Flo
 
 
 def _host_seconds(
-    graph: Graph, cluster: Cluster, placement: Placement, microbatches: int
+    graph: Graph, launches: Floats, cluster: Cluster, placement: Placement, microbatches: int
 ) -> Floats:
-    """Launches of forward and backward ops for every microbatch, of updates once."""
+    """Launches of forward and backward ops for every microbatch, of updates once.
+
+    An op of forward that runs again in backward is launched as it was, by Python.
+    """
     times = np.where(graph.phase == Phase.UPDATE, 1, microbatches)
-    total = sum_by_device(host_seconds(graph) * times, placement, cluster.num_devices)
+    total = sum_by_device(launches * times, placement, cluster.num_devices)
     launched = [cluster.types[name].is_asynchronous for name in cluster.type_names]
     return np.where(np.array(launched)[cluster.type_of], total, 0.0)
 
