@@ -20,7 +20,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 import numpy as np
 import numpy.typing as npt
 
-from execution_cases import Case, Scenario, scenarios
+from execution_cases import Case, Scenario, hybrid_scenarios, scenarios
 from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
 from execution_real import measure_real
 from meshwright.errors import InputError
@@ -165,6 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="steps a case (default: 6)")
     parser.add_argument("--only", default="", help="models whose names hold this")
     parser.add_argument("--explain", action="store_true", help="say where the two part")
+    parser.add_argument("--hybrid", action="store_true", help="plans with teams, ZeRO, ...")
     parser.add_argument(
         "--real", action="store_true", help="real compute on two ranks instead of emulated devices"
     )
@@ -173,7 +174,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.real:
         found = measure_real(options.steps, options.only)
     else:
-        wanted = [each for each in scenarios() if options.only in each.model]
+        every = hybrid_scenarios() if options.hybrid else scenarios()
+        wanted = [each for each in every if options.only in each.model]
         found = measure(wanted, options.steps, explains=options.explain)
     records = []
     try:

@@ -6,15 +6,19 @@ a given time on one of them, and batches so small that what crosses the network 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from hybrid_plans import hybrid_plan
 from meshwright.cluster.build import hierarchical
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.compute import op_seconds
+from meshwright.graph.architecture.gpt import gpt
+from meshwright.graph.architecture.llama import llama
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync
 from meshwright.search.chain import make_chain, stages_plan
 from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
@@ -147,6 +151,11 @@ def found(method: str, budget_seconds: float = 4.0) -> Maker:
     return make
 
 
+def hybrid(**degrees: Any) -> Maker:
+    """Stages of whole layers on teams; see `hybrid_plan`."""
+    return lambda graph, cluster: hybrid_plan(graph, cluster, **degrees)
+
+
 GPIPE, ONE_F_ONE_B = ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B
 INTERLEAVED, ZERO_BUBBLE = ScheduleKind.INTERLEAVED, ScheduleKind.ZERO_BUBBLE
 PLACEMENTS: dict[str, Maker] = {
@@ -264,5 +273,83 @@ def scenarios() -> Sequence[Scenario]:
             model="blocks-64", graph=deep, seconds=6.0, ranks=12, megabits=500,
             plans=pipelines(12, 16, ONE_F_ONE_B, INTERLEAVED)
             | {"6 x 2": pipeline(ONE_F_ONE_B, 6, 16, replicas=2)},
+        ),
+    )  # fmt: skip
+
+
+FULL, SELECTIVE = Recompute.FULL, Recompute.SELECTIVE
+
+
+def hybrid_scenarios() -> Sequence[Scenario]:
+    """Teams, sequence parallelism, ZeRO, recomputation and pipelines of them."""
+    shape: dict[str, Any] = {"hidden": 256, "heads": 8, "layers": 4, "sequence": 64}
+    shape |= {"vocabulary": 512, "batch": 16, "precision": "fp32"}
+
+    def make_gpt() -> Graph:
+        return gpt(**shape, untie=True)
+
+    def make_llama() -> Graph:
+        return llama(**shape, intermediate=512)
+
+    return (
+        Scenario(
+            model="gpt", graph=make_gpt, seconds=4.0, ranks=4, megabits=200,
+            plans={
+                "zero 1": hybrid(zero=1),
+                "zero 2": hybrid(zero=2),
+                "zero 3": hybrid(zero=3),
+                "zero 3, full": hybrid(zero=3, recompute=FULL),
+                "tensor 2": hybrid(tensor=2),
+                "tensor 2, zero 3": hybrid(tensor=2, zero=3),
+                "tensor 2, sequence": hybrid(tensor=2, sequence=True, zero=1),
+                "tensor 4": hybrid(tensor=4),
+                "1f1b 2 x 4, tensor 2": hybrid(stages=2, microbatches=4, tensor=2),
+                "1f1b 2 x 4, zero 2": hybrid(stages=2, microbatches=4, zero=2),
+            },
+        ),
+        Scenario(
+            model="llama", graph=make_llama, seconds=4.0, ranks=4, megabits=500,
+            plans={
+                "zero 3, selective": hybrid(zero=3, recompute=SELECTIVE),
+                "zero 3 x 4": hybrid(zero=3, microbatches=4),
+                "tensor 2, sequence": hybrid(tensor=2, sequence=True),
+                "tensor 4, sequence": hybrid(tensor=4, sequence=True),
+                "tensor 2, zero 2, full": hybrid(tensor=2, zero=2, recompute=FULL),
+                "gpipe 2 x 4, sequence": hybrid(
+                    stages=2, microbatches=4, kind=GPIPE, tensor=2, sequence=True
+                ),
+                "zero-bubble 2 x 4, tensor 2": hybrid(
+                    stages=2, microbatches=4, kind=ZERO_BUBBLE, tensor=2
+                ),
+            },
+        ),
+        Scenario(
+            model="llama", graph=make_llama, seconds=6.0, ranks=8, megabits=1000,
+            plans={
+                "tensor 2, zero 3": hybrid(tensor=2, zero=3),
+                "tensor 4, sequence, zero 1": hybrid(tensor=4, sequence=True, zero=1),
+                "tensor 8": hybrid(tensor=8),
+                "1f1b 2 x 4, tensor 2, zero 1": hybrid(stages=2, microbatches=4, tensor=2, zero=1),
+                "1f1b 2 x 4, tensor 4": hybrid(stages=2, microbatches=4, tensor=4),
+                "1f1b 4 x 8, tensor 2": hybrid(stages=4, microbatches=8, tensor=2),
+                "1f1b 4 x 4, zero 3, full": hybrid(
+                    stages=4, microbatches=4, zero=3, recompute=FULL
+                ),
+            },
+        ),
+        Scenario(
+            model="gpt", graph=make_gpt, seconds=8.0, ranks=16, megabits=500,
+            plans={
+                "tensor 4, zero 3": hybrid(tensor=4, zero=3),
+                "tensor 8, sequence": hybrid(tensor=8, sequence=True),
+                "1f1b 4 x 4, tensor 2, zero 2": hybrid(stages=4, microbatches=4, tensor=2, zero=2),
+                "1f1b 4 x 8, tensor 4": hybrid(stages=4, microbatches=8, tensor=4),
+                "1f1b 2 x 4, tensor 4, sequence": hybrid(
+                    stages=2, microbatches=4, tensor=4, sequence=True
+                ),
+                "gpipe 4 x 4, zero 3, selective": hybrid(
+                    stages=4, microbatches=4, kind=GPIPE, zero=3, recompute=SELECTIVE
+                ),
+            },
         ),
     )  # fmt: skip

@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from hybrid_plans import stage_parts
 from meshwright.api import load_graph
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import describe_plan
-from meshwright.plan.part import Part, Recompute, Schedule, ScheduleKind
+from meshwright.plan.part import Recompute, Schedule, ScheduleKind
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import MAX_OP_INSTANCES, count_instances
 from meshwright.simulate.simulate import simulate
@@ -107,25 +107,11 @@ def draw_plan(stack: Stack, cluster: Cluster, chance: random.Random) -> Plan | N
                 zero=chance.choice([0, 1, 2, 3]) if each > tensor else 0,
                 recompute=chance.choice(list(Recompute)),
             )
-            for part in _stages(stack, graph, cluster, num_stages)
+            for part in stage_parts(stack, cluster, num_stages)
         ),
         schedule=schedule,
     )
     return None if plan.is_plain else plan
-
-
-def _stages(stack: Stack, graph: Graph, cluster: Cluster, count: int) -> Iterator[Part]:
-    """Stages of about as many layers on as many devices."""
-    names = [device.name for device in cluster.devices]
-    each = len(names) // count
-    bounds = [round(k * stack.num_layers / count) for k in range(count + 1)]
-    for stage in range(count):
-        here = range(bounds[stage], bounds[stage + 1])
-        ops = zip(graph.op_names, stack.layer_of_op.tolist(), strict=True)
-        yield Part(
-            ops=tuple(name for name, layer in ops if layer in here),
-            devices=tuple(names[stage * each : (stage + 1) * each]),
-        )
 
 
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
