@@ -51,11 +51,11 @@ class Block(nn.Module):
 class Language(nn.Module):
     """A causal transformer; its head may be tied to its embedding."""
 
-    def __init__(self, *, is_tied: bool, layers: int = 3) -> None:
+    def __init__(self, *, is_tied: bool, layers: int = 3, heads: int = 2) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.places = nn.Parameter(torch.randn(6, 16) / 8)
-        self.blocks = nn.ModuleList(Block(16, 2) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(16, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(16)
         self.head = nn.Linear(16, 40, bias=False)
         if is_tied:
@@ -255,6 +255,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
     "tied": (lambda: Language(is_tied=True), _ids(40)),
+    "heads": (lambda: Language(is_tied=False, layers=2, heads=4), _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,

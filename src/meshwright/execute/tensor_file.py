@@ -92,7 +92,8 @@ def _file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview | b
 
 
 def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    row = tensor.detach().cpu().contiguous()
+    return row.as_strided((row.numel(),), (1,)).view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

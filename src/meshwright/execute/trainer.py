@@ -32,7 +32,7 @@ from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
-from meshwright.execute.piece import Box, Holding, shard_piece
+from meshwright.execute.piece import Holding, hold_share
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
@@ -205,10 +205,9 @@ class Trainer:
         found: dict[str, Holding] = {}
         for name in self.part.state:
             if name in shares:
-                share, layout = shares[name], layouts[name]
-                box = Box((0,) * len(layout.shape), layout.shape)
-                piece = shard_piece(box, layout.stride, share.holders, share.holder)
-                found.setdefault(names.get(name, name), Holding(shape=layout.shape, piece=piece))
+                layout = layouts[name]
+                holding = hold_share(layout.shape, layout.stride, shares[name])
+                found.setdefault(names.get(name, name), holding)
         return found
 
     def spread_copies(self) -> None:
