@@ -88,7 +88,7 @@ TEAMS = {
     "teams of 2, zero 1": lambda graph: team(graph, 2, 1, sequence=True),
     "teams of 2, zero 3": lambda graph: team(graph, 2, 3),
     "team of 4": lambda graph: team(graph, 4),
-    "sequence": lambda graph: team(graph, 4, sequence=True),
+    "sequence": lambda graph: team(graph, 2, sequence=True),
 }
 EVERY = PLANS | TEAMS
 
