@@ -197,6 +197,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         allows_local_statistics=arguments.local_statistics,
         seed=arguments.seed,
         checkpoint=arguments.checkpoint,
+        weights=arguments.weights,
         every=arguments.every,
         stall_seconds=arguments.stall,
         is_checked=arguments.check,

@@ -22,7 +22,7 @@ from meshwright.execute.manifest import (
     name_file,
 )
 from meshwright.execute.piece import Box, Holding, find_overlaps, whole_holding
-from meshwright.execute.tensor_file import Extract, read_extracts, write_tensors
+from meshwright.execute.tensor_file import Extract, find_type, read_extracts, write_tensors
 
 _PIECE = " @ "
 """Stands between the name of a tensor and what tells a piece of it from others."""
@@ -116,12 +116,12 @@ def write_parts(
         return Written(tensors={}, files={}, fault=str(error))
     entries: dict[str, SavedTensor] = {}
     for key, each in parts.items():
-        made = SavedTensor(dtype=_name_type(each.data.dtype), shape=list(each.shape), pieces=[])
+        made = SavedTensor(dtype=name_type(each.data.dtype), shape=list(each.shape), pieces=[])
         entries.setdefault(each.name, made).pieces.append(SavedPiece.of(each.box, file, key))
     return Written(tensors=entries, files={file: saved})
 
 
-def join_parts(step: int, parts: Sequence[Written]) -> Manifest:
+def join_parts(step: int, parts: Sequence[Written], weights: Sequence[str] = ()) -> Manifest:
     """The manifest of what all ranks have written; InputError where it is not all of a tensor."""
     found: dict[str, list[SavedTensor]] = {}
     for part in parts:
@@ -138,7 +138,7 @@ def join_parts(step: int, parts: Sequence[Written]) -> Manifest:
     files = {name: each for part in parts for name, each in part.files.items()}
     is_whole = all(each.is_whole for each in tensors.values())
     version = WHOLE_VERSION if is_whole else PIECE_VERSION
-    return Manifest(version=version, step=step, files=files, tensors=tensors)
+    return Manifest(version=version, step=step, files=files, tensors=tensors, weights=list(weights))
 
 
 def read_parts(
@@ -150,6 +150,20 @@ def read_parts(
 ) -> None:
     """Fill tensors in place from the files of a checkpoint; only the bytes they need are read."""
     _check_state(state, saved, holdings)
+    fill_parts(path, saved, state, holdings, tick)
+
+
+def fill_parts(
+    path: Path,
+    saved: Mapping[str, SavedTensor],
+    state: Mapping[str, torch.Tensor],
+    holdings: Mapping[str, Holding],
+    tick: Callable[[], None],
+) -> None:
+    """Fill tensors in place, of which it is known that the files have them in these shapes.
+
+    Numbers of another type are converted.
+    """
     by_file: dict[str, list[_Read]] = {}
     for name, tensor in state.items():
         for read in _find_reads(saved[name], _holding_of(name, tensor, holdings), tensor):
@@ -183,7 +197,7 @@ def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> It
             file=stored.file,
             extract=Extract(
                 key=stored.key,
-                dtype=tensor.dtype,
+                dtype=find_type(saved.dtype),
                 shape=source.shape,
                 where=overlap.box.within(source),
             ),
@@ -206,14 +220,15 @@ def _check_state(
             raise InputError(
                 f"{quoted(name)} must have the model's shape {shape}, got {saved[name].shape}"
             )
-        if saved[name].dtype != _name_type(tensor.dtype):
+        if saved[name].dtype != name_type(tensor.dtype):
             raise InputError(
                 f"{quoted(name)} must have the model's type "
-                f"{_name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
+                f"{name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
             )
 
 
-def _name_type(dtype: torch.dtype) -> str:
+def name_type(dtype: torch.dtype) -> str:
+    """What manifests call a type."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -85,6 +85,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     step: Count
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
+    weights: list[str] = []
+    """The tensors that are the model's own, in the order of its `state_dict`; others are the
+    optimiser's, or the run's. Empty: that is not known."""
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):

@@ -43,6 +43,7 @@ from meshwright.execute.state import Real
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
 from meshwright.execute.way import Wiring
+from meshwright.execute.weights import open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
@@ -70,6 +71,8 @@ class Settings:
     """Whether steps start together and are timed, which costs a barrier a step."""
     checks_ops: bool = False
     """Whether the results of every op are looked at, to name the one that spoils a step."""
+    weights: Path | None = None
+    """A folder of files that the model's weights are read from, instead of its own."""
     check_until: int = 0
     """A run that only checks ops does so until this step; 0: it trains."""
 
@@ -216,6 +219,7 @@ def _train(
             repeated=RepeatedDraws(
                 trainer.planned.draws(trainer.planned.any().samples), settings.seed
             ),
+            given=trainer.given,
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
@@ -298,6 +302,7 @@ def make_trainer(
         wiring=wiring,
         progress=watch,
         checks_ops=settings.checks_ops,
+        weights=None if settings.weights is None else open_weights(settings.weights),
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(graph, trainer.planned)
