@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import Ranks  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
-from small_models import make_workload  # noqa: E402
+from small_models import MODELS, make_workload  # noqa: E402
 from small_plans import LEARNING_RATE, data_plan, device_names, hybrid  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -174,8 +175,9 @@ def train_from(
     from meshwright.execute.trainer import Trainer, lower_frozen
     from meshwright.execute.training import Training
 
-    workload = make_workload(name)
-    workload.model.to("meta")
+    with torch.device("meta"):
+        model = MODELS[name][0]()
+    workload = replace(make_workload(name), model=model)
     lowered = lower_frozen(graph, connected(4), plan)
     trainer = Trainer(
         lowered,

@@ -94,7 +94,9 @@ class Training:
         if self.rank != 0:
             return {}
         found |= {name: trainer.given(name) for name in names if name not in found}
-        return {alias: found[name] for name, aliases in names.items() for alias in aliases}
+        first = {alias: name for name, aliases in names.items() for alias in aliases}
+        keys = trainer.workload.model.state_dict(keep_vars=True)
+        return {key: found[first[key]] for key in keys if key in first}
 
     def resume(self, folder: str | Path) -> int:
         """Go on from the latest checkpoint of a folder, if there is one; the steps so far."""
