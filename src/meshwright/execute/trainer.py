@@ -142,7 +142,7 @@ class Trainer:
         """The steps as they were planned."""
         self.steps: TracedSteps = self.planned
         """The steps as this rank runs them."""
-        if not lowered.plan.is_plain:
+        if not lowered.plan.is_plain or lowered.expansion.graph is not graph:
             self.steps = ExpandedSteps(
                 self.planned, lowered.plan, lowered.expansion, lowered.shards,
                 program.device_names[self.number],

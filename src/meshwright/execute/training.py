@@ -30,7 +30,7 @@ from meshwright.execute.interface import find_wiring
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, resume, save_state
-from meshwright.execute.session import Settings, make_trainer, names_by_rank
+from meshwright.execute.session import Settings, choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
 from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
@@ -119,7 +119,7 @@ def open_training(
                 f"`meshwright run` build it"
             )
     _check_buffers(workload.model)
-    lowered = lower_frozen(graph, cluster, plan)
+    lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
     device = pick_device(settings.device)
     store, hosts = meet(settings.stall_seconds)
     rank_of = assign_ranks(cluster, lowered.devices, hosts)

@@ -6,6 +6,8 @@ receives has arrived and sends when all of it is done, which is what makes granu
 `part` (one instruction an action) agree.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -77,6 +79,8 @@ def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -
         return lower_teams(graph, cluster, plan)
     if granularity == "part" and plan.schedule is None:
         raise InputError("granularity part: the plan must have a schedule; use granularity op")
+    if granularity == "part":  # words are too small to count among merged ops
+        plan = replace(plan, batch_statistics=False)
     work = prepare_work(graph, cluster, plan)
     return emit_program(merge_units(work) if granularity == "part" else work, cluster)
 

@@ -82,6 +82,11 @@ def _add_training(parser: ArgumentParser) -> None:
         help="let batch normalisation see only the samples of its own device and microbatch",
     )
     parser.add_argument(
+        "--microbatch-statistics",
+        action="store_true",
+        help="let batch normalisation see only the samples of its microbatch, on all devices",
+    )
+    parser.add_argument(
         "--weights",
         type=Path,
         metavar="DIR",
