@@ -1,6 +1,6 @@
 """Batch norm over replicas trains as one process does: losses, weights and running statistics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product
 from typing import Any
@@ -62,15 +62,17 @@ def expected(name: str) -> tuple[list[float], dict[str, Any]]:
     return train_eagerly(name, STEPS, LEARNING_RATE, "momentum")
 
 
-PLANS = {
+def divided(zero: int, again: Recompute) -> Callable[[Graph], Plan]:
+    return lambda graph: hybrid(data_plan(graph, RANKS, UNEQUAL if zero % 2 else ()), zero, again)
+
+
+PLANS: dict[str, Callable[[Graph], Plan]] = {
     "two": lambda graph: data_plan(graph, 2),
     "three": lambda graph: data_plan(graph, 3, (0.5, 0.25, 0.25)),
     "data": lambda graph: data_plan(graph, RANKS),
     "unequal": lambda graph: data_plan(graph, RANKS, UNEQUAL),
     **{
-        f"zero {zero}, {again}": lambda graph, zero=zero, again=again: hybrid(
-            data_plan(graph, RANKS, UNEQUAL if zero % 2 else ()), zero, again
-        )
+        f"zero {zero}, {again}": divided(zero, again)
         for zero, again in product((0, 1, 2, 3), Recompute)
         if zero or again is not Recompute.NONE
     },

@@ -88,7 +88,8 @@ def cuts(draw: st.DrawFn, shape: Shape) -> tuple[Cut, int]:
 @st.composite
 def divisions(draw: st.DrawFn, shape: Shape) -> list[Share]:
     """A tensor cut over a team, or not, and what each member has over holders."""
-    cut, width = draw(cuts(shape)) if shape and draw(st.booleans()) else (WHOLE, 1)
+    is_cut = draw(st.booleans())
+    cut, width = draw(cuts(shape)) if shape and is_cut else (WHOLE, 1)
     holders = draw(st.integers(1, 4))
     return [
         Share(cut, width, member, holders, holder)

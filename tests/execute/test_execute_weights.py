@@ -137,7 +137,7 @@ def test_a_rank_reads_its_slice_in_its_own_type(
 def test_one_whole_tensor_is_made_at_a_time() -> None:
     graph = capture_workload(make_workload("heads"), "adamw")
     deferred = record(lambda: make_workload("heads"))
-    step = Steps(deferred.workload, graph, "adamw")[graph.batch]
+    step = Steps(deferred.workload, graph, "adamw")[int(graph.batch)]
     alive: list[Any] = []
 
     def real(tensor: Any) -> Any:

@@ -197,10 +197,10 @@ class Ways:
                 batch_norm, argument("input"), word, *map(argument, names),
                 given["momentum"], given["eps"],
             )  # fmt: skip
-        names = ("grad_out", "input", "weight", "save_mean", "save_invstd")
+        read = ("grad_out", "input", "weight", "save_mean", "save_invstd")
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
         return builder.call(
-            batch_norm_backward, *map(argument, names), word, part.num_replicas,
+            batch_norm_backward, *map(argument, read), word, part.num_replicas,
             list(given["output_mask"]),
         )  # fmt: skip
 
