@@ -162,10 +162,12 @@ def training(
     learning_rate: float = 1e-3,
     is_mean: bool = True,
     allows_local_statistics: bool = False,
+    allows_microbatch_statistics: bool = False,
     device: str | None = None,
     backend: str | None = None,
     stall_seconds: float = 120.0,
     checks_ops: bool = False,
+    weights: str | Path | None = None,
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
@@ -173,8 +175,10 @@ def training(
     whole batch. `graph` is the one that was planned, None captures it again. `is_mean`: the loss is
     a mean over the batch, else a sum. A step whose loss is not finite raises NonFiniteError with
     the number of the step; `checks_ops` looks at every op's results, which takes time, and names
-    the op that made the first such number. What this yields has `step(*batch)`, `losses()`,
-    `measure(*batch)`, `save(folder)` and `resume(folder)`; all ranks make the same calls.
+    the op that made the first such number. `weights` is a folder of safetensors files in the Hub's
+    layout: each rank reads its slices of them, and the model may be on the meta device. What this
+    yields has `step(*batch)`, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
+    `state_dict()`; all ranks make the same calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")
@@ -194,8 +198,10 @@ def training(
         learning_rate=learning_rate,
         is_mean=is_mean,
         allows_local_statistics=allows_local_statistics,
+        allows_microbatch_statistics=allows_microbatch_statistics,
         stall_seconds=stall_seconds,
         checks_ops=checks_ops,
+        weights=None if weights is None else Path(weights),
     )
     planned = capture_workload(workload, optimizer) if graph is None else graph
     with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:

@@ -51,11 +51,11 @@ class Block(nn.Module):
 class Language(nn.Module):
     """A causal transformer; its head may be tied to its embedding."""
 
-    def __init__(self, *, is_tied: bool, layers: int = 3) -> None:
+    def __init__(self, *, is_tied: bool, layers: int = 3, heads: int = 2) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.places = nn.Parameter(torch.randn(6, 16) / 8)
-        self.blocks = nn.ModuleList(Block(16, 2) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(16, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(16)
         self.head = nn.Linear(16, 40, bias=False)
         if is_tied:
@@ -120,6 +120,53 @@ class Residual(nn.Module):
         x = F.relu(self.norm(self.first(x)))
         x = x + F.relu(self.second(x))
         return F.cross_entropy(self.head(x.mean((2, 3))), label)
+
+
+class NormedBlock(nn.Module):
+    """Two convolutions with batch norm, and a residual connection."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(before, after, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(after, after, 3, 1, 1, bias=False)
+        self.one, self.two = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
+        self.skip = nn.Sequential(
+            nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after, affine=False)
+        )
+
+    def forward(self, x: Any) -> Any:
+        y = self.two(self.second(F.relu(self.one(self.first(x)))))
+        return F.relu(y + self.skip(x))
+
+
+class Normed(nn.Module):
+    """A residual network with batch norm everywhere, some of it without what can be left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(NormedBlock(3, 6, 1), NormedBlock(6, 8, 2))
+        self.flat = nn.BatchNorm1d(8, momentum=0.3, track_running_stats=False)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Any, label: Any) -> Any:
+        return F.cross_entropy(self.head(self.flat(self.blocks(x).mean((2, 3)))), label)
+
+
+class NormedUNet(nn.Module):
+    """Long skips, with batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.GELU())
+        self.down = nn.Sequential(
+            nn.Conv2d(4, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8), nn.GELU()
+        )
+        self.up = nn.Sequential(nn.ConvTranspose2d(8, 4, 2, stride=2), nn.BatchNorm2d(4))
+        self.leave = nn.Conv2d(8, 1, 3, padding=1)
+
+    def forward(self, x: Any) -> Any:
+        a = self.enter(x)
+        return F.mse_loss(self.leave(torch.cat((self.up(self.down(a)), a), 1)), x)
 
 
 class Experts(nn.Module):
@@ -255,6 +302,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
     "tied": (lambda: Language(is_tied=True), _ids(40)),
+    "heads": (lambda: Language(is_tied=False, layers=2, heads=4), _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,
@@ -269,6 +317,12 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "odd": (Odd, lambda: (torch.randn(BATCH, 3),)),
     "triplets": (Triplets, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
 }
+NORMED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {
+    "normed": (Normed, lambda: (torch.randn(BATCH, 3, 6, 6) + 3, torch.randint(0, 5, (BATCH,)))),
+    "normed unet": (NormedUNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
+    "residual": MODELS["residual"],
+}
+"""Those with batch norm, which sees all samples."""
 MIXING = ("contrastive", "triplets")
 """Those with ops that compare samples with each other."""
 DRAWING = ("dropping",)
@@ -277,7 +331,7 @@ DRAWING = ("dropping",)
 
 def make_workload(name: str) -> Workload:
     """A model with its weights and a batch, the same in every process."""
-    make, inputs = MODELS[name]
+    make, inputs = (MODELS | NORMED)[name]
     torch.manual_seed(7)
     return Workload(name=name, model=make(), args=inputs())
 

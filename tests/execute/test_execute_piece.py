@@ -21,6 +21,7 @@ from meshwright.execute.checkpoint import (  # noqa: E402
     load_checkpoint,
     save_checkpoint,
 )
+from meshwright.execute.cut.cut import WHOLE, Cut  # noqa: E402
 from meshwright.execute.holding import (  # noqa: E402
     choose_parts,
     join_parts,
@@ -39,28 +40,23 @@ from meshwright.execute.manifest import (  # noqa: E402
 from meshwright.execute.piece import (  # noqa: E402
     Box,
     Holding,
-    Piece,
-    box_piece,
-    cut_boxes,
+    Tile,
+    cut_run,
     find_overlaps,
-    shard_piece,
-    storage_order,
+    hold_share,
     subtract,
+    whole_box,
     whole_holding,
 )
+from meshwright.execute.shard import Share  # noqa: E402
 
 Shape = tuple[int, ...]
 
 
-def indices(piece: Piece) -> list[Shape]:
-    """Of its numbers, in their order: by brute force."""
-    box = piece.box
-    ranges = [range(box.offset[d], box.offset[d] + box.shape[d]) for d in piece.order]
-    found = []
-    for index in product(*ranges):
-        full = dict(zip(piece.order, index, strict=True))
-        found.append(tuple(full[d] for d in range(len(index))))
-    return found[piece.start : piece.stop]
+def indices(box: Box) -> list[Shape]:
+    """Of its numbers, in their order."""
+    ranges = [range(at, at + size) for at, size in zip(box.offset, box.shape, strict=True)]
+    return list(product(*ranges))
 
 
 def numbered(shape: Shape) -> Tensor:
@@ -68,60 +64,78 @@ def numbered(shape: Shape) -> Tensor:
     return made
 
 
-def data_of(whole: Tensor, piece: Piece) -> Tensor:
-    """What somebody with this piece has: a row, or all of a box."""
-    if piece.is_box:
-        outer = Box((0,) * whole.dim(), tuple(whole.shape))
-        return whole[piece.box.within(outer)].clone()
-    numbers = [float(whole[index]) for index in indices(piece)]
-    row: Tensor = torch.tensor(numbers, dtype=whole.dtype)
-    return row
-
-
 @st.composite
-def pieces(draw: st.DrawFn, shape: Shape) -> Piece:
+def boxes(draw: st.DrawFn, shape: Shape) -> Box:
     offset = tuple(draw(st.integers(0, size - 1)) for size in shape)
     extent = tuple(draw(st.integers(1, size - at)) for at, size in zip(offset, shape, strict=True))
-    box = Box(offset, extent)
-    start = draw(st.integers(0, box.size - 1))
-    stop = draw(st.integers(start + 1, box.size))
-    order = draw(st.permutations(range(len(shape))))
-    return Piece(box=box, order=tuple(order), start=start, stop=stop)
-
-
-SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
+    return Box(offset, extent)
 
 
 @st.composite
-def divisions(draw: st.DrawFn, shape: Shape) -> list[Piece]:
-    """A tensor cut into boxes along one dimension, and each of them into shards."""
-    dim = draw(st.integers(0, len(shape) - 1)) if shape else 0
-    ways = draw(st.integers(1, shape[dim])) if shape else 1
-    made = []
-    for way in range(ways):
-        offset, extent = [0] * len(shape), list(shape)
-        if shape:
-            offset[dim] = way * shape[dim] // ways
-            extent[dim] = (way + 1) * shape[dim] // ways - offset[dim]
-        box = Box(tuple(offset), tuple(extent))
-        order = draw(st.permutations(range(len(shape))))
-        stride = [0] * len(shape)
-        step = 1
-        for each in reversed(order):
-            stride[each], step = step, step * box.shape[each]
-        holders = draw(st.integers(1, 4))
-        made += [shard_piece(box, stride, holders, holder) for holder in range(holders)]
-    return made
+def cuts(draw: st.DrawFn, shape: Shape) -> tuple[Cut, int]:
+    """A dimension in segments, and a width of a team."""
+    dim = draw(st.integers(0, len(shape) - 1))
+    width = draw(st.integers(1, 4))
+    if shape[dim] % width or draw(st.booleans()):
+        return Cut.of(dim, [shape[dim]]), width
+    sizes, left = [], shape[dim] // width
+    while left:
+        sizes.append(draw(st.integers(1, left)))
+        left -= sizes[-1]
+    return Cut.of(dim, [width * size for size in sizes]), width
+
+
+@st.composite
+def divisions(draw: st.DrawFn, shape: Shape) -> list[Share]:
+    """A tensor cut over a team, or not, and what each member has over holders."""
+    is_cut = draw(st.booleans())
+    cut, width = draw(cuts(shape)) if shape and is_cut else (WHOLE, 1)
+    holders = draw(st.integers(1, 4))
+    return [
+        Share(cut, width, member, holders, holder)
+        for member in range(width)
+        for holder in range(holders)
+    ]
+
+
+@st.composite
+def strided(draw: st.DrawFn, shape: Shape) -> Tensor:
+    """A dense tensor of different numbers in any order in memory."""
+    order = draw(st.permutations(range(len(shape))))
+    made = numbered(tuple(shape[dim] for dim in order))
+    back: Tensor = made.permute([order.index(dim) for dim in range(len(shape))])
+    return back
+
+
+def held(whole: Tensor, share: Share) -> tuple[Tensor, Holding]:
+    """What a rank has of a tensor."""
+    return share.of(whole).clone(), hold_share(whole.shape, whole.stride(), share)
+
+
+SHAPES = st.lists(st.integers(1, 6), max_size=4).map(tuple)
 
 
 def test_the_middle_of_a_matrix_is_three_boxes() -> None:
     # numbers 2 to 10 of 4 x 3: (0, 2), rows 1 and 2, (3, 0) and (3, 1)
-    piece = Piece(box=Box((0, 0), (4, 3)), order=(0, 1), start=2, stop=11)
-    assert list(cut_boxes(piece)) == [
-        (Box((0, 2), (1, 1)), 0),
-        (Box((1, 0), (2, 3)), 1),
-        (Box((3, 0), (1, 2)), 7),
-    ]
+    assert list(cut_run((4, 3), (0, 1), 2, 11)) == [
+        Box((0, 2), (1, 1)), Box((1, 0), (2, 3)), Box((3, 0), (1, 2)),
+    ]  # fmt: skip
+
+
+def test_a_member_has_a_tile_of_each_segment() -> None:
+    # 2 x 12 columns of query, key, value: the second of two members has columns 2, 3, 6, 7, 10, 11
+    holding = hold_share((2, 12), (12, 1), Share(Cut(1, ((3, 4),)), 2, 1))
+    assert holding.shape == (2, 12)
+    assert holding.tiles == tuple(
+        Tile(Box((0, 2 + 4 * k), (2, 2)), 2 * k, (6, 1)) for k in range(3)
+    )
+
+
+def test_a_shard_of_a_members_part_begins_at_its_row() -> None:
+    # the second of two holders has row 1 of what that member has
+    holding = hold_share((2, 12), (12, 1), Share(Cut(1, ((3, 4),)), 2, 1, 2, 1))
+    assert holding.boxes == tuple(Box((1, 2 + 4 * k), (1, 2)) for k in range(3))
+    assert [tile.at for tile in holding.tiles] == [0, 2, 4]
 
 
 def test_a_hole_in_the_middle_leaves_four_boxes() -> None:
@@ -131,31 +145,55 @@ def test_a_hole_in_the_middle_leaves_four_boxes() -> None:
     ]  # fmt: skip
 
 
-def test_storage_order_is_from_the_longest_stride() -> None:
-    assert storage_order(torch.zeros(2, 3, 4).permute(2, 0, 1).stride()) == (1, 2, 0)
+@given(
+    SHAPES.flatmap(
+        lambda shape: st.tuples(
+            st.just(shape), st.permutations(range(len(shape))), st.integers(0), st.integers(0)
+        )
+    )
+)
+def test_boxes_of_a_run_are_its_numbers_in_order(
+    case: tuple[Shape, list[int], int, int],
+) -> None:
+    shape, order, one, other = case
+    size = torch.Size(shape).numel()
+    start, stop = sorted((one % (size + 1), other % (size + 1)))
+    found = list(cut_run(shape, order, start, stop))
+    assert len(found) <= max(1, 2 * len(order) - 1)
+    ordered = sorted(indices(whole_box(shape)), key=lambda index: [index[dim] for dim in order])
+    listed = [
+        index
+        for box in found
+        for index in sorted(indices(box), key=lambda index: [index[dim] for dim in order])
+    ]
+    assert listed == ordered[start:stop]
 
 
-@given(SHAPES.flatmap(pieces))
-def test_boxes_of_a_piece_are_its_numbers_in_order(piece: Piece) -> None:
-    found = list(cut_boxes(piece))
-    assert len(found) <= max(1, 2 * len(piece.order) - 1)
-    listed: list[Shape] = []
-    for box, at in found:
-        assert at == len(listed)
-        listed += indices(Piece(box=box, order=piece.order, start=0, stop=box.size))
-    assert listed == indices(piece)
+@given(SHAPES.flatmap(lambda shape: st.tuples(strided(shape), divisions(shape))))
+def test_tiles_are_where_the_numbers_of_a_share_are(case: tuple[Tensor, list[Share]]) -> None:
+    whole, shares = case
+    count = torch.zeros(whole.shape)
+    for share in shares:
+        data, holding = held(whole, share)
+        assert holding.shape == tuple(whole.shape)
+        assert holding.size == data.numel()
+        for tile in holding.tiles:
+            where = tile.box.within(whole_box(whole.shape))
+            assert torch.equal(tile.view(data), whole[where])
+            count[where] += 1
+    assert (count == 1).all()  # each number has one holder
 
 
-@given(SHAPES.flatmap(lambda shape: st.tuples(pieces(shape), st.lists(pieces(shape), max_size=4))))
-def test_every_number_is_found_once_or_missing(case: tuple[Piece, list[Piece]]) -> None:
-    wanted, given_pieces = case
-    overlaps, missing = find_overlaps(wanted, given_pieces)
-    boxes = [*(each.box for each in overlaps), *missing]
-    listed = [index for box in boxes for index in indices(box_piece(box.shape, box.offset))]
-    assert sorted(listed) == sorted(indices(wanted))
-    there = {index for each in given_pieces for index in indices(each)}
-    absent = [index for box in missing for index in indices(box_piece(box.shape, box.offset))]
-    assert set(absent) == set(indices(wanted)) - there
+@given(SHAPES.flatmap(lambda shape: st.tuples(boxes(shape), st.lists(boxes(shape), max_size=4))))
+def test_every_number_is_found_once_or_missing(case: tuple[Box, list[Box]]) -> None:
+    wanted, there = case
+    overlaps, missing = find_overlaps([wanted], there)
+    found = [*(each.box for each in overlaps), *missing]
+    assert sorted(index for box in found for index in indices(box)) == indices(wanted)
+    known = {index for each in there for index in indices(each)}
+    absent = {index for box in missing for index in indices(box)}
+    assert absent == set(indices(wanted)) - known
+    assert all(set(indices(each.box)) <= set(indices(there[each.source])) for each in overlaps)
 
 
 def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, Holding]]]) -> Manifest:
@@ -179,43 +217,36 @@ def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, Holding]]]) -> M
 @settings(max_examples=60, deadline=None)
 @given(
     SHAPES.flatmap(
-        lambda shape: st.tuples(
-            st.just(shape),
-            divisions(shape),
-            st.lists(pieces(shape), min_size=1, max_size=3),
-        )
+        lambda shape: st.tuples(strided(shape), divisions(shape), strided(shape), divisions(shape))
     ),
     st.sampled_from([torch.float32, torch.bfloat16, torch.int64]),
     st.booleans(),
 )
-def test_any_piece_is_read_from_any_pieces(
-    case: tuple[Shape, list[Piece], list[Piece]], dtype: torch_dtype, is_twice: bool
+def test_any_share_is_read_from_any_shares(
+    case: tuple[Tensor, list[Share], Tensor, list[Share]], dtype: torch_dtype, is_twice: bool
 ) -> None:
-    shape, written, wanted = case
-    whole = numbered(shape).to(dtype)
-    states = [
-        {"w": (data_of(whole, piece), Holding(shape=shape, piece=piece))} for piece in written
-    ] * (1 + is_twice)
+    whole, written, other, wanted = case
+    whole = whole.to(dtype)
+    states = [{"w": held(whole, share)} for share in written] * (1 + is_twice)
     with TemporaryDirectory() as name:
         folder = Path(name)
         manifest = save(folder, states)
-        saved = manifest.tensors["w"]
-        sizes = [each.piece.size for each in saved.pieces]
+        sizes = [each.box.size for each in manifest.tensors["w"].pieces]
         assert sum(sizes) == whole.numel()  # replicas write each piece once
-        for piece in (*wanted, box_piece(shape)):
-            target = torch.zeros_like(data_of(whole, piece))
-            holding = Holding(shape=shape, piece=piece)
+        laid_out = torch.empty_like(other.to(dtype)).copy_(whole)
+        for share in (*wanted, Share()):
+            expected, holding = held(laid_out, share)
+            target = torch.zeros_like(expected)
             read_parts(folder, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
-            assert torch.equal(target, data_of(whole, piece))
+            assert torch.equal(target, expected)
 
 
 def test_a_rank_reads_only_the_bytes_that_it_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = numbered((8, 6))
-    halves = [box_piece((4, 6)), box_piece((4, 6), (4, 0))]
-    states = [{"w": (data_of(whole, each), Holding(shape=(8, 6), piece=each))} for each in halves]
-    manifest = save(tmp_path, states)
+    halves = [Share(Cut(0, ((1, 8),)), 2, member) for member in range(2)]
+    manifest = save(tmp_path, [{"w": held(whole, each)} for each in halves])
     seen: list[tuple[str, Shape]] = []
     real = tensor_file._read_extract
 
@@ -225,56 +256,40 @@ def test_a_rank_reads_only_the_bytes_that_it_needs(
         return part
 
     monkeypatch.setattr(tensor_file, "_read_extract", spy)
-    # numbers 20 to 27 of a row: (3, 2) to (3, 5) of the first half, (4, 0) to (4, 3) of the other
-    piece = Piece(box=Box((0, 0), (8, 6)), order=(0, 1), start=20, stop=28)
-    target = torch.zeros(8)
-    holding = Holding(shape=(8, 6), piece=piece)
+    # the fourth of seven holders has 21 to 27 of a row: (3, 3) to (3, 5), (4, 0) to (4, 3)
+    target, holding = torch.zeros(7), hold_share((8, 6), (6, 1), Share(holders=7, holder=3))
     read_parts(tmp_path, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
-    assert target.tolist() == [float(each) for each in range(20, 28)]
-    assert seen == [("rank-00000.safetensors", (1, 4)), ("rank-00001.safetensors", (1, 4))]
-
-
-def test_columns_are_read_from_a_range_of_rows() -> None:
-    shards = [shard_piece(Box((0, 0), (4, 3)), (3, 1), 2, holder) for holder in range(2)]
-    overlaps, missing = find_overlaps(box_piece((4, 1), (0, 2)), shards)
-    assert not missing
-    assert [each.box for each in overlaps] == [Box((0, 2), (2, 1)), Box((2, 2), (2, 1))]
+    assert target.tolist() == [float(each) for each in range(21, 28)]
+    assert seen == [("rank-00000.safetensors", (1, 3)), ("rank-00001.safetensors", (1, 4))]
 
 
 def test_whoever_has_all_of_a_tensor_writes_it(tmp_path: Path) -> None:
     whole = numbered((4, 2))
-    half = shard_piece(Box((0, 0), (4, 2)), (2, 1), 2, 0)
-    states = [
-        {"w": (data_of(whole, half), Holding(shape=(4, 2), piece=half))},
-        {"w": (whole, whole_holding((4, 2)))},
-    ]
-    manifest = save(tmp_path, states)
+    half = Share(holders=2, holder=0)
+    manifest = save(tmp_path, [{"w": held(whole, half)}, {"w": (whole, whole_holding(whole))}])
     assert manifest.version == 1
     assert [each.file for each in manifest.tensors["w"].pieces] == ["rank-00001.safetensors"]
 
 
 def test_a_tensor_of_which_nobody_has_a_part_is_not_saved(tmp_path: Path) -> None:
-    half = shard_piece(Box((0, 0), (4, 2)), (2, 1), 2, 0)
-    held = Holding(shape=(4, 2), piece=half)
+    half = hold_share((4, 2), (2, 1), Share(holders=2, holder=0))
     with pytest.raises(InputError, match=r"'w' must have pieces .* lacks \[2, 2\] at \[2, 0\]"):
-        save_checkpoint(tmp_path, 1, {"w": torch.zeros(4)}, holdings={"w": held})
+        save_checkpoint(tmp_path, 1, {"w": torch.zeros(4)}, holdings={"w": half})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_is_saved_and_loaded_with_pieces(tmp_path: Path) -> None:
-    # one rank, which has its weights as a row: its shard of one holder
+    # one rank has all of a weight, in another order of dimensions than the one that reads it
     weight = numbered((2, 3)).t()
-    piece = shard_piece(Box((0, 0), (3, 2)), weight.stride(), 1, 0)
-    held = {"w": Holding(shape=(3, 2), piece=piece)}
-    save_checkpoint(tmp_path, 1, {"w": torch.arange(6.0)}, holdings=held)
+    save_checkpoint(tmp_path, 1, {"w": weight})
     found = find_checkpoint(tmp_path, pytest.fail)
     assert found is not None
     target = torch.zeros(3, 2)
     load_checkpoint(found, {"w": target})
     assert torch.equal(target, weight)
     row = torch.zeros(3)
-    second = shard_piece(Box((0, 0), (3, 2)), weight.stride(), 2, 1)
-    load_checkpoint(found, {"w": row}, holdings={"w": Holding(shape=(3, 2), piece=second)})
+    second = hold_share((3, 2), weight.stride(), Share(holders=2, holder=1))
+    load_checkpoint(found, {"w": row}, holdings={"w": second})
     assert row.tolist() == [3.0, 4.0, 5.0]
 
 
@@ -283,10 +298,6 @@ def test_a_checkpoint_is_saved_and_loaded_with_pieces(tmp_path: Path) -> None:
     [
         ({"offset": [0, 1]}, "must lie in the tensor"),
         ({"offset": [0]}, "must lie in the tensor"),
-        ({"order": [0, 0]}, "must lie in the tensor"),
-        ({"order": [0, 1], "start": 2, "stop": 9}, "must lie in the tensor"),
-        ({"order": [0, 1], "start": 3, "stop": 2}, "must lie in the tensor"),
-        ({"order": [1, 0], "start": 0, "stop": 7}, r"lacks \[1, 1\] at \[3, 1\]"),
         ({"shape": [3, 2]}, r"lacks \[1, 2\] at \[3, 0\]"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A checkpoint of one plan serves every other: plain, ZeRO, pipelines, in any order."""
+"""A checkpoint of one plan serves every other: plain, ZeRO, pipelines, teams, in any order."""
 
 import os
 import signal
@@ -18,6 +18,7 @@ from small_plans import (  # noqa: E402
     LEARNING_RATE,
     UNEQUAL,
     data_plan,
+    device_names,
     held_by,
     hybrid,
     join_held,
@@ -27,7 +28,7 @@ from small_plans import (  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
-from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
+from meshwright.plan.plan import Part, Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
 RANKS, BEFORE, AFTER = 4, 3, 2
@@ -59,6 +60,20 @@ def stages(graph: Graph, zero: int) -> Plan:
     return hybrid(pipeline_plan(graph, RANKS, 2, kind, 4), zero, Recompute.FULL)
 
 
+def team(graph: Graph, tensor: int, zero: int = 0, *, sequence: bool = False) -> Plan:
+    """Tensor teams of as many ranks, each a replica."""
+    shares = (0.75, 0.25) if RANKS // tensor == 2 else ()
+    part = Part(
+        ops=graph.op_names,
+        devices=device_names(RANKS),
+        shares=shares,
+        tensor=tensor,
+        sequence=sequence,
+        zero=zero,
+    )
+    return Plan(parts=(part,))
+
+
 PLANS = {
     "alone": lambda graph: data_plan(graph, 1),
     "data": lambda graph: data_plan(graph, RANKS),
@@ -68,6 +83,14 @@ PLANS = {
     "stages": lambda graph: stages(graph, 0),
     "stages, zero 3": lambda graph: stages(graph, 3),
 }
+TEAMS = {
+    "teams of 2": lambda graph: team(graph, 2),
+    "teams of 2, zero 1": lambda graph: team(graph, 2, 1, sequence=True),
+    "teams of 2, zero 3": lambda graph: team(graph, 2, 3),
+    "team of 4": lambda graph: team(graph, 4),
+    "sequence": lambda graph: team(graph, 2, sequence=True),
+}
+EVERY = PLANS | TEAMS
 
 
 def go_on(
@@ -92,24 +115,29 @@ def call(
     ranks: Ranks, name: str, plan: str, optimizer: str, steps: int, folder: Path
 ) -> list[tuple[list[float], Any]]:
     graph = captured(name, optimizer)
-    made = PLANS[plan](graph)
+    made = EVERY[plan](graph)
     count = len({device for part in made.parts for device in part.devices})
     return ranks.call(count, go_on, name, graph, made, optimizer, steps, str(folder))
 
 
 PAIRS = [f"{one} -> {other}" for one, other in permutations(PLANS, 2)]
+TEAM_PAIRS = [
+    f"{one} -> {other}" for one, other in permutations(EVERY, 2) if {one, other} & TEAMS.keys()
+]
 QUICK = ("alone -> zero 3", "zero 3 -> stages", "stages, zero 3 -> zero 2 on 3", "zero 1 -> data")
+QUICK_TEAMS = (
+    "alone -> team of 4",
+    "teams of 2, zero 3 -> sequence",
+    "sequence -> zero 3",
+    "stages, zero 3 -> teams of 2, zero 1",
+)
 
 
-@pytest.mark.parametrize("pair", few(PAIRS, *QUICK))
-@pytest.mark.parametrize("case", few(["odd adamw", "unet adamw", "language momentum"], "odd adamw"))
-def test_training_goes_on_under_another_plan(
-    four: Ranks, tmp_path: Path, pair: str, case: str
-) -> None:
-    name, optimizer = case.split()
+def check_pair(ranks: Ranks, folder: Path, pair: str, name: str, optimizer: str) -> None:
+    """Train by one plan, go on by another, and compare all that ranks then hold."""
     first, second = pair.split(" -> ")
-    call(four, name, first, optimizer, BEFORE, tmp_path)
-    answers = call(four, name, second, optimizer, AFTER, tmp_path)
+    call(ranks, name, first, optimizer, BEFORE, folder)
+    answers = call(ranks, name, second, optimizer, AFTER, folder)
     losses, tensors = train_eagerly(name, BEFORE + AFTER, LEARNING_RATE, optimizer)
     for own, _ in answers:
         assert own == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
@@ -117,6 +145,19 @@ def test_training_goes_on_under_another_plan(
     for key, wanted in tensors.items():
         for each in found[key]:
             torch.testing.assert_close(each, wanted, rtol=10 * TOLERANCE, atol=10 * TOLERANCE)
+
+
+@pytest.mark.parametrize("pair", few(PAIRS, *QUICK))
+@pytest.mark.parametrize("case", few(["odd adamw", "unet adamw", "language momentum"], "odd adamw"))
+def test_training_goes_on_under_another_plan(
+    four: Ranks, tmp_path: Path, pair: str, case: str
+) -> None:
+    check_pair(four, tmp_path, pair, *case.split())
+
+
+@pytest.mark.parametrize("pair", few(TEAM_PAIRS, *QUICK_TEAMS))
+def test_training_goes_on_with_teams(four: Ranks, tmp_path: Path, pair: str) -> None:
+    check_pair(four, tmp_path, pair, "heads", "momentum")
 
 
 def equal_bits(one: Any, other: Any) -> bool:
@@ -127,13 +168,14 @@ def equal_bits(one: Any, other: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("plan", few(PLANS, "zero 3", "stages, zero 3"))
+@pytest.mark.parametrize("plan", few(EVERY, "zero 3", "stages, zero 3", "teams of 2, zero 3"))
 def test_a_run_that_was_broken_off_ends_with_the_same_bits(
     four: Ranks, tmp_path: Path, plan: str
 ) -> None:
-    whole = call(four, "odd", plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
-    call(four, "odd", plan, "adamw", BEFORE, tmp_path / "parts")
-    again = call(four, "odd", plan, "adamw", AFTER, tmp_path / "parts")
+    name = "heads" if plan in TEAMS else "odd"
+    whole = call(four, name, plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
+    call(four, name, plan, "adamw", BEFORE, tmp_path / "parts")
+    again = call(four, name, plan, "adamw", AFTER, tmp_path / "parts")
     assert [losses for losses, _ in again] == [losses for losses, _ in whole]
     assert equal_bits(again, whole)
 
@@ -146,17 +188,18 @@ def die(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str, folder: 
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("plan", few(PLANS, "stages, zero 3"))
+@pytest.mark.parametrize("plan", few(EVERY, "stages, zero 3", "teams of 2, zero 1"))
 def test_killed_ranks_go_on_with_the_same_bits(tmp_path: Path, plan: str) -> None:
-    graph = captured("odd", "adamw")
-    made = PLANS[plan](graph)
+    name = "heads" if plan in TEAMS else "odd"
+    graph = captured(name, "adamw")
+    made = EVERY[plan](graph)
     count = len({device for part in made.parts for device in part.devices})
     first, second = Ranks(count), Ranks(count)
     try:
         with pytest.raises((EOFError, ConnectionResetError)):
-            first.call(count, die, "odd", graph, made, "adamw", str(tmp_path / "parts"))
-        again = call(second, "odd", plan, "adamw", AFTER, tmp_path / "parts")
-        whole = call(second, "odd", plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
+            first.call(count, die, name, graph, made, "adamw", str(tmp_path / "parts"))
+        again = call(second, name, plan, "adamw", AFTER, tmp_path / "parts")
+        whole = call(second, name, plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
         assert equal_bits(again, whole)
     finally:
         first.close()

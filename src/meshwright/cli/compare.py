@@ -2,7 +2,7 @@
 
 import os
 from argparse import Namespace
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.api import simulate
 from meshwright.cli.console import Words, finite, make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.plan_folder import read_plan_folder
+from meshwright.cli.plan_folder import PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -75,6 +75,9 @@ def run_compare(arguments: Namespace) -> int:
 def _read_case(arguments: Namespace) -> _Case:
     _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
     graph, cluster, plan = read_plan_folder(arguments.plan)
+    own = arguments.run / PLAN_FILE
+    if own.is_file():  # a run may have batch norm's statistics otherwise than planned
+        plan = replace(plan, batch_statistics=Plan.load(own).batch_statistics)
     with_links = arguments.trace is not None
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
     try:

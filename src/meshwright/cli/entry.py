@@ -112,6 +112,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.compare import run_compare
 
         return run_compare(arguments)
+    if arguments.command == "export":
+        from meshwright.cli.export import run_export
+
+        return run_export(arguments)
     if arguments.command == "network":
         from meshwright.cli.network import run_network
 

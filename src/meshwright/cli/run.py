@@ -7,6 +7,7 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -47,6 +48,7 @@ from meshwright.network.testbed_apply import (
 )
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
+from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
 from meshwright.source import make_workload, need_torch
@@ -76,6 +78,10 @@ def run_run(arguments: Namespace) -> int:
     need_torch("run")
     read_place()  # a wrong variable is refused before anything is read or started
     graph, cluster, plan = read_plan_folder(arguments.plan)
+    if arguments.local_statistics:
+        plan = replace(plan, batch_statistics=False)
+    else:
+        plan = with_batch_statistics(graph, plan)
     if is_rank():
         return _run_rank(arguments, graph, cluster, plan)
     return _launch(arguments, graph, cluster, plan)
@@ -195,8 +201,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         learning_rate=arguments.learning_rate,
         is_mean=arguments.loss == "mean",
         allows_local_statistics=arguments.local_statistics,
+        allows_microbatch_statistics=arguments.microbatch_statistics,
         seed=arguments.seed,
         checkpoint=arguments.checkpoint,
+        weights=arguments.weights,
         every=arguments.every,
         stall_seconds=arguments.stall,
         is_checked=arguments.check,

@@ -1,10 +1,11 @@
 """Whether samples of a batch can be computed apart from each other, and gradients then added up.
 
-Batch normalisation, a softmax over the batch, a mean over it that samples are compared with, and a
-loss that multiplies such means (as some balance experts) mix samples: on a part of the batch they
-compute something else than on all of it. Such a step is run only by plans that leave the batch
-whole, unless the caller takes local statistics, as everybody does who trains batch normalisation on
-several devices. Ops that the graph marks as mixing samples are run on the whole batch by all plans.
+Batch normalisation by itself, a softmax over the batch, a mean over it that samples are compared
+with, and a loss that multiplies such means (as some balance experts) mix samples: on a part of the
+batch they compute something else than on all of it. Such a step is run only by plans that leave the
+batch whole, unless the caller takes local statistics. Batch normalisation whose replicas exchange
+their statistics (`program.expand.synchronise`) sees all samples of a microbatch. Ops that the graph
+marks as mixing samples are run on the whole batch by all plans.
 
 What forward sums up over a replica's samples is of use to those only who see the same samples.
 """
@@ -23,6 +24,7 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.steps import Steps
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.program.expand.synchronise import NORMS
 from meshwright.program.program import Kind
 
 _NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"}
@@ -44,8 +46,11 @@ _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
 
-def check_apart(graph: Graph, steps: Steps) -> None:
-    """Refuse a step that mixes the samples of a batch, naming the op that does."""
+def check_apart(graph: Graph, steps: Steps, *, takes_batch: bool = False) -> None:
+    """Refuse a step that mixes the samples of a batch, naming the op that does.
+
+    `takes_batch`: batch norm takes the statistics of all replicas.
+    """
     step = steps.any()
     partial = {
         step.versions[tensor]
@@ -55,6 +60,8 @@ def check_apart(graph: Graph, steps: Steps) -> None:
     for number, kernel in enumerate(step.ledger.kernels):
         if graph.phase[number] != Phase.FORWARD or graph.mixes[number]:
             continue
+        if takes_batch and graph.kind[number] in NORMS:
+            continue
         reason = _why_mixed(kernel, partial, makes_rows=graph.split[number] == Split.BATCH)
         if not reason and _works_along_batch(number, step, steps):
             reason = f"computes {op_name(kernel.node)} over the batch"
@@ -62,7 +69,8 @@ def check_apart(graph: Graph, steps: Steps) -> None:
             raise InputError(
                 f"op {quoted(graph.op_names[number])}: {reason}, so microbatches or replicas would "
                 f"not add up to the whole batch; leave the batch whole (no microbatches, no "
-                f"replicas), or allow local statistics (--local-statistics)"
+                f"replicas), or allow statistics of a microbatch (--microbatch-statistics, for "
+                f"batch norm) or local ones (--local-statistics)"
             )
 
 

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,7 @@ def save_checkpoint(
     *,
     holdings: Mapping[str, Holding] = MappingProxyType({}),
     unchecked: Collection[str] = (),
+    weights: Sequence[str] = (),
     keep: int = 2,
     progress: Progress | None = None,
 ) -> Path:
@@ -77,7 +78,8 @@ def save_checkpoint(
     it has a piece of a tensor, `holdings` says which. What is there is whole at any moment: the new
     one appears by a rename once all of it is on the disk. Then the older ones go, except for the
     last `keep` including this one. A checkpoint with a number that is not finite is refused, unless
-    its tensor is one of `unchecked`. `progress` is told what this rank does.
+    its tensor is one of `unchecked`. `weights` names the tensors that are the model's own.
+    `progress` is told what this rank does.
     """
     assert keep >= 1
     progress = progress or Unwatched()
@@ -98,7 +100,7 @@ def save_checkpoint(
         _on_first_rank(lambda: _discard(partial), path)
         raise InputError(f"checkpoint {path}: cannot be written ({faults[0]})")
     try:
-        manifest = join_parts(step, written_by)
+        manifest = join_parts(step, written_by, weights)
     except InputError as error:  # on all ranks
         _on_first_rank(lambda: _discard(partial), path)
         raise InputError(f"checkpoint {path}: cannot be written ({error})") from None

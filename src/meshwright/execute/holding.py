@@ -21,18 +21,8 @@ from meshwright.execute.manifest import (
     check_pieces,
     name_file,
 )
-from meshwright.execute.piece import (
-    Holding,
-    Overlap,
-    Piece,
-    find_overlaps,
-    run_of,
-    stored_form,
-    view_part,
-    view_run,
-    whole_holding,
-)
-from meshwright.execute.tensor_file import Extract, read_extracts, write_tensors
+from meshwright.execute.piece import Box, Holding, find_overlaps, whole_holding
+from meshwright.execute.tensor_file import Extract, find_type, read_extracts, write_tensors
 
 _PIECE = " @ "
 """Stands between the name of a tensor and what tells a piece of it from others."""
@@ -40,10 +30,13 @@ _PIECE = " @ "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a rank has of a tensor."""
+    """A box of a tensor that a rank has."""
 
     name: str
-    holding: Holding
+    """Of the tensor."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    box: Box
     data: torch.Tensor
 
     @property
@@ -53,24 +46,24 @@ class Part:
 
 
 def _holding_of(name: str, tensor: torch.Tensor, holdings: Mapping[str, Holding]) -> Holding:
-    return holdings.get(name) or whole_holding(tensor.shape)
+    found = holdings.get(name) or whole_holding(tensor)
+    assert tensor.numel() == found.size, f"{name}: the holding is of another tensor"
+    return found
 
 
 def name_parts(
     state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
 ) -> dict[str, Part]:
-    """By the name in a file: equal for equal pieces; empty ones are in none."""
+    """By the name in a file: equal for equal boxes; empty ones are in none."""
     found = {}
     for name, tensor in state.items():
         holding = _holding_of(name, tensor, holdings)
-        piece = holding.piece
-        if not (piece.size or holding.is_whole):
-            continue
-        key = name
-        if not holding.is_whole:
-            box, numbers = piece.box, (piece.order, piece.start, piece.stop)
-            key += _PIECE + repr((box.offset, box.shape, *(() if piece.is_box else numbers)))
-        found[key] = Part(name=name, holding=holding, data=stored_form(tensor, piece))
+        for tile in holding.tiles:
+            box = tile.box
+            if not (box.size or holding.is_whole):
+                continue
+            key = name if holding.is_whole else name + _PIECE + repr((box.offset, box.shape))
+            found[key] = Part(name=name, shape=holding.shape, box=box, data=tile.view(tensor))
     return found
 
 
@@ -121,18 +114,14 @@ def write_parts(
         return Written(tensors={}, files={}, fault=describe_os(error))
     except InputError as error:
         return Written(tensors={}, files={}, fault=str(error))
-    entries = {
-        each.name: SavedTensor(
-            dtype=_name_type(each.data.dtype),
-            shape=list(each.holding.shape),
-            pieces=[SavedPiece.of(each.holding.piece, file, key)],
-        )
-        for key, each in parts.items()
-    }
+    entries: dict[str, SavedTensor] = {}
+    for key, each in parts.items():
+        made = SavedTensor(dtype=name_type(each.data.dtype), shape=list(each.shape), pieces=[])
+        entries.setdefault(each.name, made).pieces.append(SavedPiece.of(each.box, file, key))
     return Written(tensors=entries, files={file: saved})
 
 
-def join_parts(step: int, parts: Sequence[Written]) -> Manifest:
+def join_parts(step: int, parts: Sequence[Written], weights: Sequence[str] = ()) -> Manifest:
     """The manifest of what all ranks have written; InputError where it is not all of a tensor."""
     found: dict[str, list[SavedTensor]] = {}
     for part in parts:
@@ -149,7 +138,7 @@ def join_parts(step: int, parts: Sequence[Written]) -> Manifest:
     files = {name: each for part in parts for name, each in part.files.items()}
     is_whole = all(each.is_whole for each in tensors.values())
     version = WHOLE_VERSION if is_whole else PIECE_VERSION
-    return Manifest(version=version, step=step, files=files, tensors=tensors)
+    return Manifest(version=version, step=step, files=files, tensors=tensors, weights=list(weights))
 
 
 def read_parts(
@@ -161,16 +150,29 @@ def read_parts(
 ) -> None:
     """Fill tensors in place from the files of a checkpoint; only the bytes they need are read."""
     _check_state(state, saved, holdings)
+    fill_parts(path, saved, state, holdings, tick)
+
+
+def fill_parts(
+    path: Path,
+    saved: Mapping[str, SavedTensor],
+    state: Mapping[str, torch.Tensor],
+    holdings: Mapping[str, Holding],
+    tick: Callable[[], None],
+) -> None:
+    """Fill tensors in place, of which it is known that the files have them in these shapes.
+
+    Numbers of another type are converted.
+    """
     by_file: dict[str, list[_Read]] = {}
     for name, tensor in state.items():
-        wanted = _holding_of(name, tensor, holdings).piece
-        for read in _find_reads(saved[name], wanted, tensor):
+        for read in _find_reads(saved[name], _holding_of(name, tensor, holdings), tensor):
             by_file.setdefault(read.file, []).append(read)
     with torch.no_grad():
         for file, reads in by_file.items():
             found = read_extracts(path / file, [read.extract for read in reads], tick)
             for read, part in zip(reads, found, strict=True):
-                read.fill(part)
+                read.target.copy_(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,41 +181,27 @@ class _Read:
 
     file: str
     extract: Extract
-    source: Piece
-    overlap: Overlap
     target: torch.Tensor
     """Where it goes: a view of the wanted tensor."""
 
-    def fill(self, part: torch.Tensor) -> None:
-        """Write what was read."""
-        if not self.source.is_box:
-            overlap = self.overlap
-            part = view_run(part, overlap.source_box, overlap.box, self.source.order)
-        self.target.copy_(part)
 
-
-def _find_reads(saved: SavedTensor, wanted: Piece, tensor: torch.Tensor) -> Iterator[_Read]:
-    """All that makes up a piece of a saved tensor."""
-    pieces = [each.piece for each in saved.pieces]
-    if not wanted.size:
-        return
-    overlaps, missing = find_overlaps(wanted, pieces)
+def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> Iterator[_Read]:
+    """All that makes up what is wanted of a saved tensor."""
+    boxes = [each.box for each in saved.pieces]
+    overlaps, missing = find_overlaps(wanted.boxes, boxes)
     assert not missing, "the manifest was checked"
     for overlap in overlaps:
-        source = pieces[overlap.source]
-        shape, where = source.box.shape, overlap.box.within(source.box)
-        if not source.is_box:
-            first, after = run_of(overlap.source_box, overlap.box, source.order)
-            shape = (source.size,)
-            where = (slice(overlap.source_at + first, overlap.source_at + after),)
+        tile, source = wanted.tiles[overlap.wanted], boxes[overlap.source]
         stored = saved.pieces[overlap.source]
-        extract = Extract(key=stored.key, dtype=tensor.dtype, shape=shape, where=where)
         yield _Read(
             file=stored.file,
-            extract=extract,
-            source=source,
-            overlap=overlap,
-            target=view_part(tensor, wanted, overlap),
+            extract=Extract(
+                key=stored.key,
+                dtype=find_type(saved.dtype),
+                shape=source.shape,
+                where=overlap.box.within(source),
+            ),
+            target=tile.view(tensor)[overlap.box.within(tile.box)],
         )
 
 
@@ -232,14 +220,15 @@ def _check_state(
             raise InputError(
                 f"{quoted(name)} must have the model's shape {shape}, got {saved[name].shape}"
             )
-        if saved[name].dtype != _name_type(tensor.dtype):
+        if saved[name].dtype != name_type(tensor.dtype):
             raise InputError(
                 f"{quoted(name)} must have the model's type "
-                f"{_name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
+                f"{name_type(tensor.dtype)}, got {quoted(saved[name].dtype)}"
             )
 
 
-def _name_type(dtype: torch.dtype) -> str:
+def name_type(dtype: torch.dtype) -> str:
+    """What manifests call a type."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -17,7 +17,7 @@ from typing import Annotated
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.piece import Box, Piece, box_piece, find_overlaps
+from meshwright.execute.piece import Box, find_overlaps, whole_box
 from meshwright.files import MAX_BYTES, decode_json
 
 FILE_NAME = "manifest.json"
@@ -35,50 +35,25 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 """A number of bytes, elements or steps."""
 
 
-class SavedPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a block of a tensor, or a range of one, is."""
+class SavedPiece(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a block of a tensor is."""
 
     file: str
     key: str
-    """The name of the block in its file, where it has its own shape; a range is a row there."""
+    """The name of the block in its file, where it has its own shape."""
     offset: list[Count]
     """The index of the block's first element in the tensor, one number for each dimension."""
     shape: list[Count]
-    order: list[Count] = []
-    """Of a range: the dimensions, from the slowest to the fastest, in whose order the elements of
-    the block are counted; empty: as they are."""
-    start: Count = 0
-    """The first element of the range ..."""
-    stop: Count | None = None
-    """... and the one after its last; None: the end of the block."""
 
     @staticmethod
-    def of(piece: Piece, file: str, key: str) -> "SavedPiece":
-        """A piece under a name in a file."""
-        box = piece.box
-        offset, shape = list(box.offset), list(box.shape)
-        if piece.is_box:
-            return SavedPiece(file=file, key=key, offset=offset, shape=shape)
-        return SavedPiece(
-            file=file,
-            key=key,
-            offset=offset,
-            shape=shape,
-            order=list(piece.order),
-            start=piece.start,
-            stop=piece.stop,
-        )
+    def of(box: Box, file: str, key: str) -> "SavedPiece":
+        """A box under a name in a file."""
+        return SavedPiece(file=file, key=key, offset=list(box.offset), shape=list(box.shape))
 
     @property
-    def piece(self) -> Piece:
+    def box(self) -> Box:
         """The numbers that it has."""
-        whole = box_piece(self.shape, self.offset)
-        return Piece(
-            box=whole.box,
-            order=tuple(self.order) or whole.order,
-            start=self.start,
-            stop=whole.stop if self.stop is None else self.stop,
-        )
+        return Box(tuple(self.offset), tuple(self.shape))
 
 
 class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,7 +67,7 @@ class SavedTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_whole(self) -> bool:
         """Whether it is one piece."""
-        return [each.piece for each in self.pieces] == [box_piece(self.shape)]
+        return [each.box for each in self.pieces] == [whole_box(self.shape)]
 
 
 class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +85,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     step: Count
     files: dict[str, SavedFile]
     tensors: dict[str, SavedTensor]
+    weights: list[str] = []
+    """The tensors that are the model's own, in the order of its `state_dict`; others are the
+    optimiser's, or the run's. Empty: that is not known."""
 
 
 class _Envelope(msgspec.Struct, forbid_unknown_fields=True):
@@ -244,12 +222,12 @@ def _check(manifest: Manifest) -> None:
 
 def check_pieces(name: str, tensor: SavedTensor) -> None:
     """Refuse pieces that lie outside of their tensor, or do not make up all of it."""
-    whole = box_piece(tensor.shape)
+    whole = whole_box(tensor.shape)
     if not all(_is_inside(each, tensor.shape) for each in tensor.pieces):
         raise InputError(f"{FILE_NAME}: a piece of {quoted(name)} must lie in the tensor")
-    _, missing = find_overlaps(whole, (each.piece for each in tensor.pieces))
+    _, missing = find_overlaps([whole], (each.box for each in tensor.pieces))
     if missing or not tensor.pieces:
-        first = missing[0] if missing else Box(whole.box.offset, whole.box.shape)
+        first = missing[0] if missing else whole
         raise InputError(
             f"{FILE_NAME}: {quoted(name)} must have pieces that make up all of it, lacks "
             f"{list(first.shape)} at {list(first.offset)}"
@@ -261,9 +239,4 @@ def _is_inside(saved: SavedPiece, shape: list[int]) -> bool:
     if not len(saved.offset) == len(saved.shape) == len(shape):
         return False
     ends = zip(saved.offset, saved.shape, shape, strict=True)
-    if any(offset + size > whole for offset, size, whole in ends):
-        return False
-    if saved.order and sorted(saved.order) != list(range(len(shape))):
-        return False
-    piece = saved.piece
-    return 0 <= piece.start <= piece.stop <= piece.box.size
+    return all(offset + size <= whole for offset, size, whole in ends)

@@ -1,8 +1,8 @@
-"""Pieces of tensors: which numbers of a tensor somebody has, and which two have in common.
+"""Boxes of tensors: which numbers of a tensor somebody has, and which two have in common.
 
-A piece is a range, in some order of storage, of a box of a tensor: a shard of what a member of a
-tensor team holds, for instance. Any range of a box falls into a few boxes, so that what two pieces
-share, whatever their boxes and orders are, is boxes again. Knows nothing of ranks and files.
+What a rank holds of a tensor, a member's part of a team's tensor or a holder's shard of such a
+part, falls into a few boxes, whatever the order in which its numbers stand. What two hold in common
+is boxes again. Knows nothing of ranks and files.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,7 +11,8 @@ from math import prod
 
 import torch
 
-from meshwright.execute.shard import bounds
+from meshwright.execute.cut.cut import Cut, local_shape, strips
+from meshwright.execute.shard import Share, bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +34,18 @@ class Box:
         return tuple(slice(at, at + size) for at, size in zip(starts, self.shape, strict=True))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A range of a box of a tensor, whose numbers stand in some order."""
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A box of a tensor, and where its numbers are in what a rank has."""
 
     box: Box
-    order: tuple[int, ...]
-    """The dimensions, from the slowest to the fastest."""
-    start: int
-    stop: int
+    at: int
+    """The place of the first number, counted from the first one that the rank has."""
+    stride: tuple[int, ...]
 
-    @property
-    def is_box(self) -> bool:
-        """Whether it is all of its box."""
-        return (self.start, self.stop) == (0, self.box.size)
-
-    @property
-    def size(self) -> int:
-        """How many numbers."""
-        return self.stop - self.start
+    def view(self, data: torch.Tensor) -> torch.Tensor:
+        """Its numbers in the rank's tensor: a view."""
+        return data.as_strided(self.box.shape, self.stride, data.storage_offset() + self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,57 +54,104 @@ class Holding:
 
     shape: tuple[int, ...]
     """Of the whole tensor."""
-    piece: Piece
+    tiles: tuple[Tile, ...]
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The boxes that it is made of; no two of them overlap."""
+        return tuple(tile.box for tile in self.tiles)
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return sum(box.size for box in self.boxes)
 
     @property
     def is_whole(self) -> bool:
-        """Whether that is all of it."""
-        return self.piece.is_box and self.piece.box.shape == self.shape
+        """Whether that is all of the tensor."""
+        return self.boxes == (whole_box(self.shape),)
 
 
-def whole_holding(shape: Sequence[int]) -> Holding:
+def whole_box(shape: Sequence[int]) -> Box:
     """All of a tensor."""
-    return Holding(shape=tuple(shape), piece=box_piece(shape))
+    return Box((0,) * len(shape), tuple(shape))
 
 
-def box_piece(shape: Sequence[int], offset: Sequence[int] | None = None) -> Piece:
-    """All of a box; without an offset that is all of a tensor."""
-    box = Box(tuple(offset) if offset is not None else (0,) * len(shape), tuple(shape))
-    return Piece(box=box, order=tuple(range(len(shape))), start=0, stop=box.size)
+def whole_holding(tensor: torch.Tensor) -> Holding:
+    """All of a tensor, as it lies in memory."""
+    shape = tuple(tensor.shape)
+    return Holding(shape=shape, tiles=(Tile(whole_box(shape), 0, tuple(tensor.stride())),))
 
 
-def shard_piece(box: Box, stride: Sequence[int], holders: int, holder: int) -> Piece:
-    """The shard of a holder of a box that lies in storage with these strides."""
-    start, stop = bounds(box.size, holders, holder)
-    return Piece(box=box, order=storage_order(stride), start=start, stop=stop)
+def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Holding:
+    """A share of a dense tensor of these strides.
 
-
-def storage_order(stride: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions of a dense tensor, from the slowest to the fastest."""
-    return tuple(sorted(range(len(stride)), key=lambda dim: (-stride[dim], dim)))
-
-
-def cut_boxes(piece: Piece) -> Iterator[tuple[Box, int]]:
-    """Boxes that a piece is made of, each with the place of its first number in the piece.
-
-    Every box is a run of numbers: at most one less than twice as many as there are dimensions.
+    A member's part is dense and in the order of its dimensions, as `Share.part` makes it.
     """
-    sizes = tuple(piece.box.shape[dim] for dim in piece.order)
-    for first, shape, at in _cut_run(sizes, piece.start, piece.stop):
-        offset, extent = [0] * len(sizes), [0] * len(sizes)
-        for dim, begin, size in zip(piece.order, first, shape, strict=True):
-            offset[dim], extent[dim] = piece.box.offset[dim] + begin, size
-        yield Box(tuple(offset), tuple(extent)), at - piece.start
+    shape, dim, ranges = tuple(shape), 0, [(0, shape[0])] if shape else []
+    if isinstance(share.cut, Cut):
+        dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))
+        shape = local_shape(shape, share.cut, share.width, share.member)
+        stride = _dense_stride(shape)
+    start, stop = bounds(prod(shape), share.holders, share.holder)
+    order = sorted(range(len(shape)), key=lambda each: (-stride[each], each))
+    tiles: list[Tile] = []
+    for local in cut_run(shape, order, start, stop):
+        steps = zip(local.offset, stride, strict=True)
+        at = sum(index * step for index, step in steps) - start
+        tiles += _cut_strips(Tile(local, at, tuple(stride)), dim, ranges)
+    whole = list(shape)
+    if isinstance(share.cut, Cut):
+        whole[dim] = share.cut.size
+    return Holding(shape=tuple(whole), tiles=tuple(tiles))
+
+
+def _dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def _cut_strips(local: Tile, dim: int, ranges: Sequence[tuple[int, int]]) -> Iterator[Tile]:
+    """The tiles of a tile of a part, whose dimension `dim` is made of ranges of the tensor's."""
+    if not ranges:
+        yield local
+        return
+    box, begin = local.box, 0
+    for first, end in ranges:
+        low = max(begin, box.offset[dim])
+        high = min(begin + end - first, box.offset[dim] + box.shape[dim])
+        if low < high or not box.size:
+            offset = (*box.offset[:dim], first + low - begin, *box.offset[dim + 1 :])
+            shape = (*box.shape[:dim], max(high - low, 0), *box.shape[dim + 1 :])
+            at = local.at + (low - box.offset[dim]) * local.stride[dim]
+            yield Tile(Box(offset, shape), at, local.stride)
+        begin += end - first
+
+
+def cut_run(shape: Sequence[int], order: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Boxes that a range of a tensor's numbers is made of, in their order.
+
+    The numbers are counted in an order of the dimensions, from the slowest to the fastest. The
+    boxes are at most one less than twice as many as there are dimensions.
+    """
+    sizes = tuple(shape[dim] for dim in order)
+    if (start, stop) == (0, prod(sizes)):
+        yield whole_box(shape)
+        return
+    for first, extent in _cut_run(sizes, start, stop):
+        offset, found = [0] * len(sizes), [0] * len(sizes)
+        for dim, begin, size in zip(order, first, extent, strict=True):
+            offset[dim], found[dim] = begin, size
+        yield Box(tuple(offset), tuple(found))
 
 
 def _cut_run(
     sizes: tuple[int, ...], start: int, stop: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """First index, shape and place of the boxes of a range, slowest dimension first."""
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """First index and shape of the boxes of a range, slowest dimension first."""
     if start >= stop:
         return
     if not sizes:
-        yield (), (), start
+        yield (), ()
         return
     inner = prod(sizes[1:])
     row, end = start // inner, stop // inner
@@ -120,17 +161,17 @@ def _cut_run(
         start, row = stops, row + 1
     if row < end:
         zeros = (0,) * (len(sizes) - 1)
-        yield (row, *zeros), (end - row, *sizes[1:]), row * inner
+        yield (row, *zeros), (end - row, *sizes[1:])
         start = end * inner
     yield from _cut_row(sizes, end, inner, start, stop)
 
 
 def _cut_row(
     sizes: tuple[int, ...], row: int, inner: int, start: int, stop: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int]]:
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     base = row * inner
-    for first, shape, at in _cut_run(sizes[1:], start - base, stop - base):
-        yield (row, *first), (1, *shape), base + at
+    for first, shape in _cut_run(sizes[1:], start - base, stop - base):
+        yield (row, *first), (1, *shape)
 
 
 def intersect(one: Box, other: Box) -> Box | None:
@@ -158,89 +199,34 @@ def subtract(box: Box, hole: Box) -> Iterator[Box]:
         offset[dim], shape[dim] = at, size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Overlap:
-    """A box that a wanted piece has in common with a box of one that there is."""
+    """A box that one of the wanted boxes has in common with one that there is."""
 
+    wanted: int
+    """The number of the wanted box."""
     source: int
-    """The number of the piece that there is."""
-    source_box: Box
-    source_at: int
-    """Where the numbers of that box begin in the piece."""
-    target_box: Box
-    target_at: int
+    """The number of the box that there is."""
     box: Box
 
 
-def find_overlaps(wanted: Piece, pieces: Iterable[Piece]) -> tuple[list[Overlap], list[Box]]:
-    """From where each number of a piece can be had, and the boxes that nobody has.
+def find_overlaps(wanted: Iterable[Box], boxes: Iterable[Box]) -> tuple[list[Overlap], list[Box]]:
+    """From where each number of some boxes can be had, and the boxes that nobody has.
 
-    Where pieces overlap the first one counts.
+    Where those that there are overlap, the first one counts.
     """
-    missing = [(box, box, at) for box, at in cut_boxes(wanted) if box.size]
+    missing = [(box, number) for number, box in enumerate(wanted) if box.size]
     found: list[Overlap] = []
-    for source, piece in enumerate(pieces):
+    for source, own in enumerate(boxes):
         if not missing:
             break
-        if not any(intersect(left, piece.box) for left, _, _ in missing):
-            continue
-        for own, own_at in cut_boxes(piece):
-            rest: list[tuple[Box, Box, int]] = []
-            for left, target, at in missing:
-                common = intersect(left, own)
-                if common is None:
-                    rest.append((left, target, at))
-                    continue
-                found.append(
-                    Overlap(
-                        source=source,
-                        source_box=own,
-                        source_at=own_at,
-                        target_box=target,
-                        target_at=at,
-                        box=common,
-                    )
-                )
-                rest += [(each, target, at) for each in subtract(left, common)]
-            missing = rest
-    return found, [left for left, _, _ in missing]
-
-
-def run_of(box: Box, part: Box, order: Sequence[int]) -> tuple[int, int]:
-    """From the first number of a part of a box to the last, where the box is a run in an order."""
-    first = last = 0
-    for dim in order:
-        begin = part.offset[dim] - box.offset[dim]
-        first = first * box.shape[dim] + begin
-        last = last * box.shape[dim] + begin + part.shape[dim] - 1
-    return first, last + 1
-
-
-def view_run(run: torch.Tensor, box: Box, part: Box, order: Sequence[int]) -> torch.Tensor:
-    """A part of a box as a tensor, from the numbers of `run_of`: a view."""
-    stride = [0] * len(order)
-    step = run.stride(0)
-    for dim in reversed(order):
-        stride[dim] = step
-        step *= box.shape[dim]
-    return run.as_strided(part.shape, stride)
-
-
-def view_part(data: torch.Tensor, piece: Piece, overlap: Overlap) -> torch.Tensor:
-    """The part of a wanted piece's numbers that an overlap fills: a view.
-
-    The numbers are a row or, of all of a box, a tensor of its shape.
-    """
-    if data.shape == piece.box.shape and piece.is_box:
-        return data[overlap.box.within(piece.box)]
-    first, after = run_of(overlap.target_box, overlap.box, piece.order)
-    run = data[overlap.target_at + first : overlap.target_at + after]
-    return view_run(run, overlap.target_box, overlap.box, piece.order)
-
-
-def stored_form(data: torch.Tensor, piece: Piece) -> torch.Tensor:
-    """The numbers of a piece as files have them: all of a box in its shape, a range as a row."""
-    if not piece.is_box or data.shape == piece.box.shape:
-        assert data.numel() == piece.size
-        return data
-    return view_run(data, piece.box, piece.box, piece.order)
+        rest: list[tuple[Box, int]] = []
+        for left, number in missing:
+            common = intersect(left, own)
+            if common is None:
+                rest.append((left, number))
+                continue
+            found.append(Overlap(number, source, common))
+            rest += [(each, number) for each in subtract(left, common)]
+        missing = rest
+    return found, [left for left, _ in missing]

@@ -4,7 +4,7 @@ Shares nothing with the executor but the weights to start from: modules run as t
 differentiates, torch.optim updates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -78,9 +78,13 @@ def train_plainly(
     learning_rate: float,
     device: torch.device,
     repeated: RepeatedDraws,
+    given: Callable[[str], torch.Tensor],
 ) -> list[float]:
-    """The losses of plain training from the same weights, on the whole batch at once."""
-    model = _make_real(deferred).to(device)
+    """The losses of plain training from the same weights, on the whole batch at once.
+
+    `given`: the values of a parameter or buffer, by its first name.
+    """
+    model = _make_real(deferred.workload.model, given).to(device)
     update = _make_optimizer(Optimiser(optimizer), model, learning_rate)
     losses = []
     for step in range(steps):
@@ -96,9 +100,10 @@ def train_plainly(
     return losses
 
 
-def _make_real(deferred: Deferred) -> nn.Module:
+def _make_real(model: nn.Module, given: Callable[[str], torch.Tensor]) -> nn.Module:
     """The model with memory: every parameter and buffer is replaced by its values."""
-    model = deferred.workload.model
+    names = {id(each): name for name, each in (*model.named_parameters(), *model.named_buffers())}
+    values_of = {number: given(name).clone() for number, name in names.items()}
     known: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for held in (module._parameters, module._buffers):
@@ -106,7 +111,7 @@ def _make_real(deferred: Deferred) -> nn.Module:
                 if tensor is None:
                     continue
                 if id(tensor) not in known:
-                    values = deferred.real(tensor).clone()
+                    values = values_of[id(tensor)]
                     is_parameter = isinstance(tensor, nn.Parameter)
                     known[id(tensor)] = (
                         nn.Parameter(values, tensor.requires_grad) if is_parameter else values

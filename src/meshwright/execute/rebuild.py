@@ -185,9 +185,9 @@ class Builder:
 
     def _set_cut(self, name: str, old: Node, cut: AnyCut) -> None:
         value = old.meta["val"]
-        if value.dim() == 0:
-            return
         new = self.held[old]
+        if value.dim() == 0:  # a counter of steps, for instance
+            cut = WHOLE
         if isinstance(cut, Cut):
             team = self.team
             shape = local_shape(value.shape, cut, team.width, team.member)

@@ -15,8 +15,10 @@ from meshwright.execute.checkpoint import (
     save_checkpoint,
 )
 from meshwright.execute.group import waiting
+from meshwright.execute.message import gather
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
+from meshwright.execute.weights import persistent_names
 
 _LOSSES = "losses of the run"
 """The name in a checkpoint of the loss of every step; no parameter's has spaces."""
@@ -53,12 +55,17 @@ def read_losses(found: Checkpoint) -> list[float]:
 def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
     """Write a checkpoint of the steps so far and their losses; all ranks call it."""
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
+    names = persistent_names(trainer.workload.model)
+    read = {name for each in gather(list(trainer.state), list[str]) for name in each}
+    if trainer.rank == 0:  # nobody holds what no op reads
+        state |= {name: trainer.given(name) for name in names if name not in read}
     save_checkpoint(
         folder,
         trainer.num_steps,
         state,
         holdings=trainer.holdings,
         unchecked=trainer.unchecked,
+        weights=list(names),
         progress=trainer.walk.progress,
     )
     trainer.saved_step = trainer.num_steps

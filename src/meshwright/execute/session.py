@@ -43,8 +43,10 @@ from meshwright.execute.state import Real
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
 from meshwright.execute.way import Wiring
+from meshwright.execute.weights import open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
+from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.simulate.measured import Run
 
 
@@ -60,6 +62,9 @@ class Settings:
     learning_rate: float = 1e-3
     is_mean: bool = True
     allows_local_statistics: bool = False
+    """Whether batch norm and the like may see the samples of one device and microbatch only."""
+    allows_microbatch_statistics: bool = False
+    """Whether batch norm may see the samples of one microbatch only, on all devices."""
     seed: int = 0
     checkpoint: Path | None = None
     every: int = 100
@@ -70,6 +75,8 @@ class Settings:
     """Whether steps start together and are timed, which costs a barrier a step."""
     checks_ops: bool = False
     """Whether the results of every op are looked at, to name the one that spoils a step."""
+    weights: Path | None = None
+    """A folder of files that the model's weights are read from, instead of its own."""
     check_until: int = 0
     """A run that only checks ops does so until this step; 0: it trains."""
 
@@ -107,7 +114,7 @@ def run_rank(
             settings, checks_ops=True, check_until=place.check_until, is_checked=False
         )
     with reported_errors(rank, "", run_folder()), shown_once():
-        lowered = lower_frozen(graph, cluster, plan)
+        lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
         device = pick_device("cpu" if build is None else settings.device)
         store, hosts = meet(settings.stall_seconds)
         rank_of = assign_ranks(cluster, lowered.devices, hosts)
@@ -126,6 +133,13 @@ def run_rank(
                 graph, lowered, rank_of, rank, wiring, device, build, settings, watch, say
             )
     raise AssertionError("an error ends the process")
+
+
+def choose_statistics(graph: Graph, plan: Plan, settings: Settings) -> Plan:
+    """The plan with the statistics of batch norm that settings ask for."""
+    if settings.allows_local_statistics:
+        return replace(plan, batch_statistics=False)
+    return with_batch_statistics(graph, plan)
 
 
 def names_by_rank(cluster: Cluster, rank_of: tuple[int, ...]) -> list[str]:
@@ -216,6 +230,7 @@ def _train(
             repeated=RepeatedDraws(
                 trainer.planned.draws(trainer.planned.any().samples), settings.seed
             ),
+            given=trainer.given,
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
@@ -298,9 +313,15 @@ def make_trainer(
         wiring=wiring,
         progress=watch,
         checks_ops=settings.checks_ops,
+        weights=None if settings.weights is None else open_weights(settings.weights),
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
-        check_apart(graph, trainer.planned)
+        check_apart(
+            graph,
+            trainer.planned,
+            takes_batch=lowered.plan.batch_statistics
+            and (settings.allows_microbatch_statistics or lowered.program.microbatches == 1),
+        )
     if settings.is_checked:
         check_repeatable(graph, trainer.planned.any())
     return trainer

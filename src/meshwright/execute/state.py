@@ -1,6 +1,6 @@
 """What a rank holds from step to step: weights, buffers, the optimiser's state, constants."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 
@@ -19,9 +19,13 @@ def make_state(
     real: Real,
     device: torch.device,
     shares: Mapping[str, Share],
+    others: Collection[str] = (),
 ) -> list[torch.Tensor]:
     """The tensors of these names on a device, in the layouts in which the step was traced; of those
-    in `shares` a shard."""
+    in `shares` a shard. Those in `others` get their values later.
+
+    At no time is more than one whole tensor there besides.
+    """
     layouts = {name: step.layouts[version] for version, name in step.held.items()}
     given: dict[str, torch.Tensor] = {
         **dict(model.named_parameters(remove_duplicate=False)),  # copies of tied ones, too
@@ -29,11 +33,11 @@ def make_state(
     }
     made: list[torch.Tensor] = []
     for name in names:
-        if name in given and name in shares:
-            whole = real(given[name]).detach()
-            made.append(_laid_out(shares[name].of(whole), layouts[name], device))
+        if name in others:
+            made.append(layouts[name].empty(device))
         elif name in given:
-            made.append(_laid_out(real(given[name]), layouts[name], device))
+            share = shares.get(name, Share())
+            made.append(_laid_out(share.of(real(given[name]).detach()), layouts[name], device))
         elif name in step.constants:
             made.append(step.constants[name].to(device))
         else:  # the optimiser's, which starts from nothing

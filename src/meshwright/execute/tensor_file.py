@@ -50,15 +50,21 @@ def _check_tensor(name: str, tensor: torch.Tensor) -> None:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], tick: Callable[[], None]
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    tick: Callable[[], None],
+    *,
+    load: Callable[[str], torch.Tensor] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> SavedFile:
     """Write a new file of tensors, which is on the disk when this returns.
 
     `tick` is called now and then while much is written. The digest is computed beside the writing.
+    `load`: the tensors have shapes and types alone, and this gives one with its values.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as stream, ThreadPoolExecutor(1) as beside:
-        for chunk in _file_chunks(tensors):
+        for chunk in _file_chunks(tensors, load or tensors.__getitem__, metadata):
             hashed = beside.submit(digest.update, chunk)
             stream.write(chunk)
             hashed.result()
@@ -69,8 +75,12 @@ def write_tensors(
     return SavedFile(bytes=size, sha256=digest.hexdigest())
 
 
-def _file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview | bytes]:
-    header: dict[str, Any] = {}
+def _file_chunks(
+    tensors: Mapping[str, torch.Tensor],
+    load: Callable[[str], torch.Tensor],
+    metadata: Mapping[str, str] | None,
+) -> Iterator[memoryview | bytes]:
+    header: dict[str, Any] = {_RESERVED: dict(metadata)} if metadata else {}
     end = 0
     # Tensors must start at a multiple of the size of their numbers.
     tensors = dict(sorted(tensors.items(), key=lambda each: -each[1].element_size()))
@@ -85,14 +95,49 @@ def _file_chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview | b
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % _ALIGNMENT)
     yield len(text).to_bytes(8, "little") + text
-    for tensor in tensors.values():
-        data = _to_bytes(tensor).numpy().data
+    for name in tensors:
+        data = _to_bytes(load(name)).numpy().data
         for start in range(0, len(data), _CHUNK_BYTES):
             yield data[start : start + _CHUNK_BYTES]
 
 
 def _to_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    row = tensor.detach().cpu().contiguous()
+    return row.as_strided((row.numel(),), (1,)).view(torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of a tensor."""
+
+    dtype: str
+    """As torch calls it."""
+    shape: tuple[int, ...]
+
+
+def find_type(name: str) -> torch.dtype:
+    """The type that manifests call so."""
+    for dtype in _TYPES:
+        if str(dtype) == f"torch.{name}":
+            return dtype
+    raise InputError(f"type {quoted(name)}: no file of tensors has it")
+
+
+def read_headers(path: Path) -> dict[str, Header]:
+    """The tensors of a file, by name; their numbers are not read."""
+    found = {}
+    names = {code: str(dtype).removeprefix("torch.") for dtype, code in _TYPES.items()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                each = file.get_slice(name)
+                code = str(each.get_dtype())
+                if code not in names:
+                    raise InputError(f"{quoted(path.name)}: {quoted(name)} is of type {code}")
+                found[name] = Header(names[code], tuple(each.get_shape()))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{quoted(path.name)}: cannot be read ({error})") from None
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,13 +32,14 @@ from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
-from meshwright.execute.piece import Box, Holding, shard_piece
+from meshwright.execute.piece import Holding, hold_share
 from meshwright.execute.rows import Rows, divide_batch
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
+from meshwright.execute.weights import Weights, match_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
@@ -126,10 +127,14 @@ class Trainer:
         wiring: Wiring | None = None,
         progress: Progress | None = None,
         checks_ops: bool = False,
+        weights: Weights | None = None,
     ) -> None:
-        """`checks_ops`: a step whose numbers are not finite names the op that made the first of
+        """`weights`: files with what the model starts from, instead of its own values.
+        `checks_ops`: a step whose numbers are not finite names the op that made the first of
         them; every op's results are looked at, which takes as long as the ops or longer."""
-        self.lowered, self.workload, self.seed = lowered, workload, seed
+        self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
+        self.real = real or _itself
+        self.weights = None if weights is None else match_weights(weights, workload.model)
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
@@ -137,7 +142,7 @@ class Trainer:
         """The steps as they were planned."""
         self.steps: TracedSteps = self.planned
         """The steps as this rank runs them."""
-        if not lowered.plan.is_plain:
+        if not lowered.plan.is_plain or lowered.expansion.graph is not graph:
             self.steps = ExpandedSteps(
                 self.planned, lowered.plan, lowered.expansion, lowered.shards,
                 program.device_names[self.number],
@@ -161,9 +166,10 @@ class Trainer:
                 self.steps.any(),
                 self.part.state,
                 workload.model,
-                real or _itself,
+                self.real,
                 device,
                 self.steps.shares(),
+                self._find_given(),
             ),
             sums=[None] * self.part.num_sums,
             learning_rate=learning_rate,
@@ -172,6 +178,10 @@ class Trainer:
             talk=_nobody,
             look=self._look,
         )
+        if self.weights is not None:
+            own = self.weights.tensors.keys() & self.state.keys()
+            self.weights.fill({name: self.state[name] for name in own}, self.holdings)
+            self.spread_copies()
         self.inspector = Inspector() if checks_ops else None
         worker = Tensors(
             program, self.part, self.steps, lowered.rows, self.exchange, self.held, self.inspector
@@ -186,6 +196,22 @@ class Trainer:
         """The step after which the newest checkpoint of this run was written."""
         self.unchecked = self.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
+
+    def _find_given(self) -> frozenset[str]:
+        """The names of what files have values for, copies of tied weights included."""
+        if self.weights is None:
+            return frozenset()
+        names = canonical_names(self.planned.any().trace)
+        given = self.weights.tensors
+        return frozenset(each for each in self.part.state if names.get(each, each) in given)
+
+    def given(self, name: str) -> torch.Tensor:
+        """What the model starts from, under the first name of a parameter or buffer."""
+        model = self.workload.model
+        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        if self.weights is not None and name in self.weights.tensors:
+            return self.weights.real(name, held[name])
+        return self.real(held[name])
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
@@ -205,10 +231,9 @@ class Trainer:
         found: dict[str, Holding] = {}
         for name in self.part.state:
             if name in shares:
-                share, layout = shares[name], layouts[name]
-                box = Box((0,) * len(layout.shape), layout.shape)
-                piece = shard_piece(box, layout.stride, share.holders, share.holder)
-                found.setdefault(names.get(name, name), Holding(shape=layout.shape, piece=piece))
+                layout = layouts[name]
+                holding = hold_share(layout.shape, layout.stride, shares[name])
+                found.setdefault(names.get(name, name), holding)
         return found
 
     def spread_copies(self) -> None:

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.execute.collect import collect
 from meshwright.execute.environment import read_place
 from meshwright.execute.fault import show_line
 from meshwright.execute.group import (
@@ -27,9 +30,10 @@ from meshwright.execute.interface import find_wiring
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, resume, save_state
-from meshwright.execute.session import Settings, make_trainer, names_by_rank
+from meshwright.execute.session import Settings, choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
 from meshwright.execute.walk import Progress
+from meshwright.execute.weights import persistent_names
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import measured_timeline
@@ -76,6 +80,24 @@ class Training:
         with waiting(self.watch, f"writing the checkpoint of step {self.num_steps}"):
             save_state(Path(folder), self.trainer, losses)
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The model's `state_dict` as trained so far, on the first rank, on the CPU; on others it
+        is empty. All ranks call it; no other rank holds more than a part of a tensor at a time.
+
+        For models that one rank cannot hold, `save` and `meshwright export`.
+        """
+        trainer = self.trainer
+        names = persistent_names(trainer.workload.model)
+        own = {name: each for name, each in trainer.state.items() if name in names}
+        with waiting(self.watch, "collecting weights on the first rank"):
+            found = collect(own, trainer.holdings)
+        if self.rank != 0:
+            return {}
+        found |= {name: trainer.given(name) for name in names if name not in found}
+        first = {alias: name for name, aliases in names.items() for alias in aliases}
+        keys = trainer.workload.model.state_dict(keep_vars=True)
+        return {key: found[first[key]] for key in keys if key in first}
+
     def resume(self, folder: str | Path) -> int:
         """Go on from the latest checkpoint of a folder, if there is one; the steps so far."""
         found = look_for_checkpoint(Path(folder), self.watch, show_line)
@@ -90,12 +112,14 @@ def open_training(
     """While this holds, this process is a rank of the run; the model's weights must be real."""
     rank = read_place().rank
     for name, each in workload.model.named_parameters():
-        if each.is_meta:
+        if each.is_meta and settings.weights is None:
             raise InputError(
                 f"model {type(workload.model).__name__}: {name} must have values, is on the meta "
-                f"device; build the model on the CPU, or let `meshwright run` build it"
+                f"device; build the model on the CPU, name a folder of weights, or let "
+                f"`meshwright run` build it"
             )
-    lowered = lower_frozen(graph, cluster, plan)
+    _check_buffers(workload.model)
+    lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
     device = pick_device(settings.device)
     store, hosts = meet(settings.stall_seconds)
     rank_of = assign_ranks(cluster, lowered.devices, hosts)
@@ -112,3 +136,14 @@ def open_training(
         with waiting(watch, "the end"):
             trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()
+
+
+def _check_buffers(model: torch.nn.Module) -> None:
+    """Refuse buffers without values that files of weights do not have."""
+    saved = persistent_names(model)
+    for name, each in model.named_buffers():
+        if each.is_meta and name not in saved:
+            raise InputError(
+                f"model {type(model).__name__}: buffer {name} must have values, is on the meta "
+                f"device, and no file of weights has it"
+            )

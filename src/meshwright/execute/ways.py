@@ -8,6 +8,7 @@ its members' parts and terms into whole tensors, and back.
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -15,6 +16,12 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute import words
+from meshwright.execute.batch_norm import (
+    BackwardMoments,
+    Moments,
+    batch_norm,
+    batch_norm_backward,
+)
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
 from meshwright.execute.member import CUT, Team, token_cut
 from meshwright.execute.rebuild import Builder
@@ -30,7 +37,8 @@ from meshwright.execute.talk import (
 )
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Expansion
+from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.synchronise import NORMS
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
 
@@ -144,6 +152,8 @@ class Ways:
 
     def talk(self, builder: Builder, op: int) -> list[Node]:
         """Call a collective, or take a part; what it gives."""
+        if self.expansion.axis[op] == Axis.REPLICAS:
+            return [self._add_moments(builder, op)]
         bundle = int(self.expansion.bundle[op])
         kind = Kind(int(self.expansion.collective[op]))
         if bundle < 0:
@@ -161,6 +171,46 @@ class Ways:
             return [made]
         builder.call(SpreadWeights(*self._holders(part)), *states)
         return []
+
+    def _add_moments(self, builder: Builder, op: int) -> Node:
+        """The word of replicas about the samples of a batch norm, or about their gradient."""
+        made = builder.graph.outputs[op].tolist()[0]
+        norm = builder.graph.readers[made].tolist()[0]
+        kernel = builder.step.ledger.kernels[int(self.expansion.origin[norm])]
+        is_forward = op_name(kernel.node) in NORMS
+        names = ("input",) if is_forward else ("grad_out", "input", "save_mean")
+        given = _arguments(kernel.node)
+        nodes = [builder.argument(op, kernel, given[name]) for name in names]
+        return builder.call(Moments() if is_forward else BackwardMoments(), *nodes)
+
+    def _run_norm(self, builder: Builder, op: int, kernel: Kernel, word: Node) -> Node:
+        """A batch norm with the statistics of all replicas, or its backward."""
+        given = _arguments(kernel.node)
+
+        def argument(name: str) -> Node | None:
+            node = given[name]
+            return None if node is None else builder.argument(op, kernel, node)
+
+        if op_name(kernel.node) in NORMS:
+            names = ("weight", "bias", "running_mean", "running_var")
+            return builder.call(
+                batch_norm, argument("input"), word, *map(argument, names),
+                given["momentum"], given["eps"],
+            )  # fmt: skip
+        read = ("grad_out", "input", "weight", "save_mean", "save_invstd")
+        part = self.plan.parts[int(self.expansion.part_of_op[op])]
+        return builder.call(
+            batch_norm_backward, *map(argument, read), word, part.num_replicas,
+            list(given["output_mask"]),
+        )  # fmt: skip
+
+    def _word_of(self, builder: Builder, op: int) -> Node | None:
+        """What an op hears from all replicas; None: nothing."""
+        source = builder.graph.tensor_source
+        for tensor in builder.graph.inputs[op].tolist():
+            if self.expansion.axis[source[tensor]] == Axis.REPLICAS:
+                return builder.root[tensor]
+        return None
 
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
         """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
@@ -237,6 +287,9 @@ class Ways:
         kernel = builder.step.ledger.kernels[planned]
         if planned in self._divided:
             return self._update(builder, op, planned, kernel)
+        word = self._word_of(builder, op)
+        if word is not None:
+            return self._run_norm(builder, op, kernel, word)
         is_loss = op_name(kernel.node) in _LOSSES and builder.team.width > 1
         if is_loss and self._has_words(builder, op):
             return self._run_loss(builder, op, kernel)
@@ -323,6 +376,13 @@ class Ways:
             return held
 
         return builder.call_whole(kernel.node, given)
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """What a call is given, by name."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    names = [each.name for each in schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
 def _with(node: Node, cut: AnyCut) -> Node:

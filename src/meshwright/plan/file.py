@@ -25,8 +25,9 @@ from meshwright.plan.part import (
 
 FORMAT = "meshwright.plan"
 VERSIONS = (1, 2, 3)
-"""The second has teams and selective recomputation, the third allocations over several ways. A plan
-is written as the first that can say it, which earlier releases read."""
+"""The second has teams and selective recomputation, the third allocations over several ways
+and statistics of all replicas. A plan is written as the first that can say it, which earlier
+releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -40,6 +41,7 @@ class PlanFields(TypedDict):
     schedule: Schedule | None
     discipline: Discipline
     allocations: tuple[Allocation, ...]
+    batch_statistics: bool
 
 
 class _Header(msgspec.Struct):
@@ -80,6 +82,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     schedule: _ScheduleEntry | None = None
     discipline: str = Discipline.PRIORITY.value
     allocations: tuple[_AllocationEntry, ...] = ()
+    batch_statistics: bool = False
 
 
 def read_fields(path: str | Path) -> PlanFields:
@@ -96,6 +99,7 @@ def read_fields(path: str | Path) -> PlanFields:
             allocations=tuple(
                 Allocation(**msgspec.structs.asdict(each)) for each in document.allocations
             ),
+            batch_statistics=document.batch_statistics,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -108,13 +112,14 @@ def write_fields(
     schedule: Schedule | None,
     discipline: Discipline,
     allocations: Sequence[Allocation],
+    batch_statistics: bool,
 ) -> None:
     """Write the fields of a plan; what equals its default is left out."""
     entries = tuple(_part_entry(part) for part in parts)
     document = _Document(
         format=FORMAT,
         version=VERSIONS[2]
-        if any(each.shares for each in allocations)
+        if batch_statistics or any(each.shares for each in allocations)
         else max(map(_version, entries), default=VERSIONS[0]),
         parts=entries,
         schedule=_schedule_entry(schedule),
@@ -128,6 +133,7 @@ def write_fields(
             )
             for each in allocations
         ),
+        batch_statistics=batch_statistics,
     )
     write_document(path, msgspec.to_builtins(document))
 

@@ -46,6 +46,9 @@ class Plan:
     discipline: Discipline = Discipline.PRIORITY
     """Without a schedule: how a device picks its next op."""
     allocations: tuple[Allocation, ...] = ()
+    batch_statistics: bool = False
+    """Whether batch norm takes statistics of the samples of all replicas of its part, which they
+    then exchange; else each takes those of its own."""
 
     def __post_init__(self) -> None:
         if not self.parts:
@@ -71,6 +74,7 @@ class Plan:
             schedule=self.schedule,
             discipline=self.discipline,
             allocations=self.allocations,
+            batch_statistics=self.batch_statistics,
         )
 
     @staticmethod

@@ -10,6 +10,8 @@ Teams, ZeRO and recomputation are ops of the graph's expansion by `op`, and seco
 `benchmarks/granularity.py` measures.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -80,6 +82,8 @@ def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -
         return lower_teams(graph, cluster, plan)
     if granularity == "part" and plan.schedule is None:
         raise InputError("granularity part: the plan must have a schedule; use granularity op")
+    if granularity == "part":  # words are too small to count among merged ops
+        plan = replace(plan, batch_statistics=False)
     work = prepare_work(graph, cluster, plan)
     return emit_program(merge_units(work) if granularity == "part" else work, cluster)
 

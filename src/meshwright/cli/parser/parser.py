@@ -12,7 +12,7 @@ from meshwright.cli.parser.cluster import add_cluster
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
-from meshwright.cli.parser.run import add_compare, add_run, add_testbed
+from meshwright.cli.parser.run import add_compare, add_export, add_run, add_testbed
 from meshwright.errors import InputError
 
 
@@ -42,6 +42,7 @@ def make_parser() -> ArgumentParser:
     add_simulate(commands)
     add_run(commands)
     add_compare(commands)
+    add_export(commands)
     add_network(commands)
     add_testbed(commands)
     add_capture(commands)

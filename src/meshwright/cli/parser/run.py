@@ -82,6 +82,18 @@ def _add_training(parser: ArgumentParser) -> None:
         help="let batch normalisation see only the samples of its own device and microbatch",
     )
     parser.add_argument(
+        "--microbatch-statistics",
+        action="store_true",
+        help="let batch normalisation see only the samples of its microbatch, on all devices",
+    )
+    parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="DIR",
+        help="start from the safetensors files of this folder (model.safetensors, or several and "
+        "an index, as on the Hub) instead of random weights",
+    )
+    parser.add_argument(
         "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
     )
 
@@ -124,6 +136,15 @@ def _add_recovery(parser: ArgumentParser) -> None:
         metavar="S",
         help="seconds of waiting after which a rank is taken for hung (default: 120)",
     )
+
+
+def add_export(commands: Any) -> None:
+    """Add `meshwright export`."""
+    parser = add_command(
+        commands, "export", "write the weights of the latest checkpoint as safetensors files"
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of `run --checkpoint`")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
 
 
 def add_compare(commands: Any) -> None:

@@ -5,7 +5,7 @@ of the whole shape, and the whole tensor is their sum.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -111,6 +111,23 @@ def plain_bounds(size: int, width: int, member: int) -> tuple[int, int]:
     """What a member has of one segment: the first entry, and the one after the last."""
     chunk = math.ceil(size / width)
     return min(member * chunk, size), min((member + 1) * chunk, size)
+
+
+def strips(cut: Cut, width: int, member: int) -> Iterator[tuple[int, int]]:
+    """What a member has of the dimension, segment by segment: the first entry, and the one after
+    the last. Those that touch are one."""
+    start, before = 0, None
+    for size in cut.sizes:
+        first, end = (start + each for each in plain_bounds(size, width, member))
+        start += size
+        if first == end:
+            continue
+        if before is not None and before[1] != first:
+            yield before
+            before = None
+        before = (before[0] if before else first), end
+    if before is not None:
+        yield before
 
 
 def local_size(cut: Cut, width: int, member: int) -> int:

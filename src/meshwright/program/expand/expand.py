@@ -1,4 +1,5 @@
-"""Expands a plan's step: first shards, then what is computed again, then what ZeRO divides.
+"""Expands a plan's step: first shards and what replicas say about batch norm, then what is computed
+again, then what ZeRO divides.
 
 In this order, because a member computes its own shards again, with what it said to the others
 meanwhile, and gathers weights for both times.
@@ -10,6 +11,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.shard import shard
+from meshwright.program.expand.synchronise import synchronise
 from meshwright.program.expand.zero import divide_state
 
 
@@ -17,6 +19,7 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     """What one device of every part runs."""
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
-        return expansion
-    expansion = recompute(shard(expansion, graph, plan), graph, plan)
+        return synchronise(expansion, plan)
+    expansion = synchronise(shard(expansion, graph, plan), plan)
+    expansion = recompute(expansion, graph, plan)
     return divide_state(expansion, graph, plan)

@@ -31,6 +31,8 @@ class Axis(IntEnum):
     """Those of a team that have the same features and share tokens."""
     HOLDERS = 3
     """Those that hold the same weights: of every replica, and of all its context members."""
+    REPLICAS = 4
+    """One of every replica, where that is all there is of one: they have different samples."""
 
 
 class Held(IntEnum):

@@ -1,0 +1,198 @@
+"""Weights in folders of the Hub's layout: which files have which tensors, and what a model needs.
+
+A folder has `model.safetensors`, or several files and `model.safetensors.index.json`, which names
+the file of each tensor. Tensors have the names of the model's `state_dict`; of tied ones one name
+suffices. Only headers are read here: a rank reads the slices that it holds (`holding`). Nothing in
+such a folder is executed or unpickled.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import nn
+
+from meshwright.errors import InputError, quoted, some
+from meshwright.execute.holding import fill_parts, name_type
+from meshwright.execute.manifest import SavedPiece, SavedTensor
+from meshwright.execute.piece import Holding, whole_box
+from meshwright.execute.tensor_file import Header, find_type, read_headers, write_tensors
+from meshwright.files import decode_json, write_bytes
+
+SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+FILE_BYTES = 5_000_000_000
+"""How large files grow before there is another, as the Hub's tools had it for years."""
+
+
+class _Index(msgspec.Struct):
+    """What of an index is used."""
+
+    weight_map: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """The tensors of a folder."""
+
+    folder: Path
+    tensors: Mapping[str, SavedTensor]
+    """By the name of the model's `state_dict`."""
+
+    def real(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """All of a tensor, in the type of the model's."""
+        values = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self.fill({name: values}, {})
+        return values
+
+    def fill(self, state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]) -> None:
+        """Fill tensors in place with slices of those of their names; others are not read."""
+        try:
+            fill_parts(self.folder, self.tensors, state, holdings, lambda: None)
+        except InputError as error:
+            raise InputError(f"weights {self.folder}: {error}") from None
+
+
+def open_weights(folder: Path) -> Weights:
+    """The weights of a folder."""
+    found: dict[str, SavedTensor] = {}
+    for file, expected in _list_files(folder).items():
+        try:
+            headers = read_headers(folder / file)
+        except InputError as error:
+            raise InputError(f"weights {folder}: {error}") from None
+        missing = [quoted(name) for name in expected or () if name not in headers]
+        if missing:
+            raise InputError(
+                f"weights {folder}: {quoted(file)} must have what {INDEX_FILE} says, lacks "
+                f"{some(missing)}"
+            )
+        for name in headers if expected is None else expected:
+            found[name] = _whole_tensor(headers[name], file, name)
+    return Weights(folder=folder, tensors=found)
+
+
+def _whole_tensor(header: Header, file: str, key: str) -> SavedTensor:
+    pieces = [SavedPiece.of(whole_box(header.shape), file, key)]
+    return SavedTensor(dtype=header.dtype, shape=list(header.shape), pieces=pieces)
+
+
+def _list_files(folder: Path) -> dict[str, list[str] | None]:
+    """The files of a folder, and the names that an index has for each; None: all that are there."""
+    if not folder.is_dir():
+        raise InputError(f"weights {folder}: must be a folder")
+    index = folder / INDEX_FILE
+    if (folder / SINGLE_FILE).exists():
+        return {SINGLE_FILE: None}
+    if not index.exists():
+        raise InputError(f"weights {folder}: must have {SINGLE_FILE} or {INDEX_FILE}")
+    files: dict[str, list[str] | None] = {}
+    for name, file in decode_json(index.read_bytes(), _Index, str(index)).weight_map.items():
+        if Path(file).name != file:
+            raise InputError(
+                f"weights {folder}: {INDEX_FILE}: a file must be in the folder, got {quoted(file)}"
+            )
+        names = files.setdefault(file, [])
+        assert names is not None
+        names.append(name)
+    return files
+
+
+def persistent_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """What of a model its `state_dict` has: by the first name of each tensor, all its names."""
+    known: dict[int, str] = {}
+    for name, each in (*model.named_parameters(), *model.named_buffers()):
+        known.setdefault(id(each), name)
+    found: dict[str, tuple[str, ...]] = {}
+    for name, each in model.state_dict(keep_vars=True).items():
+        if isinstance(each, torch.Tensor):
+            first = known.get(id(each), name)
+            found[first] = (*found.get(first, ()), name)
+    return found
+
+
+def match_weights(weights: Weights, model: nn.Module) -> Weights:
+    """The weights by the first names of a model's tensors; refused unless they are the model's."""
+    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    folder, aliases = weights.folder, persistent_names(model)
+    extra = weights.tensors.keys() - {name for names in aliases.values() for name in names}
+    if extra:
+        first = min(extra)
+        saved = weights.tensors[first]
+        raise InputError(
+            f"weights {folder}: {quoted(saved.pieces[0].file)} must have tensors of "
+            f"{type(model).__name__} only, has {quoted(first)} of shape {saved.shape}"
+            + (f" and {len(extra) - 1} more" if len(extra) > 1 else "")
+        )
+    found = {}
+    for name, names in aliases.items():
+        there = [each for each in names if each in weights.tensors]
+        shape = list(held[name].shape)
+        if not there:
+            raise InputError(
+                f"weights {folder}: must have every tensor of {type(model).__name__}, lacks "
+                f"{quoted(name)} of shape {shape}"
+            )
+        saved = found[name] = weights.tensors[there[0]]
+        if saved.shape != shape:
+            raise InputError(
+                f"weights {folder}: {quoted(saved.pieces[0].file)}: {quoted(there[0])} must have "
+                f"the model's shape {shape}, got {saved.shape}"
+            )
+        if _is_float(saved.dtype) != held[name].dtype.is_floating_point:
+            raise InputError(
+                f"weights {folder}: {quoted(saved.pieces[0].file)}: {quoted(there[0])} must have "
+                f"the model's type {name_type(held[name].dtype)}, got {saved.dtype}"
+            )
+    return Weights(folder=folder, tensors=found)
+
+
+def _is_float(dtype: str) -> bool:
+    return find_type(dtype).is_floating_point
+
+
+def write_weights(
+    folder: Path,
+    heads: Mapping[str, torch.Tensor],
+    load: Callable[[str], torch.Tensor],
+    file_bytes: int = FILE_BYTES,
+) -> list[Path]:
+    """Write tensors in the Hub's layout, one after the other; the files.
+
+    `heads` have their shapes and types, `load` gives the values of one when it is written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    there = sorted(each.name for each in folder.glob("*.safetensors*"))
+    if there:
+        raise InputError(f"{folder}: must have no weights yet, has {quoted(there[0])}")
+    groups = list(_divide(heads, file_bytes))
+    files: dict[str, str] = {}
+    written = []
+    for number, names in enumerate(groups, start=1):
+        single = len(groups) == 1
+        file = SINGLE_FILE if single else f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        own = {name: heads[name] for name in names}
+        write_tensors(folder / file, own, lambda: None, load=load, metadata={"format": "pt"})
+        files |= dict.fromkeys(names, file)
+        written.append(folder / file)
+    if len(groups) > 1:
+        total = sum(each.numel() * each.element_size() for each in heads.values())
+        index = {"metadata": {"total_size": total}, "weight_map": files}
+        write_bytes(folder / INDEX_FILE, msgspec.json.format(msgspec.json.encode(index), indent=2))
+        written.append(folder / INDEX_FILE)
+    return written
+
+
+def _divide(heads: Mapping[str, torch.Tensor], file_bytes: int) -> Iterator[Sequence[str]]:
+    """Names of tensors that make up a file, in their order."""
+    names: list[str] = []
+    size = 0
+    for name, each in heads.items():
+        own = each.numel() * each.element_size()
+        if names and size + own > file_bytes:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += own
+    yield names
