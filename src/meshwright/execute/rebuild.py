@@ -397,7 +397,7 @@ class Builder:
             if version in fresh:
                 place = fresh[version]
                 self.root[tensor] = new if place is None else self.item(new, place)
-                if self.team.width > 1:
+                if self.team.width > 1 and self.root[tensor].meta["val"].numel():
                     held = Held(int(self.expansion.held[tensor]))
                     cut = self.root[tensor].meta.get(CUT, WHOLE)
                     check_held(self.graph.op_names[op], cut, held)
