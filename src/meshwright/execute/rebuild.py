@@ -323,6 +323,19 @@ class Builder:
         ).cuts
         return made
 
+    def find_cut(self, old: Node, wanted: AnyCut | None) -> Cut:
+        """How a storage must be cut for an old node's view of it to be cut so."""
+        start = _start(old)
+        for dim, size in enumerate(start.meta["val"].shape):
+            if isinstance(wanted, Cut) and size == wanted.size:
+                cut = replace(wanted, dim=dim)
+                if self._cut_of(old, None, {start: cut}) == wanted:
+                    return cut
+        raise InputError(
+            f"op {quoted(old.name)}: found no cut over a team of {self.team.width} by which it is "
+            f"cut as {wanted!r}"
+        )
+
     def _count(self, old: Node) -> None:
         """Advance a counter of the optimiser, which its kernel does not do itself."""
         if old.op == "call_function" and counts_steps(old):
