@@ -96,7 +96,7 @@ def _mixtral() -> Made:
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
         num_local_experts=4, num_experts_per_tok=2,
     )  # fmt: skip
-    config._experts_implementation = "grouped_mm"
+    config._experts_implementation = "batched_mm"
     return transformers.MixtralForCausalLM(config), _texts()
 
 
