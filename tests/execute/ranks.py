@@ -36,7 +36,7 @@ class Ranks:
         """
         pipes = self.pipes[:count]
         assert len(pipes) == count, "the ranks have ended after an error"
-        port = _free_port()
+        port = free_port()
         for pipe in pipes:
             pipe.send((count, port, function, args))
         answers: dict[int, Any] = {}
@@ -67,7 +67,8 @@ class Ranks:
             process.join()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody uses."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

@@ -3,7 +3,8 @@
 On a CPU scaled-dot-product attention with dropout, a mask or half precision falls apart into
 products, softmax and dropout on the whole score matrix; on the accelerators that plans are for it
 is one fused kernel that never stores it (Dao et al., FlashAttention, 2022). So tracing replaces it
-by an op of ours with the fused kernel's inputs and outputs.
+by an op of ours with the fused kernel's inputs and outputs. That kernel has no gradient for a mask:
+attention with one that is learnt is left to its formula.
 """
 
 import contextlib
@@ -208,6 +209,9 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001 - the op repeats heads where there are fewer of them
 ) -> Tensor:
+    if attn_mask is not None and attn_mask.requires_grad:  # as a learnt bias of positions does
+        weights = _scores(query, key, attn_mask, is_causal, scale).softmax(-1).to(query.dtype)
+        return torch.dropout(weights, dropout_p, True) @ _repeated(value, query)
     made: Tensor = attention(query, key, value, attn_mask, dropout_p, is_causal, scale)[0]
     return made
 

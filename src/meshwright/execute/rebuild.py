@@ -323,6 +323,19 @@ class Builder:
         ).cuts
         return made
 
+    def find_cut(self, old: Node, wanted: AnyCut | None) -> Cut:
+        """How a storage must be cut for an old node's view of it to be cut so."""
+        start = _start(old)
+        for dim, size in enumerate(start.meta["val"].shape):
+            if isinstance(wanted, Cut) and size == wanted.size:
+                cut = replace(wanted, dim=dim)
+                if self._cut_of(old, None, {start: cut}) == wanted:
+                    return cut
+        raise InputError(
+            f"op {quoted(old.name)}: found no cut over a team of {self.team.width} by which it is "
+            f"cut as {wanted!r}"
+        )
+
     def _count(self, old: Node) -> None:
         """Advance a counter of the optimiser, which its kernel does not do itself."""
         if old.op == "call_function" and counts_steps(old):
@@ -397,7 +410,7 @@ class Builder:
             if version in fresh:
                 place = fresh[version]
                 self.root[tensor] = new if place is None else self.item(new, place)
-                if self.team.width > 1 and self.graph.tensor_bytes[tensor] > 0:
+                if self.team.width > 1 and self.root[tensor].meta["val"].numel():
                     held = Held(int(self.expansion.held[tensor]))
                     cut = self.root[tensor].meta.get(CUT, WHOLE)
                     check_held(self.graph.op_names[op], cut, held)

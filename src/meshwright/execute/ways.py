@@ -37,7 +37,7 @@ from meshwright.execute.talk import (
 )
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.expand.synchronise import NORMS
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
@@ -139,16 +139,24 @@ class Ways:
 
     def wanted(self, builder: Builder, op: int) -> AnyCut | None:
         """A gradient is best cut as the weight is that it updates, by itself or in a sum."""
+        return self._weight_cut(
+            builder, int(self.expansion.origin[op]), int(self.expansion.part_of_op[op])
+        )
+
+    def _weight_cut(self, builder: Builder, kernel: int, part: int) -> AnyCut | None:
+        """The cut of the weight that a kernel updates, or that is updated by what it makes; of
+        copies the one in this part."""
         ledger = builder.step.ledger
-        kernel = int(self.expansion.origin[op])
-        while ledger.kernels[kernel].made:
-            readers = ledger.versions[ledger.kernels[kernel].made[0]].readers
-            if len(readers) != 1:
+        readers = [kernel]
+        while True:
+            found = [each for each in readers if each in self._updates]
+            near = [each for each in found if self._updates[each] is self.plan.parts[part]]
+            if found:
+                name, _ = updated(builder.step, (near or found)[0])
+                return builder.cutter.cuts.get(name)
+            if len(readers) != 1 or not ledger.kernels[readers[0]].made:
                 return None
-            kernel = readers[0]
-            if kernel in self._updates:
-                return builder.cutter.cuts.get(updated(builder.step, kernel)[0])
-        return None
+            readers = ledger.versions[ledger.kernels[readers[0]].made[0]].readers
 
     def talk(self, builder: Builder, op: int) -> list[Node]:
         """Call a collective, or take a part; what it gives."""
@@ -227,9 +235,25 @@ class Ways:
         if kind == Kind.ALL_GATHER:
             assert isinstance(cut, Cut), "only parts are gathered"
             return _with(builder.call(GatherParts(cut, team.width), given), WHOLE)
+        if self.expansion.held[made] == Held.FEATURES:
+            return self._take_features(builder, op, given, int(origin[made]))
         tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
         talk = ScatterTerms if kind == Kind.REDUCE_SCATTER else TakePart
         return _with(builder.call(talk(tokens, team.width, team.member), given), tokens)
+
+    def _take_features(self, builder: Builder, op: int, given: Node, tensor: int) -> Node:
+        """A member's part of a gradient that another part has found for a copy of its weights: so
+        that who reads it has the part that its weights are."""
+        made, team = builder.graph.outputs[op].tolist()[0], builder.team
+        reader = int(builder.graph.readers[made][0])
+        planned = int(self.expansion.origin[reader])
+        kernel = builder.step.ledger.kernels[planned]
+        wanted = self._weight_cut(builder, planned, int(self.expansion.part_of_op[op]))
+        for old in kernel.node.all_input_nodes:
+            if builder.step.tensor_of.get(kernel.reads.get(old.name, -1)) == tensor:
+                cut = builder.find_cut(old, wanted)
+                return _with(builder.call(TakePart(cut, team.width, team.member), given), cut)
+        raise AssertionError("it is cut for who reads it")
 
     def _say(self, builder: Builder, op: int, read: list[int], made: int) -> Node:
         """A word of a softmax or loss over classes that a team divides."""

@@ -161,8 +161,9 @@ def _serve_reader(
         slot = given.parts[target].slot + q
         reader = instance(given, j, m, q)
         first_unit = -1
-        if given.is_scheduled and not is_within:
-            first_unit = instance(given, given.parts[target].first_unit[given.ops[j].action], m, q)
+        unit = given.parts[target].first_unit[given.ops[j].action]
+        if given.is_scheduled and not is_within and unit >= 0:
+            first_unit = instance(given, unit, m, q)
         before = first_unit if first_unit >= 0 else reader
         if target == part and not gathers:
             made.counts[FOUND_BUFFER] = base + q
@@ -175,7 +176,7 @@ def _serve_reader(
         elif gathers:
             find_whole(given, made, t, m, base, slot, target, q, before, is_gathered, is_partial)
         else:
-            find_copy(given, made, t, m, base, slot, q, is_gathered, is_partial, reader)
+            find_copy(given, made, t, m, base, slot, q, is_gathered, is_partial, reader, target)
         if made.counts[FOUND_BUFFER] >= 0:
             add_read(made, reader, made.counts[FOUND_BUFFER])
         if (

@@ -31,20 +31,34 @@ _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
 
+@inlined
+def _speaks(given: Given, part: Int, r: Int, target: Int, q: Int) -> Bool:
+    """Whether slot `r` of a part is the member of its team that slot `q` of another takes from:
+    members take from the one with their number, and turn by turn from a smaller team."""
+    width = given.parts[part].width
+    return r % width == q % given.parts[target].width % width
+
+
 @outlined
-def _nearest(slots: Array, host: Array, first: Int, replicas: Int, device: Int, q: Int) -> Int:
+def _nearest(given: Given, part: Int, target: Int, device: Int, q: Int) -> Int:
     """Of replicas that all have what replica `q` of a reader wants: the one on its device, else one
-    on its host, else any; readers take turns."""
+    on its host, else any; readers take turns. Of teams only the member counts that it takes from.
+    """
+    slots, host, width = given.slots, given.host, given.parts[part].width
+    first = given.parts[part].slot
+    replicas = given.parts[part + 1].slot - first
     near = 0
     for r in range(replicas):
-        if slots[first + r].device == device:
-            return r
-        near += host[slots[first + r].device] == host[device]
-    if near == 0:
-        return q % replicas
-    turn = q % near
+        if _speaks(given, part, r, target, q):
+            if slots[first + r].device == device:
+                return r
+            near += host[slots[first + r].device] == host[device]
+    count = near if near > 0 else replicas // width
+    turn = q % count if width == 1 else q // given.parts[target].width % count
     for r in range(replicas):
-        if host[slots[first + r].device] == host[device]:
+        if not _speaks(given, part, r, target, q):
+            continue
+        if near == 0 or host[slots[first + r].device] == host[device]:
             if turn == 0:
                 return r
             turn -= 1
@@ -82,7 +96,7 @@ def _find_replica(
     first = given.parts[part].slot
     replicas = given.parts[part + 1].slot - first
     if is_whole:
-        return _nearest(slots, given.host, first, replicas, device, q), 1
+        return _nearest(given, part, target, device, q), 1
     for each in range(-1, replicas):
         r = q if each < 0 else each
         if (
@@ -93,14 +107,6 @@ def _find_replica(
         ):
             return r, 1
     return -1, 2
-
-
-@inlined
-def _speaks(given: Given, part: Int, r: Int, target: Int, q: Int) -> Bool:
-    """Whether slot `r` of a part is the member of its team that slot `q` of another takes from:
-    members take from the one with their number, and turn by turn from a smaller team."""
-    width = given.parts[part].width
-    return r % width == q % given.parts[target].width % width
 
 
 @inlined
@@ -273,7 +279,9 @@ def find_whole(
         part = given.ops[source].part
         first = given.parts[part].slot
         replicas = given.parts[part + 1].slot - first
+        # The devices of a group would all add what they have, and members of a team have the same.
         is_same = given.parts[target + 1].slot - given.parts[target].slot == replicas
+        is_same = is_same and given.parts[part].width == 1
         for r in range(replicas):
             if (
                 is_same
@@ -346,6 +354,7 @@ def find_copy(
     is_gathered: Bool,
     is_partial: Bool,
     reader: Int,
+    target: Int,
 ) -> None:
     """A tensor that every replica of the source holds as the reader wants it.
 
@@ -353,14 +362,16 @@ def find_copy(
     """
     device = given.slots[slot].device
     source = given.tensors[t].source
-    first = given.parts[given.ops[source].part].slot
-    replicas = given.parts[given.ops[source].part + 1].slot - first
-    r = _nearest(given.slots, given.host, first, replicas, device, q)
+    part = given.ops[source].part
+    first = given.parts[part].slot
+    replicas = given.parts[part + 1].slot - first
+    r = _nearest(given, part, target, device, q)
     if is_partial:
         for each in range(replicas):
             low, high = given.slots[first + each].rows_from, given.slots[first + each].rows_to
             if (
-                abs(low - given.slots[slot].rows_from) + abs(high - given.slots[slot].rows_to)
+                _speaks(given, part, each, target, q)
+                and abs(low - given.slots[slot].rows_from) + abs(high - given.slots[slot].rows_to)
                 < _NEAR
             ):
                 r = each

@@ -226,7 +226,18 @@ def _number_parts(work: Work) -> Records:
     parts["last_unit"][where] = order
     reverse = np.concatenate((order[: beside.sum()][::-1], order[beside.sum() :][::-1]))
     parts["first_unit"][placement.part_of_op[reverse], work.action[reverse]] = reverse
+    if _exchanges_updates(work):
+        parts["first_unit"][:, Action.UPDATE] = parts["last_unit"][:, Action.UPDATE] = -1
     return parts
+
+
+def _exchanges_updates(work: Work) -> bool:
+    """Whether teams gather gradients after backward for copies of weights in other parts. Then the
+    sums come back to them, so that they cannot wait for all of an action."""
+    source, reader = work.graph.edges
+    part_of = work.placement.part_of_op
+    gathers = (work.expansion.axis == Axis.TENSOR) & (work.action == Action.UPDATE)
+    return bool((gathers[source] & (part_of[source] != part_of[reader])).any())
 
 
 def _assemble(

@@ -43,7 +43,8 @@ def order_ops(work: Work, num_devices: int) -> tuple[Floats, Floats, Floats]:
 
 
 def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
-    """Where each action stands in its device's order; updates come last, stage by stage."""
+    """Where each action stands in its device's order; updates come last, stage by stage, or from
+    the last stage to the first where these wait for those."""
     placement = work.placement
     slots_on: list[list[int]] = [[] for _ in range(num_devices)]
     stage_of = np.repeat(np.arange(placement.num_parts), np.diff(placement.replica_start))
@@ -52,13 +53,25 @@ def _place_actions(work: Work, schedule: Schedule, num_devices: int) -> Floats:
     stages_of = [tuple(int(stage_of[slot]) for slot in slots) for slots in slots_on]
     orders = order_steps(schedule, stages_of, work.stage_seconds)
     place = np.zeros((len(stage_of), 4, work.microbatches))
+    stages = range(placement.num_parts)
+    turn_of = stages[::-1] if _updates_backwards(work) else stages
     for slots, steps in zip(slots_on, orders, strict=True):
         slot_of = {int(stage_of[slot]): slot for slot in slots}
         for number, step in enumerate(steps):
             place[slot_of[step.stage], step.action, step.microbatch] = number
         for slot in slots:
-            place[slot, Action.UPDATE, 0] = len(steps) + int(stage_of[slot])
+            place[slot, Action.UPDATE, 0] = len(steps) + turn_of[int(stage_of[slot])]
     return place
+
+
+def _updates_backwards(work: Work) -> bool:
+    """Whether a stage updates copies of weights by a sum that a later stage makes after backward,
+    so that it must not come first on a device that has both."""
+    source, reader = work.graph.edges
+    is_update = work.action == Action.UPDATE
+    stage = work.placement.part_of_op
+    found = is_update[source] & is_update[reader] & (stage[source] > stage[reader])
+    return bool(found.any())
 
 
 def bucket_rows(

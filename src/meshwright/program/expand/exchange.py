@@ -62,10 +62,13 @@ class Exchange:
     def _source(self, tensor: int) -> int:
         return int(self.rewrite.tensors[tensor]["source"])
 
+    def is_near(self, op: int, tensor: int) -> bool:
+        """Whether a tensor of the planned graph is made in an op's own part."""
+        return self.part_of_op[self.graph.tensor_source[tensor]] == self.part_of_op[op]
+
     def is_terms(self, op: int, tensor: int) -> bool:
         """Whether members of an op's own part hold terms."""
-        here = self.part_of_op[self.graph.tensor_source[tensor]] == self.part_of_op[op]
-        return here and self.held(tensor) == Held.TERMS
+        return self.is_near(op, tensor) and self.held(tensor) == Held.TERMS
 
     def hold(self, tensor: int, held: Held) -> None:
         """Say what members have of a tensor of the planned graph."""
@@ -91,6 +94,8 @@ class Exchange:
         if self.held(tensor) == Held.TERMS:
             tensor = self._reduce(op, tensor)
         if there is not here:
+            if graph.phase[op] == Phase.UPDATE:
+                return self._arrive_gradient(op, tensor)
             if self.held(tensor) == Held.FEATURES:
                 raise InputError(
                     f"op {quoted(graph.op_names[op])}: must read no features that only a team of "
@@ -102,6 +107,25 @@ class Exchange:
         wants_rows = here.sequence and self.members.has_tokens[op] and self._is_entering(op, tensor)
         if wants_rows and self.held(tensor) == Held.WHOLE:
             tensor = self._slice(op, tensor)
+        return tensor
+
+    def _arrive_gradient(self, op: int, tensor: int) -> int:
+        """What an update gets of the gradient of a copy of its weights in another part: features
+        where its team divides them, as they are where both teams do so alike."""
+        source = int(self.graph.tensor_source[self.origin(tensor)])
+        there, here = self.part(source), self.part(op)
+        divides = here.tensor > 1 and self.members.role[op] != Role.WHOLE
+        if self.held(tensor) == Held.FEATURES and not (divides and there.tensor == here.tensor):
+            key = tensor, self.part_of_op[source], False
+            if key not in self._gathered:
+                new = self._collective(
+                    Kind.ALL_GATHER, source, tensor, op + _BEFORE,
+                    phase=int(Phase.UPDATE), split=int(Split.NONE),
+                )  # fmt: skip
+                self._gathered[key] = self._make(tensor, new, Held.WHOLE, there, is_partial=False)
+            tensor = self._gathered[key]
+        if divides and self.held(tensor) == Held.WHOLE:
+            tensor = self._slice(op, tensor, Held.FEATURES)
         return tensor
 
     def _is_entering(self, op: int, tensor: int) -> bool:
@@ -162,9 +186,10 @@ class Exchange:
             scatters = scatters and bool(self.members.has_rows[tensor])
             kind = Kind.REDUCE_SCATTER if scatters else Kind.ALL_REDUCE
             place, split = self.rewrite.place[source], Split.SUM if is_partial else Split.BATCH
+            phase = graph.phase[source]
             if graph.phase[op] == Phase.UPDATE:
-                source, place, split = op, op + _BEFORE, Split.NONE
-            new = self._collective(kind, source, tensor, place, split=int(split))
+                phase, place, split = Phase.UPDATE, op + _BEFORE, Split.NONE
+            new = self._collective(kind, source, tensor, place, split=int(split), phase=int(phase))
             held = Held.ROWS if scatters else Held.WHOLE
             partial = is_partial and split == Split.SUM
             self._reduced[tensor] = self._make(tensor, new, held, part, is_partial=partial)
@@ -197,23 +222,29 @@ class Exchange:
                 self.rewrite.reads[collective].append(order)
                 return
 
-    def _slice(self, op: int, tensor: int) -> int:
-        """A member's rows of a tensor that it has all of, cut in the part of an op."""
+    def _slice(self, op: int, tensor: int, held: Held = Held.ROWS) -> int:
+        """A member's rows, or features, of a tensor that it has all of, cut in the part of an op.
+
+        Features are those of a gradient that is complete.
+        """
         part = self.part(op)
         key = tensor, self.part_of_op[op]
         if key not in self._sliced:
-            sizes = self._sizes(self.origin(tensor), Held.ROWS, part.tensor)
-            moved = {
+            sizes = self._sizes(self.origin(tensor), held, part.tensor)
+            moved: dict[str, Any] = {
                 name: sizes[f"{fixed}bytes"]
                 for fixed in ("", "fixed_")
                 for name in (f"{fixed}bytes_read", f"{fixed}bytes_written")
             }
+            changed = {}
+            if held == Held.FEATURES:
+                moved["split"], changed["is_partial"] = int(Split.NONE), False
             new = self._add(
                 Kind.COMPUTE, Axis.NONE, op, f"{self._origin_name(tensor)}.slice", op + _BEFORE,
                 [tensor], **moved,
             )  # fmt: skip
             self.rewrite.changed[new]["kind"] = "slice"
-            self._sliced[key] = self._make(tensor, new, Held.ROWS, part)
+            self._sliced[key] = self._make(tensor, new, held, part, **changed)
         return self._sliced[key]
 
     def heard(self, op: int) -> list[int]:

@@ -98,7 +98,8 @@ def _check_ties(graph: Graph, before: Expansion) -> None:
         if part != other:
             raise InputError(
                 f"part {part}: weights of op {quoted(graph.op_names[op])} are also in part "
-                f"{other}, and such copies cannot be lowered op by op yet"
+                f"{other}, and are one weight in the graph; capture the model with `untie`, so "
+                f"that each part has a copy"
             )
 
 
@@ -128,8 +129,11 @@ class _Sharding:
         return self.exchange.rewrite.done()
 
     def _check_features(self, op: int) -> None:
-        """Whole ops read no features, and the gradients of a weight's copies are divided alike."""
+        """Whole ops read no features, and the gradients of a weight's copies in one part are divided
+        alike."""
         inputs = self.exchange.inputs(op)
+        if self.graph.phase[op] == Phase.UPDATE:
+            inputs = [each for each in inputs if self.exchange.is_near(op, each)]
         if self.members.role[op] != Role.WHOLE:
             inputs = [each for each in inputs if self.graph.tensor_partial[each]]
         held = {self.exchange.held(each) == Held.FEATURES for each in inputs}

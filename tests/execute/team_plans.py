@@ -1,0 +1,194 @@
+"""Plans whose stages are teams, written briefly; and training by one, held against one process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from fork_ranks import fork_ranks
+from team_models import LEARNING_RATE, OPTIMIZER, captured, expected, make
+
+from meshwright.execute.state import canonical_names
+from meshwright.execute.steps import Steps
+from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
+from meshwright.graph.graph import Graph
+from meshwright.graph.stack.find import find_layers
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from small import connected
+
+RANKS, STEPS = 8, 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Layers on a few teams."""
+
+    tensor: int = 1
+    sequence: bool = False
+    replicas: int = 1
+    shares: tuple[float, ...] = ()
+    zero: int = 0
+    again: Recompute = Recompute.NONE
+    home: int = -1
+    """The first device; -1: after those of the stage before."""
+
+    @property
+    def num_devices(self) -> int:
+        return self.tensor * self.replicas
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A model and how it is trained."""
+
+    model: str
+    stages: tuple[Stage, ...] = (Stage(),)
+    kind: ScheduleKind | None = None
+    microbatches: int = 1
+    optimizer: str = OPTIMIZER
+    untie: bool = False
+    bounds: tuple[int, ...] = field(default=())
+    """The first layer of each stage but the first; empty: about as many layers each."""
+
+    @property
+    def graph(self) -> Graph:
+        return captured(self.model, self.untie, self.optimizer)
+
+    def __str__(self) -> str:
+        stages = " | ".join(_show(each) for each in self.stages)
+        kind = f", {self.kind} {self.microbatches}" if self.kind else ""
+        more = f"{', untie' if self.untie else ''}{'' if self.optimizer == OPTIMIZER else ', adamw'}"
+        return f"{self.model}: {stages}{kind}{more}"
+
+
+def _show(stage: Stage) -> str:
+    words = [f"t{stage.tensor}{'s' if stage.sequence else ''}"]
+    words += [f"x{stage.replicas}"] if stage.replicas > 1 else []
+    words += ["shares " + "/".join(f"{each:g}" for each in stage.shares)] if stage.shares else []
+    words += [f"z{stage.zero}"] if stage.zero else []
+    words += [stage.again.value] if stage.again is not Recompute.NONE else []
+    return " ".join(words)
+
+
+def make_plan(case: Case) -> Plan:
+    """The plan of a case."""
+    graph = case.graph
+    parts, first = [], 0
+    names = np.array(graph.op_names)
+    for stage, ops in zip(case.stages, _divide_ops(graph, case), strict=True):
+        first = stage.home if stage.home >= 0 else first
+        parts.append(
+            Part(
+                ops=tuple(names[ops].tolist()),
+                devices=tuple(f"d{first + k}" for k in range(stage.num_devices)),
+                tensor=stage.tensor,
+                sequence=stage.sequence,
+                shares=stage.shares,
+                zero=stage.zero,
+                recompute=stage.again,
+            )
+        )
+        first += stage.num_devices
+    schedule = Schedule(kind=case.kind, microbatches=case.microbatches) if case.kind else None
+    return Plan(parts=tuple(parts), schedule=schedule)
+
+
+def _divide_ops(graph: Graph, case: Case) -> Sequence[Any]:
+    if len(case.stages) == 1:
+        return [np.ones(graph.num_ops, dtype=np.bool_)]
+    layer = find_layers(graph).layer_of_op
+    count, stages = int(layer.max()) + 1, len(case.stages)
+    inner = case.bounds or [round(count * k / stages) for k in range(1, stages)]
+    bounds = [0, *inner, count]
+    return [
+        (layer >= low) & (layer < high) for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def num_ranks(plan: Plan) -> int:
+    """How many devices a plan uses."""
+    return len({device for part in plan.parts for device in part.devices})
+
+
+@dataclass
+class Trained:
+    """What a rank has after training."""
+
+    losses: list[float]
+    state: dict[str, tuple[Any, Any, str]]
+    """By name: the tensor, the `Share` that it is (None: it is whole), and its name without copies.
+    """
+    said: list[tuple[str, int, tuple[int, ...]]]
+    """The collectives of the last step: kind, bytes, ranks."""
+
+
+@cache
+def traced(model: str, untie: bool, optimizer: str) -> Steps:
+    """A model's steps, which ranks that are forked find traced."""
+    return Steps(make(model), captured(model, untie, optimizer), optimizer)
+
+
+def run_case(case: Case, steps: int = STEPS) -> list[Trained]:
+    """Train by the case's plan on ranks that are forked here, where plan and model are prepared."""
+    plan = make_plan(case)
+    lowered = lower_frozen(case.graph, connected(RANKS), plan)
+    known = traced(case.model, case.untie, case.optimizer)
+    rows = lowered.program.instructions[["rows_from", "rows_to"]]
+    for low, high in np.unique(rows).tolist():
+        if high > low:
+            known[lowered.rows.count(low, high)]
+    return fork_ranks(num_ranks(plan), _train, case, lowered, known, steps)
+
+
+def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) -> Trained:
+    workload = make(case.model)
+    with patch("meshwright.execute.trainer.Steps", return_value=known):
+        trainer = Trainer(
+            lowered,
+            workload,
+            case.graph,
+            rank=rank,
+            device=torch.device("cpu"),
+            optimizer=case.optimizer,
+            learning_rate=LEARNING_RATE,
+        )
+    for _ in range(steps):
+        trainer.step(workload.args, workload.kwargs)
+    losses, shares = trainer.gather_losses(), trainer.steps.shares()
+    names = canonical_names(trainer.steps.any().trace)
+    state = {
+        name: (tensor.clone(), shares.get(name), names.get(name, name))
+        for name, tensor in zip(trainer.part.state, trainer.held.state, strict=True)
+    }
+    trainer.close()
+    return Trained(losses, state, [])
+
+
+def worst_differences(case: Case, answers: Sequence[Trained], steps: int) -> tuple[float, float, str]:
+    """The greatest difference of a loss, that of a number of a tensor, and that tensor's name."""
+    losses, tensors = expected(case.model, steps, case.optimizer)
+    loss = max(
+        abs(one - other) / max(1.0, abs(other))
+        for each in answers
+        for one, other in zip(each.losses, losses, strict=True)
+    )
+    worst, where = 0.0, ""
+    seen: dict[str, int] = {}
+    for each in answers:
+        for name, (value, share, known) in each.state.items():
+            if known not in tensors:
+                assert name.startswith("constant "), name
+                continue
+            wanted = tensors[known] if share is None else share.of(tensors[known])
+            seen[known] = seen.get(known, 0) + value.numel()
+            scale = 1 + wanted.double().abs()
+            apart = ((value.double() - wanted.double()).abs() / scale).max() if value.numel() else 0
+            if not float(apart) <= worst:
+                worst, where = float(apart), name
+    held = make(case.model).model.state_dict()  # without what nobody reads
+    missing = [name for name in held if name in tensors and seen.get(name, 0) < tensors[name].numel()]
+    assert not missing, f"nobody holds {missing}"
+    return loss, worst, where
