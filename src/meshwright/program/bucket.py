@@ -23,6 +23,7 @@ MAX_BUCKETS = 8
 (Megatron-LM's default grows with the number of replicas), and a program stays small."""
 
 Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +36,45 @@ class Buckets:
     """The part of each bucket."""
     last_op: Ints
     """The last op that adds to each bucket."""
+    of_experts: Bools
+    """Of each bucket: whether its gradients are those of experts, which other devices hold."""
 
 
 def no_buckets(graph: Graph) -> Buckets:
     """For plans in which no part has several replicas."""
     nothing = np.zeros(0, dtype=np.int32)
     of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
-    return Buckets(of_tensor=of_tensor, part=nothing, last_op=nothing)
+    return Buckets(
+        of_tensor=of_tensor, part=nothing, last_op=nothing, of_experts=np.zeros(0, dtype=np.bool_)
+    )
 
 
 def fill_buckets(
     graph: Graph,
     placement: Placement,
     plan: Plan,
-    scatters: npt.NDArray[np.bool_] | None = None,
+    scatters: Bools | None = None,
+    of_experts: Bools | None = None,
 ) -> Buckets:
     """Buckets of the partial tensors that update ops of replicated parts read.
 
-    `scatters`: ops that synchronise what they read themselves.
+    `scatters`: ops that synchronise what they read themselves. `of_experts`: tensors that are
+    gradients of experts which replicas divide.
     """
     source, reader = graph.edges
     syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
     holders = placement.num_replicas * np.array([part.context for part in plan.parts])
     part_of = placement.part_of_op
+    if of_experts is None:
+        of_experts = np.zeros(graph.num_tensors, dtype=np.bool_)
+    part_of_tensor = part_of[graph.tensor_source]
+    width = np.array([part.expert for part in plan.parts])[part_of_tensor]
+    num_holders = holders[part_of_tensor] // np.where(of_experts, width, 1)
     is_gradient = (
         graph.tensor_partial[graph.use_tensor]
         & (graph.phase[reader] == Phase.UPDATE)
         & (graph.phase[source] != Phase.UPDATE)
-        & (holders[part_of[source]] > 1)
+        & (num_holders[graph.use_tensor] > 1)
         & syncs[part_of[source]]
     )
     if scatters is not None:
@@ -77,23 +89,27 @@ def fill_buckets(
     if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
         limits = np.zeros(len(plan.parts))
-    open_bucket: dict[int, tuple[int, float]] = {}
+    open_bucket: dict[tuple[int, bool], tuple[int, float]] = {}
+    experts: list[bool] = []
     for tensor in gradients[np.argsort(graph.tensor_source[gradients], kind="stable")].tolist():
         op = int(graph.tensor_source[tensor])
         part = int(part_of[op])
-        number, size = open_bucket.get(part, (-1, 0.0))
+        key = part, bool(of_experts[tensor])
+        number, size = open_bucket.get(key, (-1, 0.0))
         if number < 0:
             number = len(parts)
             parts.append(part)
+            experts.append(key[1])
             last_op.append(op)
         of_tensor[tensor] = number
         last_op[number] = op
         size += float(graph.tensor_bytes[tensor])
-        open_bucket[part] = (-1, 0.0) if size >= limits[part] else (number, size)
+        open_bucket[key] = (-1, 0.0) if size >= limits[part] else (number, size)
     return Buckets(
         of_tensor=of_tensor,
         part=np.array(parts, dtype=np.int32),
         last_op=np.array(last_op, dtype=np.int32),
+        of_experts=np.array(experts, dtype=np.bool_),
     )
 
 

@@ -1,4 +1,4 @@
-"""Matrix products, also of groups, and convolutions. A cut depth makes every member's product a term of a sum."""
+"""Matrix products, also of groups, and convolutions. A cut depth makes products terms of a sum."""
 
 from collections.abc import Hashable
 

@@ -1,4 +1,4 @@
-"""Expands a plan's step: first shards, then what is computed again, then what ZeRO divides.
+"""Expands a plan's step: shards, tokens that travel, what is computed again, what ZeRO divides.
 
 In this order, because a member computes its own shards again, with what it said to the others
 meanwhile, and gathers weights for both times.
@@ -8,6 +8,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.expansion import Expansion, unexpanded
+from meshwright.program.expand.expert import divide_experts
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.shard import shard
 from meshwright.program.expand.zero import divide_state
@@ -18,5 +19,5 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
         return expansion
-    expansion = recompute(shard(expansion, graph, plan), graph, plan)
-    return divide_state(expansion, graph, plan)
+    expansion = divide_experts(shard(expansion, graph, plan), plan)
+    return divide_state(recompute(expansion, graph, plan), graph, plan)

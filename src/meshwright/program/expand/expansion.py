@@ -31,6 +31,14 @@ class Axis(IntEnum):
     """Those of a team that have the same features and share tokens."""
     HOLDERS = 3
     """Those that hold the same weights: of every replica, and of all its context members."""
+    EXPERT = 4
+    """Those at the same place in replicas that hold different experts."""
+    EXPERT_HOLDERS = 5
+    """Those that hold the same experts."""
+
+
+HOLDING = (Axis.HOLDERS, Axis.EXPERT_HOLDERS)
+"""Axes of collectives that move weights and their gradients."""
 
 
 class Held(IntEnum):
