@@ -34,6 +34,7 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Box, Holding, shard_piece
 from meshwright.execute.rows import Rows, divide_batch
+from meshwright.execute.shard import Share
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
@@ -206,7 +207,7 @@ class Trainer:
         for name in self.part.state:
             if name in shares:
                 share, layout = shares[name], layouts[name]
-                box = Box((0,) * len(layout.shape), layout.shape)
+                box = _expert_box(share, layout.shape)
                 piece = shard_piece(box, layout.stride, share.holders, share.holder)
                 found.setdefault(names.get(name, name), Holding(shape=layout.shape, piece=piece))
         return found
@@ -334,6 +335,14 @@ class Trainer:
         rows = self.lowered.rows
         first = microbatch * rows.samples + (0 if samples == rows.samples else row)
         return Stream(self.seed, self.num_steps, op, first)
+
+
+def _expert_box(share: Share, shape: tuple[int, ...]) -> Box:
+    """The experts that a rank holds, of which it may have a part only."""
+    if share.experts == 1:
+        return Box((0,) * len(shape), shape)
+    count = shape[0] // share.experts
+    return Box((share.expert * count, *(0 for _ in shape[1:])), (count, *shape[1:]))
 
 
 def _nobody(*_: object) -> None:

@@ -128,12 +128,13 @@ def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]
 
 
 def effective_splits(
-    graph: Graph, placement: Placement, plan: Plan
+    graph: Graph, placement: Placement, plan: Plan, is_forward: Bools | None = None
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     """Each op's split and each tensor's partiality, as the plan has it.
 
     Where replicas duplicate their ops nothing is split. Elsewhere what forward makes of a loss, a
     sum over samples, stays each replica's own, too: its backward refers to the same samples.
+    `is_forward`: ops of forward, of which some may run in backward once more.
     """
     split = graph.split.copy()
     partial = graph.tensor_partial.copy()
@@ -146,7 +147,9 @@ def effective_splits(
         partial[is_whole[graph.tensor_source]] = False
     shares_out = (is_replicated & ~duplicates)[part_of]
     if shares_out.any():
-        _share_losses(graph, shares_out, split, partial)
+        if is_forward is None:
+            is_forward = graph.phase == Phase.FORWARD
+        _share_losses(graph, shares_out, split, partial, is_forward)
     return split, partial
 
 
@@ -155,10 +158,11 @@ def _share_losses(
     shares_out: npt.NDArray[np.bool_],
     split: npt.NDArray[np.int8],
     partial: npt.NDArray[np.bool_],
+    is_forward: Bools,
 ) -> None:
     """Let forward ops that read sums over a replica's samples make such sums, on replicas."""
     source, reader = graph.edges
-    may = shares_out[source] & shares_out[reader] & (graph.phase[reader] == Phase.FORWARD)
+    may = shares_out[source] & shares_out[reader] & is_forward[reader] & is_forward[source]
     uses = np.flatnonzero(may & (split[reader] == Split.NONE) & ~graph.mixes[reader])
     while len(found := uses[partial[graph.use_tensor[uses]]]):
         split[reader[found]] = Split.SUM
@@ -184,7 +188,8 @@ def tie_sums(graph: Graph) -> Ints:
     source, reader = graph.edges
     partial = graph.tensor_partial.copy()
     is_forward = graph.phase == Phase.FORWARD
-    _share_losses(graph, np.ones(graph.num_ops, np.bool_), graph.split.copy(), partial)
+    everywhere = np.ones(graph.num_ops, np.bool_)
+    _share_losses(graph, everywhere, graph.split.copy(), partial, is_forward)
     tied = partial[graph.use_tensor] & is_forward[source]
     for one, other in zip(source[tied].tolist(), reader[tied].tolist(), strict=True):
         low, high = sorted((find(one), find(other)))

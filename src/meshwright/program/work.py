@@ -69,9 +69,11 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
     placement = resolve(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
+    is_forward = expansion.graph.phase == Phase.FORWARD
+    is_forward |= (expansion.origin >= 0) & (graph.phase[expansion.origin] == Phase.FORWARD)
     graph = expansion.graph
     placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
-    split, partial = effective_splits(graph, placement, plan)
+    split, partial = effective_splits(graph, placement, plan, is_forward)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(expansion, cluster, placement, split, microbatches)
     action = _find_actions(graph, placement, plan.schedule)
