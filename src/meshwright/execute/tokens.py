@@ -8,7 +8,7 @@ in the order of one process. How many rows arrive is known at run time only: a t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ class SendTokens:
         sent, received = _read_counts(args[1], self.width)
         rows = args[0].reshape(self.rows, -1)
         ends = [0, *accumulate(map(sum, sent))]
-        given = [rows[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+        given = [rows[start:end] for start, end in pairwise(ends)]
         made = rows.new_empty((sum(map(sum, received)), rows.shape[1]))
         work, found = _exchange_rows(exchange, group, given, [sum(each) for each in received])
 
