@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
@@ -12,6 +13,7 @@ from ranks import Ranks  # noqa: E402
 from small_plans import device_names  # noqa: E402
 
 from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.graph.stack.find import find_layers  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
@@ -100,3 +102,40 @@ def test_tokens_of_one_expert_each_travel(four: Ranks, way: str) -> None:
 def test_mixtral_of_transformers_trains_alike(four: Ranks, way: str) -> None:
     pytest.importorskip("transformers", reason="needs the zoo extra")
     check(four, "mixtral", plan_of(captured("mixtral", "momentum"), **WAYS[way]))
+
+
+STAGES: dict[str, tuple[ScheduleKind, list[dict[str, Any]]]] = {
+    "gpipe": (ScheduleKind.GPIPE, [{"expert": 2}] * 2),
+    "1f1b": (ScheduleKind.ONE_F_ONE_B, [{"expert": 2, "zero": 1}] * 2),
+    "zero-bubble": (ScheduleKind.ZERO_BUBBLE, [{"expert": 2}] * 2),
+    "recomputed": (
+        ScheduleKind.ONE_F_ONE_B,
+        [{"expert": 2, "recompute": Recompute.FULL}, {"expert": 2, "zero": 3}],
+    ),
+    "one stage": (ScheduleKind.ONE_F_ONE_B, [{"expert": 2}, {}]),
+}
+
+
+@pytest.mark.parametrize("name", few(STAGES, "1f1b"))
+def test_stages_of_experts_train_alike(four: Ranks, name: str) -> None:
+    kind, hows = STAGES[name]
+    graph = captured("two of four", "momentum")
+    check(four, "two of four", layer_stages(graph, kind, hows))
+
+
+def layer_stages(graph: Graph, kind: ScheduleKind, hows: list[dict[str, Any]]) -> Plan:
+    """Two stages of whole layers, on two devices each."""
+    stack = find_layers(graph)
+    is_late = stack.layer_of_op >= stack.num_layers // 2
+    names = device_names(RANKS)
+    parts = tuple(
+        Part(
+            ops=tuple(
+                name for name, late in zip(graph.op_names, is_late, strict=True) if late == k
+            ),
+            devices=names[2 * k : 2 * k + 2],
+            **how,
+        )
+        for k, how in enumerate(hows)
+    )
+    return Plan(parts=parts, schedule=Schedule(kind=kind, microbatches=2))
