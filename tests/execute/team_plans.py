@@ -60,7 +60,9 @@ class Case:
     def __str__(self) -> str:
         stages = " | ".join(_show(each) for each in self.stages)
         kind = f", {self.kind} {self.microbatches}" if self.kind else ""
-        more = f"{', untie' if self.untie else ''}{'' if self.optimizer == OPTIMIZER else ', adamw'}"
+        more = (
+            f"{', untie' if self.untie else ''}{'' if self.optimizer == OPTIMIZER else ', adamw'}"
+        )
         return f"{self.model}: {stages}{kind}{more}"
 
 
@@ -167,7 +169,9 @@ def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) ->
     return Trained(losses, state, [])
 
 
-def worst_differences(case: Case, answers: Sequence[Trained], steps: int) -> tuple[float, float, str]:
+def worst_differences(
+    case: Case, answers: Sequence[Trained], steps: int
+) -> tuple[float, float, str]:
     """The greatest difference of a loss, that of a number of a tensor, and that tensor's name."""
     losses, tensors = expected(case.model, steps, case.optimizer)
     loss = max(
@@ -189,6 +193,8 @@ def worst_differences(case: Case, answers: Sequence[Trained], steps: int) -> tup
             if not float(apart) <= worst:
                 worst, where = float(apart), name
     held = make(case.model).model.state_dict()  # without what nobody reads
-    missing = [name for name in held if name in tensors and seen.get(name, 0) < tensors[name].numel()]
+    missing = [
+        name for name in held if name in tensors and seen.get(name, 0) < tensors[name].numel()
+    ]
     assert not missing, f"nobody holds {missing}"
     return loss, worst, where

@@ -32,6 +32,7 @@ from meshwright.capture.attention import fused_ops
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
+from meshwright.capture.fake import StepMode
 from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
 from meshwright.capture.order import order_arguments
 from meshwright.errors import InputError
@@ -83,7 +84,7 @@ def trace_step(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
         )
     logging_utils.callback_set = False  # it stays set after a backward that failed
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = StepMode(allow_non_fake_inputs=True)
     start = step.fake_start(mode)
     with _explained(model), mode, fx_traceback.preserve_node_meta():
         module = make_fx(step.run, tracing_mode="real")(*start)

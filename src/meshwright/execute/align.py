@@ -20,6 +20,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
+from meshwright.capture.fake import StepMode
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
@@ -35,7 +36,7 @@ def align_trace(two: Trace, three: Trace) -> Trace:
     graph = copy.deepcopy(two.module.graph)  # under the same names
     nodes = list(graph.nodes)
     made = {pair[0]: node for pair, node in zip(pairs, nodes, strict=True)}
-    mode = FakeTensorMode(allow_non_fake_inputs=False)
+    mode = StepMode(allow_non_fake_inputs=False)
     values: dict[Node, Any] = {}
     for (small, large), node in zip(pairs, nodes, strict=True):
         node.meta.pop("tensor_meta", None)

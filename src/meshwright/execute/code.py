@@ -16,10 +16,11 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Stream, drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import Layout, TracedStep
+from meshwright.execute.traced import ROWS, Layout, TracedStep
 
 Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
@@ -119,6 +120,8 @@ class _Writer:
         self.first_text: list[int] = []
         """Where the text of each line begins."""
         self.count = 0
+        self.rows = ""
+        """How many rows the op has that is being written, where that is known at run time only."""
 
     def write(self) -> None:
         """One line after the other."""
@@ -207,6 +210,7 @@ class _Writer:
                 names[kernel.reads.get(first.name, kernel.reads.get(counter.name, -1))]
             ]
             self.text.append(f"{place}.add_(1)")
+        self.rows = self._rows_of(kernel, names, step)
         args = self._arguments(kernel, names, step)
         result = self._new("r")
         draw = self.draws(line.samples).get(line.op)
@@ -224,6 +228,7 @@ class _Writer:
                 variable = self._new("b")
                 self.text.append(f"{variable} = {result}[{output.place}]")
             layout = step.layouts[output.version]
+            _check_rows(kernel, layout)
             stride = self._object(layout.stride)
             self.text.append(
                 f"if {variable}.stride() != {stride}: {variable} = relaid({variable}, {stride})"
@@ -312,10 +317,16 @@ class _Writer:
         self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep
     ) -> str:
         version = kernel.reads.get(node.name)
+        wanted = Layout.of(node.meta["val"])
+        _check_rows(kernel, wanted)
         if version is None:  # only its shape counts
+            if ROWS in wanted.shape:
+                raise _unknown_rows(kernel)
             return self._object(_shape_of(node.meta["val"]))
         base = self.local[names[version]]
-        return self._view(base, step.layouts[version], Layout.of(node.meta["val"]))
+        if ROWS in step.layouts[version].shape and ROWS not in wanted.shape:
+            raise _unknown_rows(kernel)
+        return self._view(base, step.layouts[version], wanted)
 
     def _view(self, base: str, layout: Layout, wanted: Layout) -> str:
         if wanted == layout:
@@ -324,7 +335,8 @@ class _Writer:
         views = {} if is_state else self.views.setdefault(base, {})
         if wanted in views:
             return views[wanted]
-        shape = f"{wanted.shape!r}, {wanted.stride!r}, {wanted.offset}"
+        sizes = [self._size(each, base, layout) for each in wanted.shape]
+        shape = f"({''.join(f'{each}, ' for each in sizes)}), {wanted.stride!r}, {wanted.offset}"
         if wanted.dtype is layout.dtype:
             text = f"as_strided({base}, {shape})"
         else:
@@ -337,7 +349,22 @@ class _Writer:
         self.text.append(f"{views[wanted]} = {text}")
         return views[wanted]
 
+    def _size(self, size: int, base: str, layout: Layout) -> str:
+        """A size of a view; rows that are known at run time only are those of its base."""
+        return f"{base}.shape[{layout.shape.index(ROWS)}]" if size == ROWS else repr(size)
+
+    def _rows_of(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
+        """How many rows an op has that are known at run time only, in the generated code."""
+        for version in kernel.reads.values():
+            layout = step.layouts[version]
+            if ROWS in layout.shape:
+                return self._size(ROWS, self.local[names[version]], layout)
+        return ""
+
     def _constant(self, value: Any) -> str:
+        if value == ROWS and isinstance(value, int):
+            assert self.rows, "what is known at run time only is read off what an op reads"
+            return self.rows
         if value is None or isinstance(value, bool | int | str):
             return repr(value)
         if isinstance(value, float) and value == value and abs(value) != float("inf"):
@@ -357,6 +384,20 @@ class _Writer:
     def _new(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
+
+
+def _check_rows(kernel: Kernel, layout: Layout) -> None:
+    """Rows that are known at run time only must be a dimension of their own, the outermost."""
+    others = [size for size in layout.shape if size != ROWS]
+    if any(each and each % ROWS == 0 for each in (*others, *layout.stride, layout.offset)):
+        raise _unknown_rows(kernel)
+
+
+def _unknown_rows(kernel: Kernel) -> InputError:
+    return InputError(
+        f"op {quoted(kernel.node.name)}: must keep tokens, whose number is known at run time only "
+        f"where replicas divide experts, as rows of what it reads and makes"
+    )
 
 
 def _shape_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -97,6 +97,11 @@ class Emulation:
             piece = max(1, size // 4 // members)
             rows = self.sums[: members * piece].view(members, piece)
             return self.exchange.reduce_scatter(rows[0].clone(), rows, item.group), _nothing
+        if item.kind == Kind.ALL_TO_ALL:
+            members = len(self.program.groups[item.group])
+            piece = max(1, size // members)
+            parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
+            return self.exchange.all_to_all(parts, [piece] * members, item.group)[0], _nothing
         flat = self.sums[: max(1, size // 4)]
         start = (
             self.exchange.all_reduce if item.kind == Kind.ALL_REDUCE else self.exchange.broadcast

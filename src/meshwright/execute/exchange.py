@@ -170,6 +170,37 @@ class Exchange:
         )
         return AddedUp(work, [found for _, found, _ in pieces], own)
 
+    def all_to_all(
+        self, given: Sequence[torch.Tensor], sizes: Sequence[int], group: int
+    ) -> tuple[Work, list[torch.Tensor]]:
+        """Start to send flat tensors of bytes, one to each member, and to receive so many bytes
+        from each; on one rail, because the pieces of several would not begin at the same row."""
+        bundle = self.groups[group]
+        place = {rank: number for number, rank in enumerate(self.members[group])}
+        order = [place[rank] for rank in bundle.ranks]
+        rail, _ = max(bundle.division, key=lambda each: (each[1], -each[0]))
+        sent = torch.cat([given[each] for each in order])
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
+        if self.is_staged:
+            sent = sent.cpu()
+        host = torch.empty(received.shape, dtype=torch.uint8) if self.is_staged else received
+        work = self._in_turn(
+            group,
+            lambda: dist.all_to_all_single(
+                host,
+                sent,
+                [sizes[each] for each in order],
+                [len(given[each]) for each in order],
+                group=bundle.groups[rail],
+                async_op=True,
+            ),
+        )
+        parts = dict(zip(order, received.split([sizes[each] for each in order]), strict=True))
+        found = [parts[each] for each in range(len(order))]
+        if self.is_staged:
+            return Staged(work, host, received), found
+        return Plain(work, (sent, received)), found
+
     def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
         bundle = self.gatherers.get(group, self.groups[group])
         of_rank = dict(zip(self.members[group], flats, strict=True))

@@ -41,7 +41,7 @@ class ExpandedSteps(TracedSteps):
         if self.shard_expansion is not None:
             tokens = find_tokens(self.planned.graph)
             alone = replace(
-                self.plan, parts=tuple(replace(each, zero=0) for each in self.plan.parts)
+                self.plan, parts=tuple(replace(each, zero=0, expert=1) for each in self.plan.parts)
             )
             finder = Ways(alone, self.shard_expansion, self.device, None, tokens)
             cuts = find_cuts(self.planned.any(), self.shard_expansion, finder)

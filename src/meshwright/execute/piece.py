@@ -6,7 +6,7 @@ is boxes again. Knows nothing of ranks and files.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -88,6 +88,11 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
 
     A member's part is dense and in the order of its dimensions, as `Share.part` makes it.
     """
+    if share.experts > 1:
+        count = shape[0] // share.experts
+        own = hold_share((count, *shape[1:]), stride, replace(share, experts=1, expert=0))
+        tiles = tuple(_moved(tile, share.expert * count) for tile in own.tiles)
+        return Holding(shape=tuple(shape), tiles=tiles)
     shape, dim, ranges = tuple(shape), 0, [(0, shape[0])] if shape else []
     if isinstance(share.cut, Cut):
         dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))
@@ -104,6 +109,12 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
     if isinstance(share.cut, Cut):
         whole[dim] = share.cut.size
     return Holding(shape=tuple(whole), tiles=tuple(tiles))
+
+
+def _moved(tile: Tile, first: int) -> Tile:
+    """A tile of some experts, the first of which has this number."""
+    offset, *others = tile.box.offset
+    return Tile(Box((first + offset, *others), tile.box.shape), tile.at, tile.stride)
 
 
 def _dense_stride(shape: Sequence[int]) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from meshwright.execute.cut.call import Operand
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
 from meshwright.execute.cut.table import cut_call
 from meshwright.execute.member import CUT, FROM, Cutter, Segmented, Team, check_held
-from meshwright.execute.traced import Layout, TracedStep
+from meshwright.execute.traced import ROWS, Layout, TracedStep
 from meshwright.graph.graph import Phase
 from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Expansion, Held
@@ -48,6 +48,9 @@ class Ways(Protocol):
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What it has of a tensor that is there from the start."""
+
+    def own_experts(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """As large as those of a tensor's experts that it holds; other tensors as they are."""
 
     def talk(self, builder: "Builder", op: int) -> list[Node]:
         """Call a collective, by `Builder.call`; one node for each tensor with bytes it makes."""
@@ -92,6 +95,8 @@ class Builder:
         self.weights: dict[tuple[int, Node], Node] = {}
         """By tensor of gathered weights and placeholder: the weights."""
         self.attributes: dict[str, torch.Tensor] = {}
+        self.received: set[int] = set()
+        """Numbers of rows in place of which others arrive from replicas: `ROWS`."""
 
     def build(self) -> TracedStep:
         """The step that the expansion describes."""
@@ -123,6 +128,8 @@ class Builder:
     def call(self, target: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Node:
         """A call on new nodes, and what it gives on fake tensors."""
         assert callable(target)
+        if self.received and any(_has_rows(each) for each in pytree.tree_leaves((args, kwargs))):
+            args, kwargs = _resized((args, kwargs), self.received)
         node = self.nodes.call_function(target, args, kwargs)
         given = pytree.tree_map_only(Node, lambda each: each.meta["val"], (args, kwargs))
         with self.mode, torch.no_grad():
@@ -201,6 +208,8 @@ class Builder:
     def planned_part(self, name: str) -> torch.Tensor:
         """The rank's part of what a step that is not expanded holds under a name, all numbers."""
         value, cut = self.planned_state(name), self.ways.cut(name)
+        with self.mode:
+            value = self.ways.own_experts(self.step, name, value)
         if not isinstance(cut, Cut):
             return value
         shape = local_shape(value.shape, cut, self.team.width, self.team.member)
@@ -220,6 +229,12 @@ class Builder:
         """What a step that is not expanded holds under a name."""
         value: torch.Tensor = self._placeholders[name].meta["val"]
         return value
+
+    def planned_shape(self, tensor: int) -> tuple[int, ...]:
+        """The shape that the storage of a tensor of the expansion has in a step that is not
+        expanded."""
+        version = self.step.versions[int(self.expansion.tensor_origin[tensor])]
+        return self.step.layouts[version].shape
 
     @cached_property
     def _placeholders(self) -> dict[str, Node]:
@@ -510,6 +525,23 @@ def _viewed(node: Node) -> Node | None:
     if node.target is operator.getitem and found is not None and _viewed(found) is None:
         return None
     return found
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether rows of a node's value are known at run time only."""
+    made = value.meta.get("val") if isinstance(value, Node) else None
+    return isinstance(made, torch.Tensor) and ROWS in made.shape
+
+
+def _resized(value: Any, received: set[int]) -> Any:
+    """Arguments in which shapes with so many rows have as many as there will be."""
+    if isinstance(value, dict):
+        return {key: _resized(each, received) for key, each in value.items()}
+    if not isinstance(value, tuple | list):
+        return value
+    if value and all(type(each) is int for each in value) and value[0] in received:
+        return type(value)((ROWS, *value[1:]))
+    return type(value)(_resized(each, received) for each in value)
 
 
 def _writes(node: Node) -> bool:

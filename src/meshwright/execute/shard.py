@@ -31,16 +31,22 @@ def bounds(size: int, holders: int, holder: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which numbers of a tensor a rank holds: a team member's part, and of that a holder's row."""
+    """Which numbers of a tensor a rank holds: its experts, of these a team member's part, and of
+    that a holder's row."""
 
     cut: AnyCut = WHOLE
     width: int = 1
     member: int = 0
     holders: int = 1
     holder: int = 0
+    experts: int = 1
+    """How many replicas hold different experts, which are the first dimension."""
+    expert: int = 0
 
     def part(self, tensor: torch.Tensor) -> torch.Tensor:
         """The member's part of a tensor, dense."""
+        if self.experts > 1:
+            tensor = tensor.chunk(self.experts)[self.expert]
         if not isinstance(self.cut, Cut):
             return tensor
         return pieces(tensor, self.cut, self.width, self.member).contiguous()

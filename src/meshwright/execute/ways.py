@@ -6,7 +6,9 @@ one. Collectives of bundles turn gradients into shards and shards into weights; 
 its members' parts and terms into whole tensors, and back.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -35,9 +37,12 @@ from meshwright.execute.talk import (
     SpreadWeights,
     TakePart,
 )
+from meshwright.execute.tokens import CountTokens, ReturnTokens, SendTokens, find_rows
 from meshwright.execute.traced import Layout, TracedStep
+from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expert import divides_experts, num_expert_holders
 from meshwright.program.expand.synchronise import NORMS
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
@@ -66,14 +71,15 @@ class Ways:
         self.plan, self.expansion, self.device = plan, expansion, device
         self.cuts, self.tokens = cuts, tokens
         self._known: dict[int, Mapping[str, Share]] = {}
+        self._rows: dict[int, int] = {}
+        """By tensor of numbers of tokens: how many there are, of the step that is being built."""
 
     def team(self, op: int) -> Team:
         """Its place in the tensor team that runs an op."""
         return self._team(self.plan.parts[int(self.expansion.part_of_op[op])])
 
     def _team(self, part: Part) -> Team:
-        place = part.devices.index(self.device) if self.device in part.devices else 0
-        return Team(part.tensor, place % part.tensor)
+        return Team(part.tensor, self._place(part) % part.tensor)
 
     def team_of(self, name: str, step: TracedStep) -> Team:
         """Its place in the tensor team that holds a tensor."""
@@ -97,14 +103,18 @@ class Ways:
         found: dict[str, Share] = {}
         cuts = self.cuts or {}
         for update, part in self._updates.items():
-            if part.tensor == 1 and update not in self._divided:
+            if part.tensor == 1 and update not in self._divided | self._of_experts:
                 continue
             name, states = updated(step, update)
             cut, team = cuts.get(name, WHOLE), self._team(part)
-            whole = Share(cut, team.width, team.member)
+            experts = self._expert_team(part) if update in self._of_experts else Team()
+            whole = Share(
+                cut, team.width, team.member, experts=experts.width, expert=experts.member
+            )
             row = whole
             if update in self._divided:
-                row = Share(cut, team.width, team.member, *self._holders(part))
+                holders, holder = self._holders(part, update)
+                row = replace(whole, holders=holders, holder=holder)
             found |= dict.fromkeys(states, row)
             found[name] = row if part.zero == 3 else whole
         return found
@@ -124,18 +134,49 @@ class Ways:
         """The planned updates whose state is divided among holders."""
         return frozenset(update for bundle in self.expansion.bundles for update in bundle)
 
-    def _holders(self, part: Part) -> tuple[int, int]:
-        """How many hold the same weights, and the rank's place among them; in a part that it is
-        not in, the first."""
-        place = part.devices.index(self.device) if self.device in part.devices else 0
-        return num_holders(part), place // part.tensor
+    @cached_property
+    def _of_experts(self) -> frozenset[int]:
+        """The planned updates of weights that replicas hold different ones of."""
+        place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
+        return frozenset(
+            update
+            for update, part in self._updates.items()
+            if divides_experts(self.expansion, part, place[update])
+        )
+
+    def _expert_team(self, part: Part) -> Team:
+        """Its place among the replicas that hold different experts."""
+        return Team(part.expert, self._place(part) // part.width % part.expert)
+
+    def _place(self, part: Part) -> int:
+        """Its place among the devices of a part; in a part that it is not in, the first."""
+        return part.devices.index(self.device) if self.device in part.devices else 0
+
+    def _holders(self, part: Part, update: int) -> tuple[int, int]:
+        """How many hold the same weights as it does, and the rank's place among them."""
+        replica, member = divmod(self._place(part) // part.tensor, part.context)
+        if update in self._of_experts:
+            return num_expert_holders(part), replica // part.expert * part.context + member
+        return num_holders(part), replica * part.context + member
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What it has of its part of a tensor that is there from the start: as large as that."""
         share = self.shares(step).get(name)
-        if share is None or share.holders == 1:
+        if share is None:
+            return tensor
+        tensor = self.own_experts(step, name, tensor)
+        if share.holders == 1:
             return tensor
         return torch.empty(share.row(tensor).shape, dtype=tensor.dtype)
+
+    def own_experts(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """As large as those of a tensor's experts that it holds; other tensors as they are."""
+        share = self.shares(step).get(name)
+        if share is None or share.experts == 1:
+            return tensor
+        return torch.empty(
+            (tensor.shape[0] // share.experts, *tensor.shape[1:]), dtype=tensor.dtype
+        )
 
     def wanted(self, builder: Builder, op: int) -> AnyCut | None:
         """A gradient is best cut as the weight is that it updates, by itself or in a sum."""
@@ -164,20 +205,23 @@ class Ways:
             return [self._add_moments(builder, op)]
         bundle = int(self.expansion.bundle[op])
         kind = Kind(int(self.expansion.collective[op]))
+        part = self.plan.parts[int(self.expansion.part_of_op[op])]
+        if kind == Kind.ALL_TO_ALL:
+            return self._travel(builder, op, part.expert)
         if bundle < 0:
             return [self._exchange(builder, op, kind)]
         updates = self.expansion.bundles[bundle]
-        part = self.plan.parts[int(self.expansion.part_of_op[op])]
+        holders = self._holders(part, updates[0])
         if kind == Kind.REDUCE_SCATTER:
-            return self._scatter(builder, op, updates, self._holders(part))
+            return self._scatter(builder, op, updates, holders)
         names = [updated(builder.step, update)[0] for update in updates]
         states = [builder.state(name) for name in names]
         if part.zero == 3:
             layouts = self._layouts(builder, names)
-            made = builder.call(GatherWeights(layouts, num_holders(part)), *states)
+            made = builder.call(GatherWeights(layouts, holders[0]), *states)
             builder.gather(op, names, _in_row(layouts))
             return [made]
-        builder.call(SpreadWeights(*self._holders(part)), *states)
+        builder.call(SpreadWeights(*holders), *states)
         return []
 
     def _add_moments(self, builder: Builder, op: int) -> Node:
@@ -219,6 +263,33 @@ class Ways:
             if self.expansion.axis[source[tensor]] == Axis.REPLICAS:
                 return builder.root[tensor]
         return None
+
+    def _travel(self, builder: Builder, op: int, width: int) -> list[Node]:
+        """Tokens on their way to experts or back, or how many they are."""
+        graph, expansion = builder.graph, self.expansion
+        read, made = graph.inputs[op].tolist(), graph.outputs[op].tolist()
+        moved = next(each for each in read if expansion.tensor_origin[each] >= 0)
+        given = builder.root[moved]
+        if len(made) == 2:
+            kernels = builder.step.ledger.kernels
+            readers = [kernels[int(expansion.origin[each])] for each in graph.readers[made[0]]]
+            rows = find_rows(readers, graph.op_names[int(graph.tensor_source[moved])])
+            builder.received.add(rows)
+            self._rows[made[1]] = rows
+            both = builder.call(CountTokens(width), given)
+            return [builder.item(both, 0), builder.item(both, 1)]
+        (counts,) = (each for each in read if each != moved)
+        rows, shape = self._rows[counts], builder.planned_shape(moved)
+        if math.prod(shape) % rows:
+            raise InputError(
+                f"op {quoted(graph.op_names[int(graph.tensor_source[moved])])}: what it makes must "
+                f"have a row for each of {rows} tokens of experts that replicas divide, has shape "
+                f"{tuple(shape)}"
+            )
+        comes_back = expansion.role[graph.tensor_source[moved]] == Role.EXPERT
+        talk = ReturnTokens(width, rows, shape) if comes_back else SendTokens(width, rows)
+        node = builder.call(talk, given, builder.root[counts])
+        return [_with(node, given.meta.get(CUT, WHOLE))]
 
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
         """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
@@ -395,7 +466,7 @@ class Ways:
                 return shards[found[old]]
             held = builder.held[old.all_input_nodes[0] if counts_steps(old) else old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
-                start, stop = bounds(held.meta["val"].numel(), *self._holders(part))
+                start, stop = bounds(held.meta["val"].numel(), *self._holders(part, update))
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)
             return held
 

@@ -23,6 +23,7 @@ MAX_BUCKETS = 8
 (Megatron-LM's default grows with the number of replicas), and a program stays small."""
 
 Ints = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,34 +36,45 @@ class Buckets:
     """The part of each bucket."""
     last_op: Ints
     """The last op that adds to each bucket."""
+    of_experts: Bools
+    """Of each bucket: whether its gradients are those of experts, which other devices hold."""
 
 
 def no_buckets(graph: Graph) -> Buckets:
     """For plans in which no part has several replicas."""
     nothing = np.zeros(0, dtype=np.int32)
     of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
-    return Buckets(of_tensor=of_tensor, part=nothing, last_op=nothing)
+    return Buckets(
+        of_tensor=of_tensor, part=nothing, last_op=nothing, of_experts=np.zeros(0, dtype=np.bool_)
+    )
 
 
 def fill_buckets(
     graph: Graph,
     placement: Placement,
     plan: Plan,
-    scatters: npt.NDArray[np.bool_] | None = None,
+    scatters: Bools | None = None,
+    of_experts: Bools | None = None,
 ) -> Buckets:
     """Buckets of the partial tensors that update ops of replicated parts read.
 
-    `scatters`: ops that synchronise what they read themselves.
+    `scatters`: ops that synchronise what they read themselves. `of_experts`: tensors that are
+    gradients of experts which replicas divide.
     """
     source, reader = graph.edges
     syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
     holders = placement.num_replicas * np.array([part.context for part in plan.parts])
     part_of = placement.part_of_op
+    if of_experts is None:
+        of_experts = np.zeros(graph.num_tensors, dtype=np.bool_)
+    part_of_tensor = part_of[graph.tensor_source]
+    width = np.array([part.expert for part in plan.parts])[part_of_tensor]
+    num_holders = holders[part_of_tensor] // np.where(of_experts, width, 1)
     is_gradient = (
         graph.tensor_partial[graph.use_tensor]
         & (graph.phase[reader] == Phase.UPDATE)
         & (graph.phase[source] != Phase.UPDATE)
-        & (holders[part_of[source]] > 1)
+        & (num_holders[graph.use_tensor] > 1)
         & syncs[part_of[source]]
     )
     if scatters is not None:
@@ -77,23 +89,27 @@ def fill_buckets(
     if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
         limits = np.zeros(len(plan.parts))
-    open_bucket: dict[int, tuple[int, float]] = {}
+    open_bucket: dict[tuple[int, bool], tuple[int, float]] = {}
+    experts: list[bool] = []
     for tensor in gradients[np.argsort(graph.tensor_source[gradients], kind="stable")].tolist():
         op = int(graph.tensor_source[tensor])
         part = int(part_of[op])
-        number, size = open_bucket.get(part, (-1, 0.0))
+        key = part, bool(of_experts[tensor])
+        number, size = open_bucket.get(key, (-1, 0.0))
         if number < 0:
             number = len(parts)
             parts.append(part)
+            experts.append(key[1])
             last_op.append(op)
         of_tensor[tensor] = number
         last_op[number] = op
         size += float(graph.tensor_bytes[tensor])
-        open_bucket[part] = (-1, 0.0) if size >= limits[part] else (number, size)
+        open_bucket[key] = (-1, 0.0) if size >= limits[part] else (number, size)
     return Buckets(
         of_tensor=of_tensor,
         part=np.array(parts, dtype=np.int32),
         last_op=np.array(last_op, dtype=np.int32),
+        of_experts=np.array(experts, dtype=np.bool_),
     )
 
 
@@ -112,12 +128,13 @@ def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]
 
 
 def effective_splits(
-    graph: Graph, placement: Placement, plan: Plan
+    graph: Graph, placement: Placement, plan: Plan, is_forward: Bools | None = None
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
     """Each op's split and each tensor's partiality, as the plan has it.
 
     Where replicas duplicate their ops nothing is split. Elsewhere what forward makes of a loss, a
     sum over samples, stays each replica's own, too: its backward refers to the same samples.
+    `is_forward`: ops of forward, of which some may run in backward once more.
     """
     split = graph.split.copy()
     partial = graph.tensor_partial.copy()
@@ -130,7 +147,9 @@ def effective_splits(
         partial[is_whole[graph.tensor_source]] = False
     shares_out = (is_replicated & ~duplicates)[part_of]
     if shares_out.any():
-        _share_losses(graph, shares_out, split, partial)
+        if is_forward is None:
+            is_forward = graph.phase == Phase.FORWARD
+        _share_losses(graph, shares_out, split, partial, is_forward)
     return split, partial
 
 
@@ -139,10 +158,11 @@ def _share_losses(
     shares_out: npt.NDArray[np.bool_],
     split: npt.NDArray[np.int8],
     partial: npt.NDArray[np.bool_],
+    is_forward: Bools,
 ) -> None:
     """Let forward ops that read sums over a replica's samples make such sums, on replicas."""
     source, reader = graph.edges
-    may = shares_out[source] & shares_out[reader] & (graph.phase[reader] == Phase.FORWARD)
+    may = shares_out[source] & shares_out[reader] & is_forward[reader] & is_forward[source]
     uses = np.flatnonzero(may & (split[reader] == Split.NONE) & ~graph.mixes[reader])
     while len(found := uses[partial[graph.use_tensor[uses]]]):
         split[reader[found]] = Split.SUM
@@ -168,7 +188,8 @@ def tie_sums(graph: Graph) -> Ints:
     source, reader = graph.edges
     partial = graph.tensor_partial.copy()
     is_forward = graph.phase == Phase.FORWARD
-    _share_losses(graph, np.ones(graph.num_ops, np.bool_), graph.split.copy(), partial)
+    everywhere = np.ones(graph.num_ops, np.bool_)
+    _share_losses(graph, everywhere, graph.split.copy(), partial, is_forward)
     tied = partial[graph.use_tensor] & is_forward[source]
     for one, other in zip(source[tied].tolist(), reader[tied].tolist(), strict=True):
         low, high = sorted((find(one), find(other)))

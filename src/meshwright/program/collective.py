@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.graph.graph import Split
-from meshwright.program.expand.expansion import Axis
+from meshwright.plan.part import Part
+from meshwright.program.expand.expansion import HOLDING, Axis
 from meshwright.program.program import PAIR, Kind
 from meshwright.program.work import Work
 
@@ -62,11 +63,21 @@ def teams_of(work: Work, part: int, axis: Axis) -> npt.NDArray[np.int64]:
     """The groups of an axis, one a row: places among the slots of a part."""
     here = work.plan.parts[part]
     slots = np.arange(len(here.devices)).reshape(-1, here.context, here.tensor)
+    if axis in (Axis.EXPERT, Axis.EXPERT_HOLDERS):
+        return _expert_teams(here, axis)
     if axis == Axis.TENSOR:
         return slots.reshape(-1, here.tensor)
     if axis == Axis.CONTEXT:
         return slots.transpose(0, 2, 1).reshape(-1, here.context)
     return slots.transpose(2, 0, 1).reshape(here.tensor, -1)
+
+
+def _expert_teams(part: Part, axis: Axis) -> npt.NDArray[np.int64]:
+    """Replicas in a row that hold different experts, or all that hold the same ones."""
+    slots = np.arange(len(part.devices)).reshape(-1, part.expert, part.context, part.tensor)
+    if axis == Axis.EXPERT:
+        return slots.transpose(0, 2, 3, 1).reshape(-1, part.expert)
+    return slots.transpose(1, 3, 0, 2).reshape(part.expert * part.tensor, -1)
 
 
 def show_collectives(
@@ -107,7 +118,7 @@ def show_collectives(
 
 
 def _lane(axis: Axis, kind: Kind) -> Lane:
-    if axis != Axis.HOLDERS:
+    if axis not in HOLDING:
         return Lane.TEAM
     return Lane.GATHER if kind == Kind.ALL_GATHER else Lane.SYNC
 
@@ -115,7 +126,8 @@ def _lane(axis: Axis, kind: Kind) -> Lane:
 def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     """By collective op: the bytes of its message that do not grow with the rows, and those that
     do, for all rows of a microbatch: of what it reads or of what it makes, whatever is more; of an
-    all-reduce what it makes, since it may find its terms from more than them."""
+    all-reduce what it makes, since it may find its terms from more than them; of an all-to-all the
+    largest tensor that it reads, since it is told beside it how many tokens go where."""
     graph = work.graph
     size = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     fixed = graph.fixed_tensor_bytes
@@ -128,6 +140,8 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
         most = max(sides, key=lambda side: float(size[side].sum()))
         if work.expansion.collective[op] == Kind.ALL_REDUCE:
             most = sides[1]
+        elif work.expansion.collective[op] == Kind.ALL_TO_ALL:
+            most = sides[0][np.argmax(size[sides[0]])][None]
         found[op] = float(whole[most].sum()), float(growing[most].sum())
     return found
 
@@ -167,7 +181,7 @@ def _find_uses(
     work: Work, instance: npt.NDArray[np.int64], turn: Floats, place: Floats
 ) -> Iterator[_Use]:
     expansion, placement = work.expansion, work.placement
-    gathers = (expansion.axis == Axis.HOLDERS) & (expansion.collective == Kind.ALL_GATHER)
+    gathers = np.isin(expansion.axis, HOLDING) & (expansion.collective == Kind.ALL_GATHER)
     for op in np.flatnonzero(gathers).tolist():
         users = work.graph.successors[op].tolist()
         slots = placement.replicas(int(placement.part_of_op[op]))

@@ -23,7 +23,7 @@ from meshwright.plan.plan import Discipline, Plan, Sync
 from meshwright.program.bucket import duplicating_parts
 from meshwright.program.collective import Groups, num_lanes, order_gathers, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
-from meshwright.program.expand.expansion import Axis
+from meshwright.program.expand.expansion import HOLDING
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
     BUFFERS,
@@ -220,7 +220,7 @@ def _number_parts(work: Work) -> Records:
     order = np.lexsort((np.arange(len(work.segment)), work.segment))
     # Weights may be gathered before an action has what it receives, and nothing that it sends waits
     # for gradients to be scattered; they count only in actions that have nothing else.
-    beside = work.expansion.axis[order] == Axis.HOLDERS
+    beside = np.isin(work.expansion.axis[order], HOLDING)
     order = np.concatenate((order[beside], order[~beside]))
     where = (placement.part_of_op[order], work.action[order])
     parts["last_unit"][where] = order

@@ -39,6 +39,7 @@ class Kind(IntEnum):
     ALL_GATHER = 6
     BROADCAST = 7
     REDUCE_SCATTER = 8
+    ALL_TO_ALL = 9
 
 
 class StreamRule(IntEnum):

@@ -99,8 +99,10 @@ def bucket_rows(
         if is_served:
             group = groups.number(Lane.SYNC, tuple(np.roll(devices, -server).tolist()))
         rows = _sync_rows(devices, bucket, group, server, task, cluster)
-        if placement.part_width[part] > 1:
-            _divide_teams(work, groups, part, rows)
+        if work.buckets.of_experts[turn_of]:
+            _divide_teams(work, groups, part, Axis.EXPERT_HOLDERS, rows)
+        elif placement.part_width[part] > 1:
+            _divide_teams(work, groups, part, Axis.HOLDERS, rows)
         # One key for all members: its first replica's last op, so that all devices agree.
         when = place[placement.replica_start[part], work.action[last_op], -1]
         rows["priority"] = -(when * (len(turn) + 1) + turn[last_op])
@@ -113,10 +115,10 @@ def bucket_rows(
     return buckets, joined, task
 
 
-def _divide_teams(work: Work, groups: Groups, part: int, rows: Records) -> None:
+def _divide_teams(work: Work, groups: Groups, part: int, axis: Axis, rows: Records) -> None:
     """Let those that hold the same weights synchronise them, each group by itself."""
     first = int(rows["task"][0])
-    for number, members in enumerate(teams_of(work, part, Axis.HOLDERS)):
+    for number, members in enumerate(teams_of(work, part, axis)):
         devices = tuple(rows["device"][members].tolist())
         rows["group"][members] = groups.number(Lane.SYNC, devices)
         rows["task"][members] = first + number

@@ -75,6 +75,7 @@ def merge_units(work: Work) -> Work:
             of_tensor=bucket_of_tensor,
             part=work.buckets.part,
             last_op=unit_of[work.buckets.last_op],
+            of_experts=work.buckets.of_experts,
         ),
         seconds=seconds,
         seconds_start=start,

@@ -18,7 +18,8 @@ from meshwright.program.bucket import (
     segment_ops,
 )
 from meshwright.program.expand.expand import expand
-from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.expansion import HOLDING, Expansion
+from meshwright.program.expand.expert import is_expert_gradient
 from meshwright.program.schedule import Action, StageSeconds
 
 Floats = npt.NDArray[np.float64]
@@ -69,19 +70,23 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     placement = resolve(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
     launches = np.append(host_seconds(graph), 0.0)[expansion.origin]
+    is_forward = expansion.graph.phase == Phase.FORWARD
+    is_forward |= (expansion.origin >= 0) & (graph.phase[expansion.origin] == Phase.FORWARD)
     graph = expansion.graph
     placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
-    split, partial = effective_splits(graph, placement, plan)
+    split, partial = effective_splits(graph, placement, plan, is_forward)
     microbatches = plan.schedule.microbatches if plan.schedule else 1
     seconds, start = _replica_seconds(expansion, cluster, placement, split, microbatches)
     action = _find_actions(graph, placement, plan.schedule)
-    scatters = expansion.axis == Axis.HOLDERS
+    scatters = np.isin(expansion.axis, HOLDING)
     is_fixed = scatters | (graph.split == Split.NONE)
     workspace = graph.workspace_bytes * np.where(is_fixed, 1.0, 1 / microbatches)
     is_replicated = placement.num_parts < len(placement.replica_device)
     buckets = no_buckets(graph)
     if is_replicated:
-        buckets = fill_buckets(graph, placement, plan, scatters)
+        of_experts = is_expert_gradient(expansion, plan.parts)
+        buckets = fill_buckets(graph, placement, plan, scatters, of_experts)
+        partial[of_experts & (buckets.of_tensor < 0)] = False  # nobody else has any of it
     return Work(
         expansion=expansion,
         graph=graph,

@@ -38,6 +38,7 @@ COLLECTIVES = {
     Kind.ALL_GATHER: Collective.ALL_GATHER,
     Kind.BROADCAST: Collective.BROADCAST,
     Kind.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
+    Kind.ALL_TO_ALL: Collective.ALL_TO_ALL,
 }
 
 

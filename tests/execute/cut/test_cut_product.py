@@ -94,3 +94,26 @@ def test_convolutions_are_cut_along_samples_and_output_channels() -> None:
              [True, True, True], expect=(samples, TERMS, TERMS))  # fmt: skip
     check_op(back, operand(gradient, channels), operand(x), operand(weight), [6], *rest,
              [True, True, True], expect=(TERMS, plain_cut(0, 6), plain_cut(0, 6)))  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_grouped_products_are_cut_beside_their_groups(width: int) -> None:
+    """Three experts with 4, none and 6 rows: columns, depth and gradients are cut, groups are not.
+
+    Kernels need rows of a multiple of 16 bytes, so all sizes are of 16 numbers.
+    """
+    op, ends = aten._grouped_mm.default, torch.tensor([4, 4, 10], dtype=torch.int32)
+    rows, made, weights = torch.randn(10, 16), torch.randn(10, 32), torch.randn(3, 16, 32)
+    columns, depth = plain_cut(2, 32), plain_cut(1, 16)
+    check_op(op, operand(rows), operand(weights, columns), operand(ends), width=width,
+             expect=plain_cut(1, 32))  # fmt: skip
+    check_op(op, operand(rows, depth), operand(weights, depth), operand(ends), width=width,
+             expect=TERMS)  # fmt: skip
+    check_op(op, operand(rows.t()), operand(made, plain_cut(1, 32)), operand(ends), width=width,
+             expect=columns)  # fmt: skip
+    check_op(op, operand(rows.t(), plain_cut(0, 16)), operand(made), operand(ends), width=width,
+             expect=depth)  # fmt: skip
+    with pytest.raises(Uncut):
+        check_op(op, operand(rows, plain_cut(0, 10)), operand(weights), operand(ends))
+    with pytest.raises(Uncut):
+        check_op(op, operand(rows), operand(weights, plain_cut(0, 3)), operand(ends))

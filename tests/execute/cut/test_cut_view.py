@@ -180,6 +180,10 @@ def test_other_views_follow_the_cut() -> None:
     check_op(aten.squeeze.default, two, expect=plain_cut(0, 2))  # a shard has one row
     check_op(aten.constant_pad_nd.default, operand(x, cut), [0, 2, 1, 0], 3.0, expect=cut)
     check_op(aten.slice_backward.default, operand(x, cut), [4, 1, 9], 2, 1, 7, 1, expect=cut)
+    for start, end, around in ((0, 6, (6, 4)), (4, 10, (4, 6)), (2, 8, (2, 6, 2))):
+        given = operand(torch.randn(3, 6), plain_cut(1, 6))
+        args = ([3, 10], 1, start, end, 1)
+        check_op(aten.slice_backward.default, given, *args, expect=Cut.of(1, around))
     select = operand(torch.randn(4, 6), plain_cut(1, 6))
     check_op(aten.select_backward.default, select, [4, 3, 6], 1, 2, expect=plain_cut(2, 6))
     check_op(aten.tril.default, operand(torch.randn(4, 3, 3), cut), expect=cut)

@@ -527,7 +527,7 @@ def test_what_is_not_lowered_op_by_op_is_refused_by_name() -> None:
     with pytest.raises(InputError, match="part 0: context widths cannot be lowered op by op yet"):
         shard(placed, graph, Plan(parts=(wide,)))
     wide = Part(ops=graph.op_names, devices=("a", "b"), expert=2)
-    with pytest.raises(InputError, match="part 0: expert widths cannot be lowered op by op yet"):
+    with pytest.raises(InputError, match="part 0: expert must be 1 in a model without experts"):
         shard(placed, graph, Plan(parts=(wide,)))
     with pytest.raises(InputError, match="experts of rows"):
         sharded(model("mixtral"), (2, True))

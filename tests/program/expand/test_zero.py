@@ -346,7 +346,7 @@ def test_weights_of_two_parts_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("more", "text"),
-    [({"sync": Sync.DUPLICATE}, "zero must be 0"), ({"expert": 2}, "expert must be 1")],
+    [({"sync": Sync.DUPLICATE}, "zero must be 0")],
 )
 def test_parts_whose_holders_are_others_are_refused(more: dict[str, Any], text: str) -> None:
     planned = step([W])

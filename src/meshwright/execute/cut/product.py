@@ -1,4 +1,4 @@
-"""Matrix products and convolutions. A cut depth makes every member's product a term of a sum."""
+"""Matrix products, also of groups, and convolutions. A cut depth makes products terms of a sum."""
 
 from collections.abc import Hashable
 
@@ -48,6 +48,26 @@ def _with_bias(request: Request, pattern: Pattern) -> Call:
     spread = spread_label(request, pattern)
     if spread.cuts == (TERMS,) and request.member > 0:
         return cut_along(request, pattern, beta=0)
+    return cut_along(request, pattern)
+
+
+def cut_grouped_product(request: Request) -> Call:
+    """A product of groups of rows, each with its own matrix, or its gradients; groups stay whole.
+
+    Groups are of the dimension without a matrix each: rows, columns, or the depth of both.
+    """
+    left, right = request["self"], request["mat2"]
+    mine, theirs = ("mk", "gmk")[left.value.dim() - 2], ("kn", "gkn")[right.value.dim() - 2]
+    made, grouped = {4: ("gmn", "k"), 5: ("mn", "n" if len(mine) == 3 else "m"), 6: ("gmn", "")}[
+        len(mine + theirs)
+    ]
+    pattern = Pattern(
+        inputs=[(left, mine), (right, theirs)],
+        outputs=[made],
+        fixed=frozenset(f"g{grouped}"),
+        summed=frozenset("k"),
+        needs="matrices that are cut along columns, rows or, both alike, depth, but not in groups",
+    )
     return cut_along(request, pattern)
 
 

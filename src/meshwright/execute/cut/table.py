@@ -51,6 +51,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (pointwise.cut_new, "new_zeros new_ones new_full new_empty"),
     (pointwise.cut_update, "_fused_adam _fused_adamw _fused_sgd"),
     (product.cut_product, "mm bmm mv dot addmm baddbmm"),
+    (product.cut_grouped_product, "_grouped_mm"),
     (product.cut_convolution, "convolution"),
     (product.cut_convolution_backward, "convolution_backward"),
     (

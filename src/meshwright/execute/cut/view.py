@@ -157,7 +157,7 @@ def cut_stacked(request: Request) -> Call:
 
 
 def cut_slice_backward(request: Request) -> Call:
-    """Entries put back into zeros, along a dimension that is not cut."""
+    """Entries put back into zeros, which are segments beside them where their dimension is cut."""
     sizes, dim = request["input_sizes"], request["dim"] % len(request["input_sizes"])
     operand: Operand = request["grad_output"]
     result: list[Hashable] = [None if each == dim else each for each in range(len(sizes))]
@@ -165,9 +165,21 @@ def cut_slice_backward(request: Request) -> Call:
     if request.name == "slice_backward":
         labels = list(result)
     if labels[operand.cut.dim] is None:
-        raise request.refuse("a cut of another dimension than the one of which it was a part")
+        return _put_back(request, operand, sizes[dim])
     cut: Cut = operand.cut.at(result.index(labels[operand.cut.dim]))
     return request.answer([cut], input_sizes=request.local(sizes, cut))
+
+
+def _put_back(request: Request, operand: Operand, size: int) -> Call:
+    """A range of segments among zeros, of which every member has its part, too."""
+    start, stop, _ = slice(request["start"], request["end"], request["step"]).indices(size)
+    cut: Cut = operand.cut
+    sizes = [each for each in (start, *cut.sizes, size - stop) if each]
+    around = Cut.of(cut.dim, sizes)
+    if request["step"] != 1 or not around.divides(request.width):
+        raise request.refuse(f"a range of dimension {cut.dim} that all members have equal parts of")
+    width, shape = request.width, request.local(request["input_sizes"], around)
+    return request.answer([around], input_sizes=shape, start=start // width, end=stop // width)
 
 
 def cut_beside(request: Request) -> Call:

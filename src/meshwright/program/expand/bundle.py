@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
-from meshwright.plan.part import Part, Sync
+from meshwright.plan.part import Part
 from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS, reads_updates
 from meshwright.program.expand.expansion import Expansion
 
@@ -172,11 +172,11 @@ def _summed_gradients(graph: Graph) -> set[int]:
 
 
 def make_bundles(
-    before: Expansion, graph: Graph, weights: Weights, part: Part, number: int
+    before: Expansion, graph: Graph, weights: Weights, part: Part, updates: Sequence[Update]
 ) -> tuple[Bundle, ...]:
-    """The updates of a part, together as they move; InputError where ZeRO cannot divide them."""
-    updates = weights.updates.get(number, ())
-    _check_part(before, weights, part, number)
+    """Updates of a part whose weights the same devices hold, together as they move; InputError
+    where ZeRO cannot divide them."""
+    _check_updates(before, weights, part, updates)
     if part.zero < 3:
         limit = _limit(before.graph, (each.gradient_bytes for each in updates), MAX_BUCKETS)
         return tuple(join(updates, [each.gradient_bytes for each in updates], limit))
@@ -227,18 +227,9 @@ def _layers(graph: Graph) -> npt.NDArray[np.int32] | None:
         return None
 
 
-def _check_part(before: Expansion, weights: Weights, part: Part, number: int) -> None:
-    if part.sync is Sync.DUPLICATE:
-        raise InputError(
-            f"part {number}: zero must be 0 where replicas run all ops on the whole batch, got "
-            f"{part.zero}"
-        )
-    if part.expert > 1:
-        raise InputError(
-            f"part {number}: expert must be 1 for ZeRO op by op, because an expert has other "
-            f"holders than the weights beside it, got {part.expert}"
-        )
-    updates = weights.updates.get(number, ())
+def _check_updates(
+    before: Expansion, weights: Weights, part: Part, updates: Sequence[Update]
+) -> None:
     for update in updates:
         if update.weights < 0 and part.zero == 3:
             raise InputError(

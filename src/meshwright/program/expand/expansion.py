@@ -33,6 +33,14 @@ class Axis(IntEnum):
     """Those that hold the same weights: of every replica, and of all its context members."""
     REPLICAS = 4
     """One of every replica, where that is all there is of one: they have different samples."""
+    EXPERT = 5
+    """Those at the same place in replicas that hold different experts."""
+    EXPERT_HOLDERS = 6
+    """Those that hold the same experts."""
+
+
+HOLDING = (Axis.HOLDERS, Axis.EXPERT_HOLDERS)
+"""Axes of collectives that move weights and their gradients."""
 
 
 class Held(IntEnum):

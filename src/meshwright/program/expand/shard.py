@@ -48,13 +48,11 @@ _AFTER = 0.25
 def shard(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
     """What one member of each part's tensor team runs; InputError where that is not known."""
     for number, part in enumerate(plan.parts):
-        for axis in ("context", "expert"):
-            if getattr(part, axis) > 1:
-                raise InputError(
-                    f"part {number}: {axis} widths cannot be lowered op by op yet, "
-                    f"got {getattr(part, axis)}"
-                )
-    if all(part.tensor == 1 for part in plan.parts):
+        if part.context > 1:
+            raise InputError(
+                f"part {number}: context widths cannot be lowered op by op yet, got {part.context}"
+            )
+    if all(part.tensor == part.expert == 1 for part in plan.parts):
         return before
     assert before.graph is graph, "shards come first"
     stack = find_layers(graph)
@@ -79,9 +77,13 @@ def _check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) 
         )
     is_expert = members.role == Role.EXPERT
     for number, part in enumerate(plan.parts):
-        if part.tensor == 1:
+        if part.tensor == part.expert == 1:
             continue
-        team = Team(tensor=part.tensor, sequence=part.sequence)
+        if part.expert > 1 and not is_expert.any():
+            raise InputError(
+                f"part {number}: expert must be 1 in a model without experts, got {part.expert}"
+            )
+        team = Team(tensor=part.tensor, expert=part.expert, sequence=part.sequence)
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")
@@ -282,16 +284,18 @@ class _Sharding:
                 self.exchange.rewrite.place[op] = other + _AFTER
 
     def _describe(self) -> None:
-        """Roles, cuts and sizes."""
+        """Roles, cuts and sizes; those of experts also where replicas divide them."""
         members, stack, rewrite = self.members, self.stack, self.exchange.rewrite
         part_of_op = np.array(self.exchange.part_of_op)
         first = np.zeros(stack.num_layers, dtype=np.int64)
         first[stack.layer_of_op] = part_of_op
         for number, part in enumerate(self.parts):
-            if part.tensor == 1:
+            if part.tensor == part.expert == 1:
                 continue
             divided = (part_of_op == number) & (members.role != Role.WHOLE)
+            if part.tensor == 1:
+                divided &= members.role == Role.EXPERT
             for op in np.flatnonzero(divided).tolist():
                 rewrite.resize(op, role=int(members.role[op]), cut=int(members.cut[op]))
             layers = np.flatnonzero(first == number).astype(np.int32)
-            resize_ops(rewrite, stack, layers, part.tensor, self.on_rows)
+            resize_ops(rewrite, stack, layers, part, self.on_rows)

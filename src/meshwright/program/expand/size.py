@@ -14,6 +14,7 @@ from meshwright.cost.layer.work import find_work
 from meshwright.graph.column import OP_LINES
 from meshwright.graph.graph import Bools, Floats, Graph, Ints
 from meshwright.graph.stack.stack import LayerKind, Role, Stack
+from meshwright.plan.part import Part
 from meshwright.program.expand.member import template_rows
 from meshwright.program.expand.rewrite import Rewrite
 
@@ -21,8 +22,8 @@ _Table = dict[str, tuple[Floats, Floats]]
 """By column: what it is for each op of a kind, all rows taken, and where a member has its own."""
 
 
-def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, tensor: int, on_rows: Bools) -> None:
-    """Give all ops of some layers the sizes of a member's shards.
+def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, part: Part, on_rows: Bools) -> None:
+    """Give all ops of some layers of a part the sizes of a member's shards.
 
     `on_rows`: the ops that work on a member's own rows, by number in the planned graph.
     """
@@ -31,18 +32,20 @@ def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, tensor: int, on_row
         kind = stack.kind_of(layer)
         number = stack.layers[layer]
         if number not in tables:
-            tables[number] = _make_table(kind, tensor), find_shares(kind)
+            tables[number] = _make_table(kind, part.tensor, part.expert), find_shares(kind)
         table, shares = tables[number]
         changes = on_rows[ops] | (kind.role[stack.template_op[ops]] != Role.WHOLE)
         _resize(rewrite, stack, table, ops, changes, on_rows)
-        _resize_weights(rewrite, stack, shares, ops, tensor)
+        _resize_weights(rewrite, stack, shares, ops, part)
 
 
-def _make_table(kind: LayerKind, tensor: int) -> _Table:
+def _make_table(kind: LayerKind, tensor: int, expert: int) -> _Table:
     work = find_work(kind)
     table: _Table = {}
     for name, growth in (("", 1.0), ("fixed_", 0.0)):
-        plain, rows = (divide(work, _widths(tensor, share, growth)) for share in (1, tensor))
+        plain, rows = (
+            divide(work, _widths(tensor, expert, share, growth)) for share in (1, tensor)
+        )
         for column in OP_LINES:
             both = plain[column], rows[column]
             table[f"{name}{column}"] = both[0][0][work.place], both[1][0][work.place]
@@ -55,14 +58,14 @@ def _make_table(kind: LayerKind, tensor: int) -> _Table:
     return table
 
 
-def _widths(tensor: int, rows: int, growth: float) -> Widths:
+def _widths(tensor: int, expert: int, rows: int, growth: float) -> Widths:
     def column(value: float) -> Floats:
         return np.array([[value]], dtype=np.float64)
 
     return Widths(
         tensor=column(tensor),
         context=column(1.0),
-        expert=column(1.0),
+        expert=column(expert),
         rows=column(1.0 / rows),
         growth=column(growth),
     )
@@ -95,11 +98,11 @@ def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints) -> None:
             rewrite.resize(op, **{f"seconds {name}": np.nan})
 
 
-def _resize_weights(rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, tensor: int) -> None:
+def _resize_weights(rewrite: Rewrite, stack: Stack, shares: Floats, ops: Ints, part: Part) -> None:
     """A weight is divided as its gradient is."""
     holders = ops[(stack.graph.state_bytes[ops] > 0) | (stack.graph.parameter_bytes[ops] > 0)]
     whole, cut, expert, expert_cut = shares[stack.template_op[holders]].T
-    left = whole + expert + (cut + expert_cut) / tensor
+    left = whole + cut / part.tensor + (expert + expert_cut / part.tensor) / part.expert
     for op, share in zip(holders.tolist(), left.tolist(), strict=True):
         if share != 1.0:
             held: dict[str, Any] = {

@@ -6,13 +6,16 @@ microbatch needs them. In the order of ops each collective stands right after wh
 that a stream that takes collectives in this order never waits longer than it must.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.part import Part
+from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan
-from meshwright.program.expand.bundle import Bundle, Weights, find_weights, make_bundles
+from meshwright.program.expand.bundle import Bundle, Update, Weights, find_weights, make_bundles
 from meshwright.program.expand.expansion import Axis, Expansion
+from meshwright.program.expand.expert import divides_experts, num_expert_holders
 from meshwright.program.expand.gather import Span, find_spans
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
@@ -35,6 +38,8 @@ class _Division:
     """One part, and what its holders divide."""
 
     zero: int
+    axis: Axis
+    """Those who hold the same of these weights."""
     holders: int
     weights: Weights
     bundles: tuple[Bundle, ...]
@@ -57,24 +62,20 @@ def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
     keeps = plan.schedule is None or plan.schedule.microbatches == 1
     for number in parts:
         part = plan.parts[number]
-        bundles = make_bundles(before, graph, weights, part, number)
-        division = _Division(
-            zero=part.zero,
-            holders=num_holders(part),
-            weights=weights,
-            bundles=bundles,
-            first=len(rewrite.bundles),
-        )
-        rewrite.bundles += [
-            tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
-        ]
-        _divide_holdings(rewrite, division)
-        _order_updates(rewrite, division)
-        _scatter_gradients(rewrite, division)
-        if part.zero == 3:
-            _gather_for_use(rewrite, division, keeps=keeps)
-        else:
-            _gather_updated(rewrite, division)
+        if part.sync is Sync.DUPLICATE:
+            raise InputError(
+                f"part {number}: zero must be 0 where replicas run all ops on the whole batch, got "
+                f"{part.zero}"
+            )
+        divisions = _make_divisions(rewrite, graph, weights, part, number)
+        _divide_holdings(rewrite, divisions)
+        for division in divisions:
+            _order_updates(rewrite, division)
+            _scatter_gradients(rewrite, division)
+            if part.zero == 3:
+                _gather_for_use(rewrite, division, keeps=keeps)
+            else:
+                _gather_updated(rewrite, division)
     _settle_updates(rewrite)
     return rewrite.done()
 
@@ -84,35 +85,78 @@ def num_holders(part: Part) -> int:
     return part.num_replicas * part.context
 
 
-def _divide_holdings(rewrite: Rewrite, division: _Division) -> None:
+def _make_divisions(
+    rewrite: Rewrite, graph: Graph, weights: Weights, part: Part, number: int
+) -> list[_Division]:
+    """What all replicas hold, and the experts that only some do; what has one holder is left."""
+    before, found = rewrite.before, []
+    updates = weights.updates.get(number, ())
+    kinds = (
+        (False, Axis.HOLDERS, num_holders(part)),
+        (True, Axis.EXPERT_HOLDERS, num_expert_holders(part)),
+    )
+    for of_experts, axis, holders in kinds:
+        mine = [u for u in updates if divides_experts(before, part, u.op) == of_experts]
+        if holders == 1 or not mine:
+            continue
+        bundles = make_bundles(before, graph, weights, part, mine)
+        found.append(
+            _Division(
+                zero=part.zero,
+                axis=axis,
+                holders=holders,
+                weights=weights,
+                bundles=bundles,
+                first=len(rewrite.bundles),
+            )
+        )
+        rewrite.bundles += [
+            tuple(int(before.origin[update.op]) for update in bundle) for bundle in bundles
+        ]
+    return found
+
+
+def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
     """Updates do and hold a share each; what else is held is divided where it is optimiser state.
 
     State stands with the update where a capture saw it there; what forward ops then have beyond
     weights are buffers, running means for instance, which every holder needs.
     """
-    graph, share = rewrite.graph, 1.0 / division.holders
+    graph = rewrite.graph
     owners: dict[int, bool] = {}
     divided: dict[int, float] = {}
-    for update in (each for bundle in division.bundles for each in bundle):
+    given: dict[int, float] = {}  # of these bytes: what others hold
+    for update, share in _shares(divisions):
         sizes = {name: float(getattr(graph, name)[update.op]) * share for name in _WORK}
         times = {f"seconds {kind}": each[update.op] * share for kind, each in graph.seconds.items()}
         rewrite.resize(update.op, **sizes, **times)
         has_state = bool(graph.state_bytes[update.op] > 0)
         owners[update.weights] = owners.get(update.weights, False) or has_state
-        divided[update.weights] = divided.get(update.weights, 0.0) + update.parameter_bytes
+        size = update.parameter_bytes
+        divided[update.weights] = divided.get(update.weights, 0.0) + size
+        given[update.weights] = given.get(update.weights, 0.0) + size * (1.0 - share)
     for number, has_state in owners.items():
-        users = division.weights.users.get(number, ())
+        users = divisions[0].weights.users.get(number, ())
         total = float(graph.parameter_bytes[list(users)].sum())
         part = min(1.0, divided[number] / total) if total > 0 else 1.0  # the rest are copies
+        share = 1.0 - given[number] / divided[number] if divided[number] > 0 else 1.0
         for op in users:
             held = float(graph.parameter_bytes[op])
             state = float(graph.state_bytes[op])
             more = state - min(held, state)
-            kept = 1.0 - part * (1.0 - share) if division.zero == 3 else 1.0
+            kept = 1.0 - part * (1.0 - share) if divisions[0].zero == 3 else 1.0
             rest = more if has_state else more * share
             rewrite.resize(
                 op, parameter_bytes=held * kept, state_bytes=(state - more) * kept + rest
             )
+
+
+def _shares(divisions: Sequence[_Division]) -> Iterator[tuple[Update, float]]:
+    """Every update, with what each holder does of it."""
+    for division in divisions:
+        for bundle in division.bundles:
+            for update in bundle:
+                yield update, 1.0 / division.holders
 
 
 def _order_updates(rewrite: Rewrite, division: _Division) -> None:
@@ -225,7 +269,7 @@ def _add(
     name = rewrite.graph.op_names[division.bundles[number][0].op]
     return rewrite.add_collective(
         kind,
-        Axis.HOLDERS,
+        division.axis,
         op,
         place,
         bundle=division.first + number,
