@@ -115,7 +115,8 @@ def _lane(axis: Axis, kind: Kind) -> Lane:
 def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     """By collective op: the bytes of its message that do not grow with the rows, and those that
     do, for all rows of a microbatch: of what it reads or of what it makes, whatever is more; of an
-    all-reduce what it makes, since it may find its terms from more than them."""
+    all-reduce what it makes, since it may find its terms from more than them, and of keys, which
+    may lie beside queries."""
     graph = work.graph
     size = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     fixed = graph.fixed_tensor_bytes
@@ -126,7 +127,9 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     for op in np.flatnonzero(work.expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         most = max(sides, key=lambda side: float(size[side].sum()))
-        if work.expansion.collective[op] == Kind.ALL_REDUCE:
+        is_gather = work.expansion.collective[op] == Kind.ALL_GATHER
+        is_keys = is_gather and work.expansion.axis[op] == Axis.CONTEXT
+        if work.expansion.collective[op] == Kind.ALL_REDUCE or is_keys:
             most = sides[1]
         found[op] = float(whole[most].sum()), float(growing[most].sum())
     return found

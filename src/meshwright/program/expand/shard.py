@@ -47,23 +47,21 @@ _AFTER = 0.25
 def shard(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
     """What one member of each part's tensor team runs; InputError where that is not known."""
     for number, part in enumerate(plan.parts):
-        for axis in ("context", "expert"):
-            if getattr(part, axis) > 1:
-                raise InputError(
-                    f"part {number}: {axis} widths cannot be lowered op by op yet, "
-                    f"got {getattr(part, axis)}"
-                )
+        if part.expert > 1:
+            raise InputError(
+                f"part {number}: expert widths cannot be lowered op by op yet, got {part.expert}"
+            )
     if all(part.tensor == 1 for part in plan.parts):
         return before
     assert before.graph is graph, "shards come first"
     stack = find_layers(graph)
     members = find_members(stack)
-    _check_parts(before, stack, members, plan)
+    check_parts(before, stack, members, plan)
     walk = _Sharding(before, stack, members, plan)
     return walk.run()
 
 
-def _check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
+def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
     """Teams have whole layers that they can divide, and all copies of their weights."""
     graph, part_of_op = stack.graph, before.part_of_op
     part_of_layer = np.zeros(stack.num_layers, dtype=np.int64)
@@ -78,9 +76,9 @@ def _check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) 
         )
     is_expert = members.role == Role.EXPERT
     for number, part in enumerate(plan.parts):
-        if part.tensor == 1:
+        if part.width == 1:
             continue
-        team = Team(tensor=part.tensor, sequence=part.sequence)
+        team = Team(tensor=part.tensor, context=part.context, sequence=part.sequence)
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")
