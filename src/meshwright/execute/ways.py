@@ -15,22 +15,24 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute import words
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
-from meshwright.execute.member import CUT, Team, token_cut
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds, plain_cut
+from meshwright.execute.member import CUT, ROWS, Team, token_cut
 from meshwright.execute.rebuild import Builder
 from meshwright.execute.shard import Share, bounds
 from meshwright.execute.talk import (
     AllReduce,
     GatherParts,
+    GatherSeveral,
     GatherWeights,
     ScatterGradients,
+    ScatterSeveral,
     ScatterTerms,
     SpreadWeights,
     TakePart,
 )
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Expansion
+from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
 
@@ -64,8 +66,30 @@ class Ways:
         return self._team(self.plan.parts[int(self.expansion.part_of_op[op])])
 
     def _team(self, part: Part) -> Team:
-        place = part.devices.index(self.device) if self.device in part.devices else 0
-        return Team(part.tensor, place % part.tensor)
+        return Team(part.tensor, self._place(part) % part.tensor)
+
+    def _place(self, part: Part) -> int:
+        """The rank's place among a part's devices; in a part that it is not in, the first."""
+        return part.devices.index(self.device) if self.device in part.devices else 0
+
+    def context(self, op: int) -> Team:
+        """Its place in the context team that runs an op."""
+        part = self.plan.parts[int(self.expansion.part_of_op[op])]
+        return Team(part.context, self._place(part) // part.tensor % part.context)
+
+    def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
+        """The keys and values of all members of a context team, by those of a planned attention."""
+        expansion, graph = self.expansion, builder.graph
+        gathered = [
+            builder.root[t]
+            for t in graph.inputs[op].tolist()
+            if expansion.axis[graph.tensor_source[t]] == Axis.CONTEXT
+            and expansion.tensor_origin[t] < 0
+        ]
+        if not gathered:
+            return {}
+        kernel = builder.step.ledger.kernels[int(expansion.origin[op])]
+        return dict(zip(_keys(kernel), gathered, strict=True))
 
     def team_of(self, name: str, step: TracedStep) -> Team:
         """Its place in the tensor team that holds a tensor."""
@@ -119,8 +143,7 @@ class Ways:
     def _holders(self, part: Part) -> tuple[int, int]:
         """How many hold the same weights, and the rank's place among them; in a part that it is
         not in, the first."""
-        place = part.devices.index(self.device) if self.device in part.devices else 0
-        return num_holders(part), place // part.tensor
+        return num_holders(part), self._place(part) // part.tensor
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """What it has of its part of a tensor that is there from the start: as large as that."""
@@ -146,6 +169,8 @@ class Ways:
         """Call a collective, or take a part; what it gives."""
         bundle = int(self.expansion.bundle[op])
         kind = Kind(int(self.expansion.collective[op]))
+        if bundle < 0 and self._is_of_tokens(builder, op):
+            return self._exchange_tokens(builder, op, kind)
         if bundle < 0:
             return [self._exchange(builder, op, kind)]
         updates = self.expansion.bundles[bundle]
@@ -162,6 +187,53 @@ class Ways:
         builder.call(SpreadWeights(*self._holders(part)), *states)
         return []
 
+    def _is_of_tokens(self, builder: Builder, op: int) -> bool:
+        """Whether an op of the expansion divides tokens in a context team, or brings them together;
+        a slice does where all rows become some."""
+        if self.expansion.is_collective[op]:
+            return bool(self.expansion.axis[op] == Axis.CONTEXT)
+        rows, graph = self.expansion.rows, builder.graph
+        return bool(rows[graph.outputs[op]].any() and not rows[graph.inputs[op]].any())
+
+    def _exchange_tokens(self, builder: Builder, op: int, kind: Kind) -> list[Node]:
+        """What a context team makes of rows, or of terms of gradients of all rows."""
+        graph, context = builder.graph, builder.context
+        read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+        if kind == Kind.COMPUTE:
+            given = builder.root[read[0]]
+            tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
+            part = builder.call(TakePart(tokens, context.width, context.member), given)
+            return [_with(part, given.meta.get(CUT, WHOLE), tokens)]
+        if kind == Kind.REDUCE_SCATTER:
+            return self._scatter_keys(builder, op, read)
+        if self.expansion.tensor_origin[graph.outputs[op]][0] < 0:
+            reader = next(
+                each for each in graph.successors[op].tolist() if self.expansion.origin[each] >= 0
+            )
+            kernel = builder.step.ledger.kernels[int(self.expansion.origin[reader])]
+            views = [builder.argument(op, kernel, each) for each in _keys(kernel)]
+        else:
+            views = [builder.root[read[0]]]
+        cuts = tuple(each.meta[ROWS] for each in views)
+        made = builder.call(GatherSeveral(cuts, context.width), *views)
+        return [
+            _with(builder.item(made, place), view.meta.get(CUT, WHOLE))
+            for place, view in enumerate(views)
+        ]
+
+    def _scatter_keys(self, builder: Builder, op: int, read: list[int]) -> list[Node]:
+        """A member's rows of the gradients of all keys and values."""
+        context = builder.context
+        terms = [builder.root[each] for each in read]
+        shapes = [each.meta["val"].shape for each in terms]
+        cuts = tuple(plain_cut(len(shape) - 2, shape[-2]) for shape in shapes)
+        talk = ScatterSeveral(cuts, context.width, context.member)
+        made = builder.call(talk, *terms)
+        return [
+            _with(builder.item(made, place), each.meta.get(CUT, WHOLE), cuts[place])
+            for place, each in enumerate(terms)
+        ]
+
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
         """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
         team, origin = builder.team, self.expansion.tensor_origin
@@ -170,16 +242,17 @@ class Ways:
         if origin[made] < 0:
             return self._say(builder, op, read, made)
         given = builder.root[read[0]]
-        cut = given.meta.get(CUT, WHOLE)
+        cut, rows = given.meta.get(CUT, WHOLE), given.meta.get(ROWS, WHOLE)
         if kind == Kind.ALL_REDUCE:
             assert cut is TERMS, "only terms are added up"
-            return _with(builder.call(AllReduce(), given), WHOLE)
+            return _with(builder.call(AllReduce(), given), WHOLE, rows)
         if kind == Kind.ALL_GATHER:
             assert isinstance(cut, Cut), "only parts are gathered"
-            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE)
-        tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
+            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE, rows)
+        count = self.tokens // builder.context.width
+        tokens = token_cut(given.meta["val"].shape, builder.step.samples, count)
         talk = ScatterTerms if kind == Kind.REDUCE_SCATTER else TakePart
-        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens)
+        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens, rows)
 
     def _say(self, builder: Builder, op: int, read: list[int], made: int) -> Node:
         """A word of a softmax or loss over classes that a team divides."""
@@ -325,9 +398,16 @@ class Ways:
         return builder.call_whole(kernel.node, given)
 
 
-def _with(node: Node, cut: AnyCut) -> Node:
-    node.meta[CUT] = cut
+def _with(node: Node, cut: AnyCut, rows: AnyCut = WHOLE) -> Node:
+    node.meta[CUT], node.meta[ROWS] = cut, rows
     return node
+
+
+def _keys(kernel: Kernel) -> list[Node]:
+    """The keys and values among the arguments of an attention, or of its backward."""
+    names = [each.name for each in kernel.node.target._schema.arguments]  # type: ignore[union-attr]
+    found = [kernel.node.args[names.index(name)] for name in ("key", "value")]
+    return [each for each in found if isinstance(each, Node)]
 
 
 def _first(scores: Node, team: Team) -> int:

@@ -237,7 +237,8 @@ class _Tokens:
         rows = [each for each in self._inputs(op) if each in reads and self._has_rows(each)]
         size = self._key_bytes(forward, rows)
         self._gather_keys(op, rows, size, self._order(op))
-        query, *keys = graph.outputs[op].tolist()
+        made = graph.outputs[op]
+        query, *keys = made[graph.tensor_bytes[made] > 0].tolist()
         place, name = self.rewrite.place[op], f"{graph.op_names[op]}.reduce_scatter"
         scatter = self._add(Kind.REDUCE_SCATTER, op, name, place, keys)
         if not keys:  # a graph may have all three gradients in one tensor
