@@ -273,7 +273,7 @@ class Ways:
         logs, targets, *_, ignored = kernel.node.args
         assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)
         scores, target = (builder.argument(op, kernel, each) for each in (logs, targets))
-        talk_of = words.PickTargets(_first(scores, builder.team), ignored)
+        talk_of = words.PickTargets(_first(scores, builder.team), ignored, _rows(scores, builder))
         return _with(builder.call(talk_of, scores, target, builder.root[word[0]]), WHOLE)
 
     def _layouts(self, builder: Builder, names: list[str]) -> tuple[Layout, ...]:
@@ -345,27 +345,31 @@ class Ways:
             scores = given(0)
             made = builder.call(words.start_log_softmax, scores, *args[1:])
             made.meta[CUT] = (scores.meta[CUT], TERMS)
+            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
             self._keep_word(builder, op, builder.item(made, 1))
             return builder.item(made, 0)
         weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
         if name == "nll_loss_forward":
-            made = builder.call(words.nll_loss, heard[-1], given(1), weight, *args[3:])
+            rows = _rows(given(0), builder)
+            made = builder.call(words.NllLoss(rows), heard[-1], given(1), weight, *args[3:])
             made.meta[CUT] = (WHOLE, WHOLE)
+            made.meta[ROWS] = (TERMS if isinstance(rows.cut, Cut) else WHOLE, WHOLE)
             return made
         if name == "nll_loss_backward":
             scores = given(1)
             weight = None if args[3] is None else given(3)
+            backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
             made = builder.call(
-                words.nll_loss_backward, given(0), scores, given(2), weight, *args[4:6], given(6),
-                _first(scores, builder.team),
-            )  # fmt: skip
+                backward, given(0), scores, given(2), weight, *args[4:6], given(6)
+            )
             made.meta[CUT] = (scores.meta[CUT], WHOLE)
+            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
             self._keep_word(builder, op, builder.item(made, 1))
             return builder.item(made, 0)
         if name == "_log_softmax_backward_data":
             scores = given(1)
             made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
-            return _with(made, scores.meta[CUT])
+            return _with(made, scores.meta[CUT], scores.meta.get(ROWS, WHOLE))
         return None
 
     def _keep_word(self, builder: Builder, op: int, node: Node) -> None:
@@ -415,6 +419,12 @@ def _first(scores: Node, team: Team) -> int:
     cut = scores.meta[CUT]
     assert isinstance(cut, Cut)
     return plain_bounds(cut.size, team.width, team.member)[0]
+
+
+def _rows(scores: Node, builder: Builder) -> words.Rows:
+    """Which rows of the targets a member of a context team has scores of."""
+    cut, context = scores.meta.get(ROWS, WHOLE), builder.context
+    return words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:
