@@ -174,9 +174,7 @@ class Cutter:
         builder, context = self.builder, self.builder.context
         operands = {each: Operand(each.meta["val"], cut, each) for each, cut in rows.items()}
         if context.width == 1:
-            args, kwargs = pytree.tree_map_only(
-                Node, operands.__getitem__, (old.args, old.kwargs)
-            )
+            args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
             whole = old.meta.get("val")
             cuts = (WHOLE,) * len(whole) if isinstance(whole, tuple | list) else WHOLE
             return Call(target=old.target, args=args, kwargs=kwargs, cuts=cuts)

@@ -359,9 +359,7 @@ class Ways:
             scores = given(1)
             weight = None if args[3] is None else given(3)
             backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
-            made = builder.call(
-                backward, given(0), scores, given(2), weight, *args[4:6], given(6)
-            )
+            made = builder.call(backward, given(0), scores, given(2), weight, *args[4:6], given(6))
             made.meta[CUT] = (scores.meta[CUT], WHOLE)
             made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
             self._keep_word(builder, op, builder.item(made, 1))
@@ -424,7 +422,9 @@ def _first(scores: Node, team: Team) -> int:
 def _rows(scores: Node, builder: Builder) -> words.Rows:
     """Which rows of the targets a member of a context team has scores of."""
     cut, context = scores.meta.get(ROWS, WHOLE), builder.context
-    return words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
+    return (
+        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
+    )
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:

@@ -140,7 +140,9 @@ class _Tokens:
     def _hold(self, tensor: int) -> None:
         """Let members have their rows of a tensor."""
         source = int(self.rewrite.tensors[tensor]["source"])
-        self.rewrite.tensors[tensor].update(rows=True, **self._row_bytes(tensor, self._part(source)))
+        self.rewrite.tensors[tensor].update(
+            rows=True, **self._row_bytes(tensor, self._part(source))
+        )
 
     def _row_bytes(self, tensor: int, part: Part) -> dict[str, float]:
         fixed = float(self.graph.fixed_tensor_bytes[tensor])
