@@ -20,7 +20,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Stream, drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import ROWS, Layout, TracedStep
+from meshwright.execute.traced import ARRIVED, Layout, TracedStep
 
 Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
@@ -320,11 +320,11 @@ class _Writer:
         wanted = Layout.of(node.meta["val"])
         _check_rows(kernel, wanted)
         if version is None:  # only its shape counts
-            if ROWS in wanted.shape:
+            if ARRIVED in wanted.shape:
                 raise _unknown_rows(kernel)
             return self._object(_shape_of(node.meta["val"]))
         base = self.local[names[version]]
-        if ROWS in step.layouts[version].shape and ROWS not in wanted.shape:
+        if ARRIVED in step.layouts[version].shape and ARRIVED not in wanted.shape:
             raise _unknown_rows(kernel)
         return self._view(base, step.layouts[version], wanted)
 
@@ -351,18 +351,18 @@ class _Writer:
 
     def _size(self, size: int, base: str, layout: Layout) -> str:
         """A size of a view; rows that are known at run time only are those of its base."""
-        return f"{base}.shape[{layout.shape.index(ROWS)}]" if size == ROWS else repr(size)
+        return f"{base}.shape[{layout.shape.index(ARRIVED)}]" if size == ARRIVED else repr(size)
 
     def _rows_of(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
         """How many rows an op has that are known at run time only, in the generated code."""
         for version in kernel.reads.values():
             layout = step.layouts[version]
-            if ROWS in layout.shape:
-                return self._size(ROWS, self.local[names[version]], layout)
+            if ARRIVED in layout.shape:
+                return self._size(ARRIVED, self.local[names[version]], layout)
         return ""
 
     def _constant(self, value: Any) -> str:
-        if value == ROWS and isinstance(value, int):
+        if value == ARRIVED and isinstance(value, int):
             assert self.rows, "what is known at run time only is read off what an op reads"
             return self.rows
         if value is None or isinstance(value, bool | int | str):
@@ -388,8 +388,8 @@ class _Writer:
 
 def _check_rows(kernel: Kernel, layout: Layout) -> None:
     """Rows that are known at run time only must be a dimension of their own, the outermost."""
-    others = [size for size in layout.shape if size != ROWS]
-    if any(each and each % ROWS == 0 for each in (*others, *layout.stride, layout.offset)):
+    others = [size for size in layout.shape if size != ARRIVED]
+    if any(each and each % ARRIVED == 0 for each in (*others, *layout.stride, layout.offset)):
         raise _unknown_rows(kernel)
 
 

@@ -8,7 +8,7 @@ samples: a sample gets the numbers that one process gives it. Knows nothing of p
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.fx import Node
 
 from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_backward
 from meshwright.capture.ledger import op_name
+from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import Cut
 from meshwright.execute.sample import Growth, count_blocks, find_growth
 from meshwright.execute.shard import Share
@@ -94,8 +95,8 @@ class Draw:
     op: int
     along: SampleDim | None
     """In the whole tensor, where a rank has a part of it."""
-    part: Share = field(default_factory=Share)
-    """Which part of what is drawn for whole samples a rank has."""
+    parts: tuple[Share, ...] = ()
+    """Which part of what is drawn for whole samples a rank has: one of one of it."""
 
 
 def draws(node: Node) -> bool:
@@ -161,7 +162,13 @@ def is_repeatable(node: Node) -> bool:
 
 def drawn_kernel(node: Node, draw: Draw, device: torch.device) -> Drawn:
     """The kernel of a node that draws, as a function of a stream and its arguments."""
-    target: Any = node.target
+    return _drawn(node.target, node, draw, device)
+
+
+def _drawn(target: Any, node: Node, draw: Draw, device: torch.device) -> Drawn:
+    if isinstance(target, Around):
+        inner = _drawn(target.target, node, draw, device)
+        return lambda stream, *args, **kwargs: target.call(partial(inner, stream), *args, **kwargs)
     kernel = _find_kernel(_name(target))
     if kernel is None:
         return lambda stream, *args, **kwargs: stream.seeded(target, *args, **kwargs)
@@ -204,15 +211,19 @@ class Drawing:
         def fill(part: Tensor, generator: torch.Generator) -> None:
             getattr(part, method)(*args, generator=generator)
 
-        part = self.draw.part
-        if not isinstance(part.cut, Cut):
+        parts = [each for each in self.draw.parts if isinstance(each.cut, Cut)]
+        if not parts:
             self.stream.fill(tensor, self.draw.along, fill)
             return tensor
         shape = list(tensor.shape)
-        shape[part.cut.dim] = part.cut.size
+        for each in reversed(parts):
+            assert isinstance(each.cut, Cut)
+            shape[each.cut.dim] = each.cut.size
         whole = tensor.new_empty(shape)
         self.stream.fill(whole, self.draw.along, fill)
-        return tensor.copy_(part.part(whole))
+        for each in parts:
+            whole = each.part(whole)
+        return tensor.copy_(whole)
 
     def fill_new(self, method: str, *args: Any) -> Tensor:
         """Fill a new tensor."""

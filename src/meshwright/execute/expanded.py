@@ -6,7 +6,7 @@ from functools import cached_property
 
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
-from meshwright.execute.member import CUT
+from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild import find_cuts, rebuild
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
@@ -28,7 +28,7 @@ class ExpandedSteps(TracedSteps):
         shards: Expansion | None,
         device: str,
     ) -> None:
-        """`shards`: the expansion by tensor teams alone, if there are any."""
+        """`shards`: the expansion by tensor and context teams alone, if there are any."""
         self.planned, self.plan, self.expansion = planned, plan, expansion
         self.shard_expansion, self.device = shards, device
         self._built: dict[int, TracedStep] = {}
@@ -71,11 +71,13 @@ class ExpandedSteps(TracedSteps):
 
     def _own_draw(self, samples: int, op: int, draw: Draw) -> Draw:
         """A member of a team draws for whole samples, and uses its part."""
-        cut = self[samples].ledger.kernels[op].node.meta.get(CUT, WHOLE)
-        if isinstance(cut, tuple):
-            cut = cut[0]
-        team = self.ways.team(op)
-        return replace(draw, part=Share(cut, team.width, team.member))
+        meta = self[samples].ledger.kernels[op].node.meta
+        parts = []
+        for key, team in ((ROWS, self.ways.context(op)), (CUT, self.ways.team(op))):
+            cut = meta.get(key, WHOLE)
+            first = cut[0] if isinstance(cut, tuple) else cut
+            parts.append(Share(first, team.width, team.member))
+        return replace(draw, parts=tuple(parts))
 
     def shares(self) -> Mapping[str, Share]:
         """What of the state the rank holds a shard of only, by name."""

@@ -39,6 +39,8 @@ class Lookup:
     """When the simulation has every instruction start."""
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
+    terms: npt.NDArray[np.int32] | None = None
+    """By op: how many devices have a term each of what it sums; None: each device has all of it."""
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
@@ -222,12 +224,13 @@ class Lookup:
         return dict(zip(rows["task"][sends].tolist(), sends.tolist(), strict=True))
 
     def copies_of(self, instruction: int) -> int:
-        """How many replicas run the same op on the same rows."""
+        """How many replicas run the same op on the same rows, each of them for all of its result."""
         rows, row = self.program.instructions, self.program.instructions[instruction]
         is_same = rows["kind"] == Kind.COMPUTE
         for name in ("op", "microbatch", "rows_from", "rows_to"):
             is_same = is_same & (rows[name] == row[name])
-        return int(np.count_nonzero(is_same))
+        copies = int(np.count_nonzero(is_same))
+        return copies if self.terms is None else copies // int(self.terms[row["op"]])
 
     def adds_to(self, instruction: int, buffer: int) -> bool:
         """Whether an op reads a buffer only to add its own result."""

@@ -1,13 +1,14 @@
-"""How a member of a tensor team runs an op: on shards, by the rules of `meshwright.execute.cut`.
+"""How a member of a team runs an op: on shards, by the rules of `meshwright.execute.cut`.
 
-A node of a rebuilt trace knows how it is cut. Which dimension of a weight is cut is found where the
-weight is first read: the one by which the op gives what the expansion says it gives. A weight may
-be several side by side, as a fused query, key and value; that shows where the result is split, and
-the trace is then built again with the weight cut in such segments.
+A node of a rebuilt trace knows how it is cut: by a context team in rows of tokens, and what a
+member has of that by a tensor team in features, or in rows once more. Which dimension of a weight
+is cut is found where the weight is first read: the one by which the op gives what the expansion
+says it gives. A weight may be several side by side, as a fused query, key and value; that shows
+where the result is split, and the trace is then built again with the weight cut in such segments.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -16,72 +17,92 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.cut.call import Call, Narrowed, Operand, Uncut
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, pieces, plain_cut
+from meshwright.execute.cut.around import Around
+from meshwright.execute.cut.call import Call, Narrowed, Operand, Uncut, operands_in
+from meshwright.execute.cut.cut import (
+    TERMS,
+    WHOLE,
+    AnyCut,
+    Cut,
+    local_shape,
+    pieces,
+    plain_cut,
+)
 from meshwright.execute.cut.table import cut_call
 from meshwright.program.expand.expansion import Held
 
 if TYPE_CHECKING:
     from meshwright.execute.rebuild import Builder
 
-CUT, FROM = "cut", "from"
-"""What nodes know: how they are cut, and the names of the weights that this comes from."""
+CUT, FROM, ROWS = "cut", "from", "rows"
+"""What nodes know: how a tensor team cuts them, the names of the weights that this comes from, and
+how a context team does, of whose member's part the tensor team's cut is one."""
 
 _SPLITS = {"split", "split_with_sizes", "chunk", "slice", "view", "_unsafe_view", "reshape"}
 
 
 @dataclass(frozen=True)
 class Team:
-    """A place in a tensor team."""
+    """A place in a team of some width."""
 
     width: int = 1
     member: int = 0
 
+    def part(self, value: Any, cut: Any) -> Any:
+        """A tensor of a member's part's shape, without numbers; of several tensors several."""
+        if isinstance(value, tuple | list):
+            cuts = cut if isinstance(cut, tuple) else (cut,) * len(value)
+            return [self.part(each, own) for each, own in zip(value, cuts, strict=True)]
+        if not isinstance(cut, Cut) or not isinstance(value, torch.Tensor):
+            return value
+        shape = local_shape(value.shape, cut, self.width, self.member)
+        return torch.empty(shape, dtype=value.dtype, device="meta")
+
 
 @dataclass(frozen=True)
-class OnParts:
+class Taken:
+    """A part that a member of a team takes of an argument, or a term that it makes of its part."""
+
+    place: int
+    """Among the leaves of the arguments."""
+    old: AnyCut
+    """How the argument is cut."""
+    new: AnyCut
+    """How it is needed."""
+    team: Team
+
+
+@dataclass(frozen=True)
+class OnParts(Around):
     """An op that takes a member's parts of some of its arguments, of which it has the whole."""
 
     target: Any
-    places: tuple[tuple[int, AnyCut, AnyCut], ...]
-    """Among the leaves of its arguments: how each is cut, and how it is needed."""
-    team: Team
-    spreads: Cut | None = None
+    places: tuple[Taken, ...]
+    spreads: tuple[tuple[Cut, Team], ...] = ()
     """How its result is cut, where a term is wanted: the part among zeros."""
 
-    @property
-    def __name__(self) -> str:
-        return str(getattr(self.target, "__name__", "op"))
-
-    @property
-    def _schema(self) -> Any:
-        return getattr(self.target, "_schema", None)
-
-    @property
-    def _overloadpacket(self) -> Any:
-        return getattr(self.target, "_overloadpacket", None)
-
-    @property
-    def _overloadname(self) -> str:
-        return str(getattr(self.target, "_overloadname", ""))
-
-    @property
-    def tags(self) -> Any:
-        """Those of the op."""
-        return getattr(self.target, "tags", ())
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the op."""
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        width, member = self.team.width, self.team.member
-        for place, old, new in self.places:
-            if isinstance(old, Cut) and new is TERMS:
-                leaves[place] = spread(leaves[place], old, width, member)
+    def given(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The parts."""
+        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
+        for each in self.places:
+            whole, team = leaves[each.place], each.team
+            if isinstance(each.old, Cut) and each.new is TERMS:
+                leaves[each.place] = spread(whole, each.old, team.width, team.member)
             else:
-                leaves[place] = pieces(leaves[place], new, width, member)
-        given, named = pytree.tree_unflatten(leaves, structure)
-        made = self.target(*given, **named)
-        return made if self.spreads is None else spread(made, self.spreads, width, member)
+                leaves[each.place] = pieces(whole, each.new, team.width, team.member)
+        return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
+
+    def kept(self, made: Any) -> Any:
+        """The results, spread where terms are wanted."""
+        for cut, team in self.spreads:
+            made = spread(made, cut, team.width, team.member)
+        return made
+
+    def around(self, target: Any) -> "OnParts":
+        """The same around another op of these arguments."""
+        return replace(self, target=target)
 
 
 def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tensor:
@@ -114,70 +135,131 @@ class Cutter:
         """Of weights, by name, once they are known."""
 
     def call(
-        self, old: Node, given: Callable[[Node], Node], team: Team, held: Held, wanted: Any = None
+        self,
+        old: Node,
+        given: Callable[[Node], Node],
+        held: Held,
+        wanted: Any = None,
+        has_rows: bool | None = None,
     ) -> Node:
-        """An old node's call by a member; `held`: what the expansion says it gives."""
+        """An old node's call by a member; `held`: what the expansion says it gives to a member of
+        the tensor team; `has_rows`: whether that is rows of a context team's member, None: it does
+        not say."""
         news = {each: given(each) for each in old.all_input_nodes}
-        operands = {
-            each: Operand(each.meta["val"], new.meta.get(CUT, WHOLE), new)
-            for each, new in news.items()
-        }
-        if held == Held.ROWS and all(each.cut is WHOLE for each in operands.values()):
-            operands = self._by_tokens(operands)
+        rows = {each: new.meta.get(ROWS, WHOLE) for each, new in news.items()}
+        own = self.take_rows(old, rows, has_rows)
         try:
-            call = self._cut(old, operands, team, held, wanted)
+            call = self.take_features(
+                old, own, lambda each: news[each].meta.get(CUT, WHOLE), held, wanted
+            )
         except Uncut as error:
             self._explain(old, news, error)
             raise
         is_part = held == Held.TERMS and isinstance(call.cuts, Cut)
-        made = self._emit(call, team, call.cuts if is_part else None)
+        is_row = has_rows is False and isinstance(own.cuts, Cut)
+        team, context = self.builder.team, self.builder.context
+        spreads = [(call.cuts, team)] * is_part + [(own.cuts, context)] * is_row
+        made = self._emit(call, news, tuple(spreads))
         made.meta[CUT] = TERMS if is_part else call.cuts
+        made.meta[ROWS] = TERMS if is_row else own.cuts
         made.meta[FROM] = frozenset().union(
             *(new.meta.get(FROM, frozenset()) for new in news.values() if _is_cut(new))
         )
         return made
 
-    def _cut(
-        self, old: Node, operands: Mapping[Node, Operand], team: Team, held: Held, wanted: Any
+    def take_rows(
+        self, old: Node, rows: Mapping[Node, AnyCut], has_rows: bool | None = None
     ) -> Call:
-        if held == Held.TERMS and _is_sum(old):
+        """An old node's call by a member of a context team, whose operands are old nodes."""
+        builder, context = self.builder, self.builder.context
+        operands = {each: Operand(each.meta["val"], cut, each) for each, cut in rows.items()}
+        if context.width == 1:
+            args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
+            whole = old.meta.get("val")
+            cuts = (WHOLE,) * len(whole) if isinstance(whole, tuple | list) else WHOLE
+            return Call(target=old.target, args=args, kwargs=kwargs, cuts=cuts)
+        if has_rows and all(each.cut is WHOLE for each in operands.values()):
+            operands = self._by_tokens(operands, builder.ways.tokens)
+        if _is_sum(old) and any(each.cut is TERMS for each in operands.values()):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
         args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
         value = old.meta.get("val")
-        return cut_call(old.target, args, kwargs, value, team.width, team.member, wanted)
+        return cut_call(old.target, args, kwargs, value, context.width, context.member)
 
-    def _by_tokens(self, operands: Mapping[Node, Operand]) -> dict[Node, Operand]:
+    def take_features(
+        self,
+        old: Node,
+        own: Call,
+        cut_of: Callable[[Node], AnyCut],
+        held: Held,
+        wanted: Any = None,
+    ) -> Call:
+        """The call that a member of a tensor team makes of one on its rows; the source of each of
+        its operands is an old node and how its rows are taken."""
+        builder, context, team = self.builder, self.builder.context, self.builder.team
+
+        def local(each: Operand | Narrowed) -> Operand:
+            operand = each.operand if isinstance(each, Narrowed) else each
+            value = context.part(operand.value, each.cut)
+            cut = each.cut if isinstance(each, Narrowed) else operand.cut
+            return Operand(value, cut_of(operand.source), (operand.source, cut))
+
+        args, kwargs = pytree.tree_map_only(
+            (Operand, Narrowed), local, (tuple(own.args), dict(own.kwargs))
+        )
+        value = context.part(old.meta.get("val"), own.cuts)
+        if team.width == 1:
+            cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
+            return replace(own, args=args, kwargs=kwargs, cuts=cuts)
+        operands = {id(each): each for each in operands_in((args, kwargs))}
+        if held == Held.ROWS and all(each.cut is WHOLE for each in operands.values()):
+            tokens = builder.ways.tokens // context.width
+            operands = self._by_tokens(operands, tokens)
+        if held == Held.TERMS and _is_sum(old):
+            operands = {each: _as_terms(operand) for each, operand in operands.items()}
+        args, kwargs = pytree.tree_map_only(
+            Operand, lambda each: operands[id(each)], (args, kwargs)
+        )
+        return cut_call(own.target, args, kwargs, value, team.width, team.member, wanted)
+
+    def _by_tokens(self, operands: Mapping[Any, Operand], tokens: int) -> dict[Any, Operand]:
         """Operands of an op that makes rows of what all members have: a member takes its tokens of
         what has tokens, weights aside."""
         builder, found = self.builder, {}
-        for each, operand in operands.items():
-            shape, is_held = operand.value.shape, each in builder.held
-            has_tokens = builder.ways.tokens in (*shape, shape[0] if shape else 0)
+        for key, operand in operands.items():
+            source = operand.source[0] if isinstance(operand.source, tuple) else operand.source
+            shape, is_held = operand.value.shape, source in builder.held
+            has_tokens = tokens in (*shape, shape[0] if shape else 0)
             cut = operand.cut
             if has_tokens and not (is_held and operand.value.is_floating_point()):
-                cut = token_cut(shape, builder.step.samples, builder.ways.tokens)
-            found[each] = Operand(operand.value, cut, operand.source)
+                cut = token_cut(shape, builder.step.samples, tokens)
+            found[key] = Operand(operand.value, cut, operand.source)
         return found
 
-    def _emit(self, call: Call, team: Team, spreads: Cut | None) -> Node:
+    def _emit(
+        self, call: Call, news: Mapping[Node, Node], spreads: tuple[tuple[Cut, Team], ...]
+    ) -> Node:
         """A node for a member's call; parts of whole arguments are taken within it, and a part that
         is wanted as a term is spread."""
         assert not call.reduces, "an op that talks to the team has its words as ops"
+        team, context = self.builder.team, self.builder.context
         leaves, structure = pytree.tree_flatten((call.args, dict(call.kwargs)))
         places = []
         for place, leaf in enumerate(leaves):
-            if isinstance(leaf, Narrowed):
-                places.append((place, WHOLE, leaf.cut))
-                leaves[place] = leaf.operand.source
-            elif isinstance(leaf, Operand):
-                before = leaf.source.meta.get(CUT, WHOLE)
-                if leaf.cut != before:
-                    places.append((place, before, leaf.cut))
-                leaves[place] = leaf.source
+            if not isinstance(leaf, Operand | Narrowed):
+                continue
+            old, rows = (leaf.operand if isinstance(leaf, Narrowed) else leaf).source
+            before = news[old].meta.get(ROWS, WHOLE)
+            if rows != before:
+                places.append(Taken(place, before, rows, context))
+            before = news[old].meta.get(CUT, WHOLE)
+            if leaf.cut != before:
+                places.append(Taken(place, before, leaf.cut, team))
+            leaves[place] = news[old]
         args, kwargs = pytree.tree_unflatten(leaves, structure)
         target = call.target
-        if places or spreads is not None:
-            target = OnParts(target, tuple(places), team, spreads)
+        if places or spreads:
+            target = OnParts(target, tuple(places), spreads)
         return self.builder.call(target, *args, **kwargs)
 
     def _explain(self, old: Node, news: Mapping[Node, Node], error: Uncut) -> None:
@@ -195,20 +277,20 @@ class Cutter:
         self,
         old: Node,
         unknown: Mapping[Node, str],
+        rows: Mapping[Node, AnyCut],
         cut_of: Callable[[Node, Mapping[Node, AnyCut]], AnyCut],
-        team: Team,
         held: Held,
+        has_rows: bool,
     ) -> None:
         """Find how the weights that an op reads are cut: so that it gives what it should."""
         nodes = list(unknown)
+        own = self.take_rows(old, rows, has_rows)
         for choice in product(*(self._choices(each, unknown[each]) for each in nodes)):
             guess = dict(zip(nodes, choice, strict=True))
             try:
-                operands = {
-                    each: Operand(each.meta["val"], cut_of(each, guess), each)
-                    for each in old.all_input_nodes
-                }
-                made = self._cut(old, operands, team, held, None).cuts
+                made = self.take_features(
+                    old, own, lambda each, guess=guess: cut_of(each, guess), held
+                ).cuts
             except InputError:
                 continue
             first = made[0] if isinstance(made, tuple) else made
@@ -218,8 +300,8 @@ class Cutter:
                 return
         shown = ", ".join(quoted(name) for name in unknown.values())
         raise InputError(
-            f"op {quoted(old.name)}: no cut of {shown} over a team of {team.width} gives what its "
-            f"readers need"
+            f"op {quoted(old.name)}: no cut of {shown} over a team of {self.builder.team.width} "
+            f"gives what its readers need"
         )
 
     def _choices(self, node: Node, name: str) -> Iterator[AnyCut]:
@@ -265,6 +347,16 @@ def _matches(cut: AnyCut, held: Held) -> bool:
     if held in (Held.FEATURES, Held.ROWS):
         return isinstance(cut, Cut)
     return cut is (TERMS if held == Held.TERMS else WHOLE)
+
+
+def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
+    """Of what a member of a context team makes, it has its own rows where that was planned."""
+    if isinstance(cut, Cut) != has_rows:
+        planned = "rows of its own" if has_rows else "no rows"
+        raise InputError(
+            f"op {quoted(name)}: a member of its context team has {cut!r} of what it makes, but "
+            f"was planned to have {planned}"
+        )
 
 
 def check_held(name: str, cut: AnyCut, held: Held) -> None:

@@ -21,11 +21,18 @@ from torch.utils import _pytree as pytree
 from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.errors import InputError, quoted
-from meshwright.execute.cut.call import Operand
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
-from meshwright.execute.cut.table import cut_call
-from meshwright.execute.member import CUT, FROM, Cutter, Segmented, Team, check_held
-from meshwright.execute.traced import ROWS, Layout, TracedStep
+from meshwright.execute.member import (
+    CUT,
+    FROM,
+    ROWS,
+    Cutter,
+    Segmented,
+    Team,
+    check_held,
+    check_rows,
+)
+from meshwright.execute.traced import ARRIVED, Layout, TracedStep
 from meshwright.graph.graph import Phase
 from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Expansion, Held
@@ -39,6 +46,13 @@ class Ways(Protocol):
 
     def team(self, op: int) -> Team:
         """Its place in the tensor team that runs an op."""
+
+    def context(self, op: int) -> Team:
+        """Its place in the context team that runs an op."""
+
+    def brought(self, builder: "Builder", op: int) -> Mapping[Node, Node]:
+        """By argument of a planned kernel: what an op reads in its place that is no tensor of the
+        planned graph."""
 
     def team_of(self, name: str, step: TracedStep) -> Team:
         """Its place in the tensor team that holds a tensor."""
@@ -76,7 +90,9 @@ class Builder:
         self.step, self.expansion, self.ways = step, expansion, ways
         self.cutter = Cutter(self, segments or {})
         self.team = Team()
-        """That of the op which is being built."""
+        """The tensor team of the op which is being built, ..."""
+        self.context = Team()
+        """... and its context team."""
         self.graph, self.nodes = expansion.graph, Nodes()
         old = step.trace.module.graph.nodes
         self.mode: FakeTensorMode = next(
@@ -96,7 +112,7 @@ class Builder:
         """By tensor of gathered weights and placeholder: the weights."""
         self.attributes: dict[str, torch.Tensor] = {}
         self.received: set[int] = set()
-        """Numbers of rows in place of which others arrive from replicas: `ROWS`."""
+        """Numbers of rows in place of which others arrive from replicas: `ARRIVED`."""
 
     def build(self) -> TracedStep:
         """The step that the expansion describes."""
@@ -109,6 +125,9 @@ class Builder:
                 if self.graph.phase[op] <= phase:
                     counts[place] = len(self.nodes.nodes)
             self.team = self.ways.team(op)
+            # Updates read sums over all who hold the same weights, whatever terms these had.
+            is_update = self.graph.phase[op] == Phase.UPDATE
+            self.context = Team() if is_update else self.ways.context(op)
             if self.expansion.is_collective[op] or self.expansion.origin[op] < 0:
                 self._keep(op, self.ways.talk(self, op))
             else:
@@ -141,13 +160,18 @@ class Builder:
         return self._call_by(old, given, Held.WHOLE)
 
     def _call_by(
-        self, old: Node, given: Callable[[Node], Node], held: Held, wanted: AnyCut | None = None
+        self,
+        old: Node,
+        given: Callable[[Node], Node],
+        held: Held,
+        wanted: AnyCut | None = None,
+        has_rows: bool | None = None,
     ) -> Node:
         """The call of an old node on new ones by a member of the team."""
         for each in old.all_input_nodes:
             self._count(each)
-        if self.team.width > 1:
-            return self.cutter.call(old, given, self.team, held, wanted)
+        if self.team.width > 1 or self.context.width > 1:
+            return self.cutter.call(old, given, held, wanted, has_rows)
         return self._call_with(old, given)
 
     def call_whole(self, old: Node, given: Callable[[Node], Node]) -> Node:
@@ -164,8 +188,9 @@ class Builder:
         """One of several results."""
         node = self.nodes.call_function(operator.getitem, (made, place))
         node.meta["val"] = made.meta["val"][place]
-        cuts = made.meta.get(CUT, WHOLE)
-        node.meta[CUT] = cuts[place] if isinstance(cuts, tuple) else cuts
+        for key in (CUT, ROWS):
+            cuts = made.meta.get(key, WHOLE)
+            node.meta[key] = cuts[place] if isinstance(cuts, tuple) else cuts
         node.meta[FROM] = made.meta.get(FROM, frozenset())
         return node
 
@@ -277,26 +302,38 @@ class Builder:
         read = self._tensors_read(op)
         weights = self._weights_read(op)
         made: dict[Node, Node] = {}
+        brought = self.ways.brought(self, op)
 
         def given(old: Node) -> Node:
+            if old in brought:
+                return brought[old]
             version = kernel.reads.get(old.name)
             if version is None:  # only its shape counts
                 return self._shaped(old)
             return self._view(old, self._base(version, read), made, weights)
 
-        held = self._held(op)
+        held, has_rows = self._held(op), self._has_rows(op)
         self._find_cuts(op, kernel, held)
         new = self.ways.run(self, op)
         if new is None:
             wanted = self.ways.wanted(self, op)
-            new = self._call_by(kernel.node, given, held, wanted)
+            new = self._call_by(kernel.node, given, held, wanted, has_rows)
         self.latest[kernel.node] = new
         self._keep_kernel(op, kernel, new, read)
 
+    def _made(self, op: int) -> list[int]:
+        """The tensors of the planned graph that an op makes."""
+        return [t for t in self.graph.outputs[op].tolist() if self.expansion.tensor_origin[t] >= 0]
+
     def _held(self, op: int) -> Held:
         """What a member has of the first tensor that an op makes."""
-        made = [t for t in self.graph.outputs[op].tolist() if self.expansion.tensor_origin[t] >= 0]
+        made = self._made(op)
         return Held(int(self.expansion.held[made[0]])) if made else Held.WHOLE
+
+    def _has_rows(self, op: int) -> bool:
+        """Whether a member of a context team has its rows of the first tensor that an op makes."""
+        made = self._made(op)
+        return bool(made and self.expansion.rows[made[0]])
 
     def _find_cuts(self, op: int, kernel: Kernel, held: Held) -> None:
         """Decide how weights are cut that this op is the first to read."""
@@ -314,12 +351,15 @@ class Builder:
             return
         read = self._tensors_read(op)
 
-        def cut_of(old: Node, guess: Mapping[Node, AnyCut]) -> AnyCut:
+        def base_of(old: Node) -> Node | None:
             version = kernel.reads.get(old.name)
-            base = None if version is None else self._base(version, read)
-            return self._cut_of(old, base, guess)
+            return None if version is None else self._base(version, read)
 
-        self.cutter.decide(kernel.node, unknown, cut_of, self.team, held)
+        def cut_of(old: Node, guess: Mapping[Node, AnyCut]) -> AnyCut:
+            return self._cut_of(old, base_of(old), guess)
+
+        rows = {old: self._rows_of(old, base_of(old)) for old in kernel.node.all_input_nodes}
+        self.cutter.decide(kernel.node, unknown, rows, cut_of, held, self._has_rows(op))
 
     def _cut_of(self, old: Node, base: Node | None, guess: Mapping[Node, AnyCut]) -> AnyCut:
         """How an old node's view of a storage would be cut, with weights cut as guessed."""
@@ -330,12 +370,21 @@ class Builder:
             return found
         if _writes(old):
             return self._cut_of(source, base, guess)
-        operand = Operand(source.meta["val"], self._cut_of(source, base, guess))
-        args = tuple(operand if each is source else each for each in old.args)
-        team = self.team
-        made: AnyCut = cut_call(
-            old.target, args, old.kwargs, old.meta["val"], team.width, team.member
-        ).cuts
+        own = self.cutter.take_rows(old, {source: self._rows_of(source, base)})
+        cut = self._cut_of(source, base, guess)
+        made: AnyCut = self.cutter.take_features(old, own, lambda _: cut, Held.WHOLE).cuts
+        return made
+
+    def _rows_of(self, old: Node, base: Node | None) -> AnyCut:
+        """How a context team cuts an old node's view of a storage."""
+        source = _viewed(old)
+        if source is None:
+            new = self.held.get(old) if base is None else base
+            found: AnyCut = WHOLE if new is None else new.meta.get(ROWS, WHOLE)
+            return found
+        if _writes(old):
+            return self._rows_of(source, base)
+        made: AnyCut = self.cutter.take_rows(old, {source: self._rows_of(source, base)}).cuts
         return made
 
     def find_cut(self, old: Node, wanted: AnyCut | None) -> Cut:
@@ -425,10 +474,15 @@ class Builder:
             if version in fresh:
                 place = fresh[version]
                 self.root[tensor] = new if place is None else self.item(new, place)
-                if self.team.width > 1 and self.root[tensor].meta["val"].numel():
+                name, meta = self.graph.op_names[op], self.root[tensor].meta
+                if not meta["val"].numel():
+                    continue
+                if self.team.width > 1:
                     held = Held(int(self.expansion.held[tensor]))
-                    cut = self.root[tensor].meta.get(CUT, WHOLE)
-                    check_held(self.graph.op_names[op], cut, held)
+                    check_held(name, meta.get(CUT, WHOLE), held)
+                if self.context.width > 1:
+                    has_rows = bool(self.expansion.rows[tensor])
+                    check_rows(name, meta.get(ROWS, WHOLE), has_rows)
             else:
                 old = self.step.ledger.versions[version].replaces
                 base = self._base(old, read)
@@ -530,7 +584,7 @@ def _viewed(node: Node) -> Node | None:
 def _has_rows(value: Any) -> bool:
     """Whether rows of a node's value are known at run time only."""
     made = value.meta.get("val") if isinstance(value, Node) else None
-    return isinstance(made, torch.Tensor) and ROWS in made.shape
+    return isinstance(made, torch.Tensor) and ARRIVED in made.shape
 
 
 def _resized(value: Any, received: set[int]) -> Any:
@@ -540,7 +594,7 @@ def _resized(value: Any, received: set[int]) -> Any:
     if not isinstance(value, tuple | list):
         return value
     if value and all(type(each) is int for each in value) and value[0] in received:
-        return type(value)((ROWS, *value[1:]))
+        return type(value)((ARRIVED, *value[1:]))
     return type(value)(_resized(each, received) for each in value)
 
 

@@ -113,6 +113,74 @@ class ScatterTerms:
 
 
 @dataclass(frozen=True)
+class GatherSeveral:
+    """Whole tensors from the parts that all members have, in one message."""
+
+    cuts: tuple[Cut, ...]
+    width: int
+    __name__ = "gather_several"
+
+    def __call__(self, *parts: Tensor) -> list[Tensor]:
+        """As the whole ones."""
+        return [
+            _laid_as(each, _resized(each.shape, cut.dim, cut.size))
+            for each, cut in zip(parts, self.cuts, strict=True)
+        ]
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        own = torch.cat([each.reshape(-1) for each in args])
+        rows = own.new_empty((self.width, len(own)))
+        work = exchange.all_gather(
+            [each.view(torch.uint8) for each in rows], own.view(torch.uint8), group
+        )
+        made = self(*args)
+        sizes = [each.numel() for each in args]
+
+        def finish() -> None:
+            columns = rows.split(sizes, 1)
+            for target, part, cut, found in zip(made, args, self.cuts, columns, strict=True):
+                target.copy_(joined([each.view(part.shape) for each in found], cut))
+
+        return Begun(made, work, finish)
+
+
+@dataclass(frozen=True)
+class ScatterSeveral:
+    """A member's parts of the sums of all members' tensors, in one message."""
+
+    cuts: tuple[Cut, ...]
+    width: int
+    member: int
+    __name__ = "scatter_several"
+
+    def __call__(self, *terms: Tensor) -> list[Tensor]:
+        """As the parts."""
+        return [
+            _laid_as(each, local_shape(each.shape, cut, self.width, self.member))
+            for each, cut in zip(terms, self.cuts, strict=True)
+        ]
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        pairs = list(zip(args, self.cuts, strict=True))
+        rows = torch.stack(
+            [
+                torch.cat([pieces(term, cut, self.width, each).reshape(-1) for term, cut in pairs])
+                for each in range(self.width)
+            ]
+        )
+        own = rows.new_empty(rows.shape[1])
+        made = self(*args)
+
+        def finish() -> None:
+            for target, part in zip(made, own.split([each.numel() for each in made]), strict=True):
+                target.copy_(part.view(target.shape))
+
+        return Begun(made, exchange.reduce_scatter(own, rows, group), finish)
+
+
+@dataclass(frozen=True)
 class TakePart:
     """A member's part of a tensor that it has all of; no collective."""
 
@@ -125,6 +193,15 @@ class TakePart:
         """A copy of the part."""
         part = pieces(whole, self.cut, self.width, self.member)
         return part.clone(memory_format=torch.contiguous_format)
+
+
+def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """A dense tensor of a shape whose dimensions lie in memory in the order of another's."""
+    order = sorted(range(len(shape)), key=lambda dim: (-tensor.stride(dim), dim))
+    stride, size = [0] * len(shape), 1
+    for dim in reversed(order):
+        stride[dim], size = size, size * shape[dim]
+    return tensor.new_empty_strided(tuple(shape), stride)
 
 
 def _resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 Rows stand by expert, and experts by the replica that holds them. First replicas tell each other how
 many rows they send, then they send them; a replica puts what it gets in the order of its experts,
 and for each of them of the replicas, so that with replicas in the order of the batch experts add up
-in the order of one process. How many rows arrive is known at run time only: a trace has `ROWS`.
+in the order of one process. How many rows arrive is known at run time only: a trace has `ARRIVED`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.talk import Begun
-from meshwright.execute.traced import ROWS
+from meshwright.execute.traced import ARRIVED
 
 Counts = list[list[int]]
 """By replica, and expert of the one that gets them: how many rows."""
@@ -64,7 +64,7 @@ class SendTokens:
 
     def __call__(self, tensor: Tensor, _counts: Tensor) -> Tensor:
         """Rows as they are, but not as many."""
-        return tensor.new_empty((ROWS, tensor.numel() // self.rows))
+        return tensor.new_empty((ARRIVED, tensor.numel() // self.rows))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
         """Start it."""

@@ -19,7 +19,7 @@ from meshwright.capture.ledger import Kernel, Ledger, counts_steps
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 
-ROWS = 1_000_003
+ARRIVED = 1_000_003
 """Stands in traces for a number of rows that is known at run time only: a prime, so that no size
 is a multiple of it by chance."""
 

@@ -43,6 +43,7 @@ from meshwright.execute.weights import Weights, match_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
+from meshwright.program.expand.context import divide_tokens
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.shard import shard
 from meshwright.program.lower import emit_program
@@ -59,7 +60,7 @@ class Lowered:
     expansion: Expansion
     """What one device of every part runs; the program numbers its ops and tensors."""
     shards: Expansion | None
-    """The expansion by tensor teams alone; None: there are none."""
+    """The expansion by tensor and context teams alone; None: there are none."""
     plan: Plan
     start: np.ndarray[Any, np.dtype[np.float64]]
     split: np.ndarray[Any, np.dtype[np.int8]]
@@ -101,9 +102,10 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
 
 
 def _find_shards(graph: Graph, cluster: Cluster, plan: Plan) -> Expansion | None:
-    if all(part.tensor == 1 for part in plan.parts):
+    if all(part.width == 1 for part in plan.parts):
         return None
-    return shard(unexpanded(graph, resolve(graph, cluster, plan)), graph, plan)
+    before = unexpanded(graph, resolve(graph, cluster, plan))
+    return divide_tokens(shard(before, graph, plan), graph, plan)
 
 
 class Trainer:
@@ -154,6 +156,7 @@ class Trainer:
             steps=self.steps,
             start=lowered.start,
             is_mean=is_mean,
+            terms=_count_terms(lowered),
         )
         check_sums(lookup, lowered.partial)
         self.part: Part = bind_part(lookup, self.number)
@@ -359,6 +362,15 @@ class Trainer:
         rows = self.lowered.rows
         first = microbatch * rows.samples + (0 if samples == rows.samples else row)
         return Stream(self.seed, self.num_steps, op, first)
+
+
+def _count_terms(lowered: Lowered) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """By op: how many members of a context team have a term each of what it makes of rows."""
+    expansion, graph = lowered.expansion, lowered.expansion.graph
+    reads_rows = np.zeros(graph.num_ops, dtype=np.bool_)
+    reads_rows[graph.use_op[expansion.rows[graph.use_tensor]]] = True
+    context = np.array([part.context for part in lowered.plan.parts], dtype=np.int32)
+    return np.where(reads_rows, context[expansion.part_of_op], 1).astype(np.int32)
 
 
 def _nobody(*_: object) -> None:

@@ -24,15 +24,17 @@ from meshwright.execute.batch_norm import (
     batch_norm,
     batch_norm_backward,
 )
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
-from meshwright.execute.member import CUT, Team, token_cut
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds, plain_cut
+from meshwright.execute.member import CUT, ROWS, Team, token_cut
 from meshwright.execute.rebuild import Builder
 from meshwright.execute.shard import Share, bounds
 from meshwright.execute.talk import (
     AllReduce,
     GatherParts,
+    GatherSeveral,
     GatherWeights,
     ScatterGradients,
+    ScatterSeveral,
     ScatterTerms,
     SpreadWeights,
     TakePart,
@@ -80,6 +82,25 @@ class Ways:
 
     def _team(self, part: Part) -> Team:
         return Team(part.tensor, self._place(part) % part.tensor)
+
+    def context(self, op: int) -> Team:
+        """Its place in the context team that runs an op."""
+        part = self.plan.parts[int(self.expansion.part_of_op[op])]
+        return Team(part.context, self._place(part) // part.tensor % part.context)
+
+    def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
+        """The keys and values of all members of a context team, by those of a planned attention."""
+        expansion, graph = self.expansion, builder.graph
+        gathered = [
+            builder.root[t]
+            for t in graph.inputs[op].tolist()
+            if expansion.axis[graph.tensor_source[t]] == Axis.CONTEXT
+            and expansion.tensor_origin[t] < 0
+        ]
+        if not gathered:
+            return {}
+        kernel = builder.step.ledger.kernels[int(expansion.origin[op])]
+        return dict(zip(_keys(kernel), gathered, strict=True))
 
     def team_of(self, name: str, step: TracedStep) -> Team:
         """Its place in the tensor team that holds a tensor."""
@@ -208,6 +229,8 @@ class Ways:
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
         if kind == Kind.ALL_TO_ALL:
             return self._travel(builder, op, part.expert)
+        if bundle < 0 and self._is_of_tokens(builder, op):
+            return self._exchange_tokens(builder, op, kind)
         if bundle < 0:
             return [self._exchange(builder, op, kind)]
         updates = self.expansion.bundles[bundle]
@@ -291,6 +314,53 @@ class Ways:
         node = builder.call(talk, given, builder.root[counts])
         return [_with(node, given.meta.get(CUT, WHOLE))]
 
+    def _is_of_tokens(self, builder: Builder, op: int) -> bool:
+        """Whether an op of the expansion divides tokens in a context team, or brings them together;
+        a slice does where all rows become some."""
+        if self.expansion.is_collective[op]:
+            return bool(self.expansion.axis[op] == Axis.CONTEXT)
+        rows, graph = self.expansion.rows, builder.graph
+        return bool(rows[graph.outputs[op]].any() and not rows[graph.inputs[op]].any())
+
+    def _exchange_tokens(self, builder: Builder, op: int, kind: Kind) -> list[Node]:
+        """What a context team makes of rows, or of terms of gradients of all rows."""
+        graph, context = builder.graph, builder.context
+        read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+        if kind == Kind.COMPUTE:
+            given = builder.root[read[0]]
+            tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
+            part = builder.call(TakePart(tokens, context.width, context.member), given)
+            return [_with(part, given.meta.get(CUT, WHOLE), tokens)]
+        if kind == Kind.REDUCE_SCATTER:
+            return self._scatter_keys(builder, read)
+        if self.expansion.tensor_origin[graph.outputs[op]][0] < 0:
+            reader = next(
+                each for each in graph.successors[op].tolist() if self.expansion.origin[each] >= 0
+            )
+            kernel = builder.step.ledger.kernels[int(self.expansion.origin[reader])]
+            views = [builder.argument(op, kernel, each) for each in _keys(kernel)]
+        else:
+            views = [builder.root[read[0]]]
+        cuts = tuple(each.meta[ROWS] for each in views)
+        made = builder.call(GatherSeveral(cuts, context.width), *views)
+        return [
+            _with(builder.item(made, place), view.meta.get(CUT, WHOLE))
+            for place, view in enumerate(views)
+        ]
+
+    def _scatter_keys(self, builder: Builder, read: list[int]) -> list[Node]:
+        """A member's rows of the gradients of all keys and values."""
+        context = builder.context
+        terms = [builder.root[each] for each in read]
+        shapes = [each.meta["val"].shape for each in terms]
+        cuts = tuple(plain_cut(len(shape) - 2, shape[-2]) for shape in shapes)
+        talk = ScatterSeveral(cuts, context.width, context.member)
+        made = builder.call(talk, *terms)
+        return [
+            _with(builder.item(made, place), each.meta.get(CUT, WHOLE), cuts[place])
+            for place, each in enumerate(terms)
+        ]
+
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
         """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
         team, origin = builder.team, self.expansion.tensor_origin
@@ -299,18 +369,19 @@ class Ways:
         if origin[made] < 0:
             return self._say(builder, op, read, made)
         given = builder.root[read[0]]
-        cut = given.meta.get(CUT, WHOLE)
+        cut, rows = given.meta.get(CUT, WHOLE), given.meta.get(ROWS, WHOLE)
         if kind == Kind.ALL_REDUCE:
             assert cut is TERMS, "only terms are added up"
-            return _with(builder.call(AllReduce(), given), WHOLE)
+            return _with(builder.call(AllReduce(), given), WHOLE, rows)
         if kind == Kind.ALL_GATHER:
             assert isinstance(cut, Cut), "only parts are gathered"
-            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE)
+            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE, rows)
         if self.expansion.held[made] == Held.FEATURES:
             return self._take_features(builder, op, given, int(origin[made]))
-        tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
+        count = self.tokens // builder.context.width
+        tokens = token_cut(given.meta["val"].shape, builder.step.samples, count)
         talk = ScatterTerms if kind == Kind.REDUCE_SCATTER else TakePart
-        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens)
+        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens, rows)
 
     def _take_features(self, builder: Builder, op: int, given: Node, tensor: int) -> Node:
         """A member's part of a gradient that another part has found for a copy of its weights: so
@@ -345,7 +416,7 @@ class Ways:
         logs, targets, *_, ignored = kernel.node.args
         assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)
         scores, target = (builder.argument(op, kernel, each) for each in (logs, targets))
-        talk_of = words.PickTargets(_first(scores, builder.team), ignored)
+        talk_of = words.PickTargets(_first(scores, builder.team), ignored, _rows(scores, builder))
         return _with(builder.call(talk_of, scores, target, builder.root[word[0]]), WHOLE)
 
     def _layouts(self, builder: Builder, names: list[str]) -> tuple[Layout, ...]:
@@ -420,27 +491,29 @@ class Ways:
             scores = given(0)
             made = builder.call(words.start_log_softmax, scores, *args[1:])
             made.meta[CUT] = (scores.meta[CUT], TERMS)
+            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
             self._keep_word(builder, op, builder.item(made, 1))
             return builder.item(made, 0)
         weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
         if name == "nll_loss_forward":
-            made = builder.call(words.nll_loss, heard[-1], given(1), weight, *args[3:])
+            rows = _rows(given(0), builder)
+            made = builder.call(words.NllLoss(rows), heard[-1], given(1), weight, *args[3:])
             made.meta[CUT] = (WHOLE, WHOLE)
+            made.meta[ROWS] = (TERMS if isinstance(rows.cut, Cut) else WHOLE, WHOLE)
             return made
         if name == "nll_loss_backward":
             scores = given(1)
             weight = None if args[3] is None else given(3)
-            made = builder.call(
-                words.nll_loss_backward, given(0), scores, given(2), weight, *args[4:6], given(6),
-                _first(scores, builder.team),
-            )  # fmt: skip
+            backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
+            made = builder.call(backward, given(0), scores, given(2), weight, *args[4:6], given(6))
             made.meta[CUT] = (scores.meta[CUT], WHOLE)
+            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
             self._keep_word(builder, op, builder.item(made, 1))
             return builder.item(made, 0)
         if name == "_log_softmax_backward_data":
             scores = given(1)
             made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
-            return _with(made, scores.meta[CUT])
+            return _with(made, scores.meta[CUT], scores.meta.get(ROWS, WHOLE))
         return None
 
     def _keep_word(self, builder: Builder, op: int, node: Node) -> None:
@@ -480,9 +553,16 @@ def _arguments(node: Node) -> dict[str, Any]:
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
 
 
-def _with(node: Node, cut: AnyCut) -> Node:
-    node.meta[CUT] = cut
+def _with(node: Node, cut: AnyCut, rows: AnyCut = WHOLE) -> Node:
+    node.meta[CUT], node.meta[ROWS] = cut, rows
     return node
+
+
+def _keys(kernel: Kernel) -> list[Node]:
+    """The keys and values among the arguments of an attention, or of its backward."""
+    names = [each.name for each in kernel.node.target._schema.arguments]  # type: ignore[union-attr]
+    found = [kernel.node.args[names.index(name)] for name in ("key", "value")]
+    return [each for each in found if isinstance(each, Node)]
 
 
 def _first(scores: Node, team: Team) -> int:
@@ -490,6 +570,14 @@ def _first(scores: Node, team: Team) -> int:
     cut = scores.meta[CUT]
     assert isinstance(cut, Cut)
     return plain_bounds(cut.size, team.width, team.member)[0]
+
+
+def _rows(scores: Node, builder: Builder) -> words.Rows:
+    """Which rows of the targets a member of a context team has scores of."""
+    cut, context = scores.meta.get(ROWS, WHOLE), builder.context
+    return (
+        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
+    )
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:

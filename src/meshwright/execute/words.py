@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from meshwright.execute.cut.cut import WHOLE, AnyCut, pieces
 from meshwright.execute.cut.loss import own_classes, sample_weights
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.talk import Begun, nothing
@@ -35,36 +36,67 @@ def log_softmax_backward(
     return (gradient.float() - chances * sums.unsqueeze(dim)).to(dtype)
 
 
-def nll_loss(
-    picked: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
-) -> tuple[Tensor, Tensor]:
-    """The loss from the logarithms of the targets' chances, and the weight of all rows."""
-    counts = sample_weights(target, weight, ignored, picked.dtype)
-    terms, total = -picked * counts, counts.sum()
-    if reduction == 0:
-        return terms, total.new_zeros(())
-    return (terms.sum() / total if reduction == _MEAN else terms.sum()), total
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of all targets a member of a context team has; by default all."""
+
+    cut: AnyCut = WHOLE
+    width: int = 1
+    member: int = 0
+
+    def of(self, targets: Tensor) -> Tensor:
+        """Its own."""
+        return pieces(targets, self.cut, self.width, self.member)
 
 
-def nll_loss_backward(
-    gradient: Tensor,
-    scores: Tensor,
-    target: Tensor,
-    weight: Tensor | None,
-    reduction: int,
-    ignored: int,
-    total: Tensor,
-    first: int,
-) -> list[Tensor]:
+@dataclass(frozen=True)
+class NllLoss:
+    """The loss from the logarithms of the targets' chances, or its term of own rows, and the weight
+    of all rows."""
+
+    rows: Rows
+    __name__ = "nll_loss_forward"
+
+    def __call__(
+        self, picked: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int
+    ) -> tuple[Tensor, Tensor]:
+        """Both."""
+        counts = sample_weights(targets, weight, ignored, picked.dtype)
+        terms, total = -picked * self.rows.of(counts), counts.sum()
+        if reduction == 0:
+            return terms, total.new_zeros(())
+        return (terms.sum() / total if reduction == _MEAN else terms.sum()), total
+
+
+@dataclass(frozen=True)
+class NllLossBackward:
     """A member's part of the gradient, and by row its sum over all classes."""
-    counts = sample_weights(target, weight, ignored, torch.float32)
-    each = -counts * (gradient / total if reduction == _MEAN else gradient)
-    own, is_own = own_classes(scores, target, first)
-    made = torch.zeros_like(scores)
-    if scores.shape[-1]:
-        kept = each.masked_fill(~is_own, 0).to(scores.dtype)
-        made.scatter_(-1, own.unsqueeze(-1), kept.unsqueeze(-1))
-    return [made, each.clone()]
+
+    first: int
+    """The number of the member's first class."""
+    rows: Rows
+    __name__ = "nll_loss_backward"
+
+    def __call__(
+        self,
+        gradient: Tensor,
+        scores: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        reduction: int,
+        ignored: int,
+        total: Tensor,
+    ) -> list[Tensor]:
+        """Both."""
+        target = self.rows.of(targets)
+        counts = sample_weights(target, weight, ignored, torch.float32)
+        each = -counts * (gradient / total if reduction == _MEAN else gradient)
+        own, is_own = own_classes(scores, target, self.first)
+        made = torch.zeros_like(scores)
+        if scores.shape[-1]:
+            kept = each.masked_fill(~is_own, 0).to(scores.dtype)
+            made.scatter_(-1, own.unsqueeze(-1), kept.unsqueeze(-1))
+        return [made, each.clone()]
 
 
 @dataclass(frozen=True)
@@ -108,15 +140,17 @@ class PickTargets:
     first: int
     """The number of the member's first class."""
     ignored: int
+    rows: Rows
     __name__ = "pick_targets"
 
-    def __call__(self, _scores: Tensor, target: Tensor, _log_sum: Tensor) -> Tensor:
+    def __call__(self, _scores: Tensor, targets: Tensor, _log_sum: Tensor) -> Tensor:
         """One number a row."""
-        return torch.empty(target.shape, dtype=torch.float32)
+        return torch.empty(self.rows.of(targets).shape, dtype=torch.float32)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
         """Start it."""
-        scores, target, log_sum = args
+        scores, targets, log_sum = args
+        target = self.rows.of(targets)
         own, is_own = own_classes(scores, target, self.first)
         found = torch.zeros(target.shape, dtype=torch.float32, device=scores.device)
         if scores.shape[-1]:

@@ -126,8 +126,9 @@ def _lane(axis: Axis, kind: Kind) -> Lane:
 def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     """By collective op: the bytes of its message that do not grow with the rows, and those that
     do, for all rows of a microbatch: of what it reads or of what it makes, whatever is more; of an
-    all-reduce what it makes, since it may find its terms from more than them; of an all-to-all the
-    largest tensor that it reads, since it is told beside it how many tokens go where."""
+    all-reduce what it makes, since it may find its terms from more than them, and of keys, which
+    may lie beside queries; of an all-to-all the largest tensor that it reads, since it is told
+    beside it how many tokens go where."""
     graph = work.graph
     size = graph.scaled("tensor_bytes", graph.batch / work.microbatches)
     fixed = graph.fixed_tensor_bytes
@@ -138,7 +139,9 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     for op in np.flatnonzero(work.expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         most = max(sides, key=lambda side: float(size[side].sum()))
-        if work.expansion.collective[op] == Kind.ALL_REDUCE:
+        is_gather = work.expansion.collective[op] == Kind.ALL_GATHER
+        is_keys = is_gather and work.expansion.axis[op] == Axis.CONTEXT
+        if work.expansion.collective[op] == Kind.ALL_REDUCE or is_keys:
             most = sides[1]
         elif work.expansion.collective[op] == Kind.ALL_TO_ALL:
             most = sides[0][np.argmax(size[sides[0]])][None]

@@ -93,9 +93,31 @@ def test_attention_is_cut_along_heads_and_samples(width: int, key_heads: int, ma
         check_op(ours.attention_backward.default, operand(gradient, cut), operand(query, cut),
                  *keys, operand(made, cut), operand(log_sum, cut), *rest, width=width,
                  expect=(cut, key_made, key_made))  # fmt: skip
-    cut_tokens = (operand(query, plain_cut(2, 5)), operand(key), operand(value))
+    cut_keys = (operand(query), operand(key, plain_cut(2, 6)), operand(value))
     with pytest.raises(Uncut, match="along samples or heads"):
-        check_op(ours.attention.default, *cut_tokens, *rest)
+        check_op(ours.attention.default, *cut_keys, *rest)
+
+
+@pytest.mark.parametrize("mask", [None, "added", "chosen", "alike"])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("width", "key_heads"), [(2, 4), (4, 2), (2, 1)])
+def test_queries_are_cut_along_their_rows(
+    width: int, key_heads: int, is_causal: bool, mask: str | None
+) -> None:
+    """Each member's queries see all keys up to their own place, of whose gradients it has terms."""
+    query = torch.randn(3, 4, 8, 5)
+    key, value = torch.randn(3, key_heads, 8, 5), torch.randn(3, key_heads, 8, 5)
+    added = torch.randn(3, 1, 8, 8)
+    masks = {None: None, "added": added, "chosen": added > -2, "alike": added[:1, :, :1]}
+    chosen = masks[mask]
+    rest = (None if chosen is None else operand(chosen), 0.0, is_causal, None)
+    made, log_sum = ours.attention.default(query, key, value, chosen, *rest[1:])
+    rows, keys = plain_cut(2, 8), (operand(key), operand(value))
+    check_op(ours.attention.default, operand(query, rows), *keys, *rest, width=width,
+             expect=(rows, rows))  # fmt: skip
+    check_op(ours.attention_backward.default, operand(torch.randn_like(made), rows),
+             operand(query, rows), *keys, operand(made, rows), operand(log_sum, rows), *rest,
+             width=width, expect=(rows, TERMS, TERMS))  # fmt: skip
 
 
 @pytest.mark.parametrize(("width", "heads", "key_heads"), [(2, 6, 3), (4, 8, 2)])

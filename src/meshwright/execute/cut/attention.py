@@ -1,9 +1,15 @@
-"""Fused attention and its gradients, cut along samples or heads."""
+"""Fused attention and its gradients, cut along samples, heads or queries."""
 
-from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.cut import Cut, plain_bounds
 from meshwright.execute.cut.label import Pattern, cut_along
 from meshwright.execute.cut.pointwise import broadcast_labels
 
@@ -11,14 +17,52 @@ _QUERY_LIKE = ("query", "grad_out", "gradient", "made", "out", "log_sum", "logsu
 _KEY_LIKE = ("key", "value")
 _MASKS = ("mask", "attn_mask")
 _NEEDS = (
-    "query, key and value cut alike along samples or heads; where several query heads share a key "
-    "head, both counts of heads must divide by the width of the team"
+    "query, key and value cut alike along samples or heads, or the query alone along its rows; "
+    "where several query heads share a key head, both counts of heads must divide by the width of "
+    "the team"
 )
+
+
+@dataclass(frozen=True)
+class LaterRows(Around):
+    """Causal attention of queries that do not begin with the first row."""
+
+    target: Any
+    first: int
+    """The number of the first query among all rows."""
+    names: tuple[str, ...]
+    """Those of all arguments, in the order of the schema, up to the last that is given."""
+
+    def given(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """A mask takes the place of the flag."""
+        named = dict(zip(self.names, args, strict=False)) | dict(kwargs)
+        mask = next(name for name in _MASKS if name in (*named, *self.names))
+        named[mask] = self._mask(named["query"], named["key"], named.get(mask))
+        named["is_causal"] = False
+        return [named.pop(name) for name in self.names[: len(args)]], named
+
+    def _mask(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1) + self.first
+        seen = torch.arange(key.shape[-2], device=query.device) <= rows
+        if mask is None:
+            return seen
+        is_choice = mask.dtype is torch.bool
+        return mask & seen if is_choice else mask.masked_fill(~seen, float("-inf"))
+
+    def kept(self, made: Any) -> Any:
+        """All of it."""
+        return made
+
+    def around(self, target: Any) -> "LaterRows":
+        """The same around another op of these arguments."""
+        return replace(self, target=target)
 
 
 def cut_attention(request: Request) -> Call:
     """Every head of every sample is on its own. With one key head for all query heads, the key is
-    whole, and its gradients are terms."""
+    whole, and its gradients are terms; so it is where queries are cut along their rows."""
     query = request["query"].value
     front = query.dim() - 2
     inputs: list[tuple[Operand, Sequence[Hashable]]] = []
@@ -28,22 +72,42 @@ def cut_attention(request: Request) -> Call:
         if name in _MASKS:
             scores = (*query.shape[:-1], request["key"].value.shape[-2])
             own = broadcast_labels(each.value.shape, scores)
-            inputs.append((each, [label if label in range(front) else None for label in own]))
+            inputs.append((each, [label if label in range(front + 1) else None for label in own]))
         else:
             assert name in (*_QUERY_LIKE, *_KEY_LIKE), name
-            inputs.append((each, _labels(each.value, front)))
+            inputs.append((each, _labels(each.value, front, is_query=name in _QUERY_LIKE)))
+    is_forward = "out" not in request.arguments and "made" not in request.arguments
     pattern = Pattern(
         inputs=inputs,
-        outputs=[_labels(each, front) for each in request.values],
-        summed=frozenset({front - 1}),
+        outputs=[
+            _labels(each, front, is_query=is_forward or place == 0)
+            for place, each in enumerate(request.values)
+        ],
+        summed=frozenset({front - 1, front}),
         needs=_NEEDS,
     )
-    call = cut_along(request, pattern)
+    call = _after(request, cut_along(request, pattern), front)
     dropout = request.arguments.get("dropout", request.arguments.get("dropout_p", 0.0))
     return replace(call, draws=dropout > 0)
 
 
-def _labels(value: object, front: int) -> Sequence[Hashable]:
-    """The dimensions of samples and heads have labels; one head stands for all."""
+def _after(request: Request, call: Call, front: int) -> Call:
+    """The call on rows of queries that may not be the first ones."""
+    cut = request["query"].cut
+    if not isinstance(cut, Cut) or cut.dim != front:
+        return call
+    if not cut.is_plain:
+        raise request.refuse("rows of queries cut as one segment")
+    if not request["is_causal"]:
+        return call
+    names = tuple(each.name for each in request.target._schema.arguments)
+    first, _ = plain_bounds(cut.size, request.width, request.member)
+    return replace(call, target=LaterRows(call.target, first, names))
+
+
+def _labels(value: object, front: int, *, is_query: bool) -> Sequence[Hashable]:
+    """The dimensions of samples and heads have labels, those of queries their rows; one head stands
+    for all."""
     shape = value.shape  # type: ignore[attr-defined]
-    return [dim if dim < front and size > 1 else None for dim, size in enumerate(shape)]
+    last = front + is_query
+    return [dim if dim < last and size > 1 else None for dim, size in enumerate(shape)]

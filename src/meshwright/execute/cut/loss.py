@@ -4,13 +4,13 @@ The functions here run on one member and talk to the others through a `Team`. Ta
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from meshwright.execute.cut.call import AllReduce, Call, Operand, Request, Team
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, pieces, plain_bounds
 from meshwright.execute.cut.label import Pattern, cut_along
 from meshwright.execute.cut.reduction import cut_along_others
 
@@ -94,6 +94,26 @@ def nll_loss_rows(
     return (terms / total if reduction == _MEAN else terms), total
 
 
+@dataclass(frozen=True)
+class LossOfRows:
+    """A member's term of the loss of rows that are cut, where it has all targets, and the weight of
+    all rows."""
+
+    cut: Cut
+    width: int
+    member: int
+    __name__ = "nll_loss_forward"
+
+    def __call__(
+        self, logs: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int
+    ) -> tuple[Tensor, Tensor]:
+        """Both."""
+        own = pieces(target, self.cut, self.width, self.member).contiguous()
+        terms = _aten.nll_loss_forward.default(logs, own, weight, 2, ignored)[0]
+        total = sample_weights(target, weight, ignored, logs.dtype).sum()
+        return (terms / total if reduction == _MEAN else terms), total
+
+
 def cut_log_softmax(request: Request) -> Call:
     """The logarithm of softmax, and its gradient."""
     operands = request.operands
@@ -129,6 +149,10 @@ def cut_nll_loss(request: Request) -> Call:
     call = cut_along(request, pattern)
     if request["reduction"] == _NONE:  # the weight is zero then
         return replace(call, cuts=(call.cuts[0], WHOLE))
+    if request["target"].cut is WHOLE and isinstance(logs.cut, Cut):
+        own = LossOfRows(logs.cut.at(0), request.width, request.member)
+        args = tuple(request[name] for name in names)
+        return request.answer([TERMS, WHOLE], own, args=args)
     given = call.args
     reduces = (AllReduce("sum", (), logs.value.dtype),)
     return replace(request.answer([TERMS, WHOLE], nll_loss_rows, args=given), reduces=reduces)

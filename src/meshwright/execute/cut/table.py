@@ -9,6 +9,7 @@ import torch
 from torch._ops import OpOverload
 
 from meshwright.execute.cut import attention, index, loss, pointwise, product, reduction, view
+from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.call import (
     Call,
     Operand,
@@ -106,6 +107,9 @@ def cut_call(
     operands = operands_in((tuple(args), dict(kwargs)))
     for each in operands:
         check_cut(str(target), each.value.shape, each.cut, width)
+    if isinstance(target, Around):
+        call = cut_call(target.target, args, kwargs, value, width, member, wanted)
+        return replace(call, target=target.around(call.target))
     if not isinstance(target, OpOverload):
         if are_all(operands, WHOLE):
             cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE

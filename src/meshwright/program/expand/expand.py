@@ -1,5 +1,5 @@
-"""Expands a plan's step: first shards, tokens that travel and what replicas say about batch norm,
-then what is computed again, then what ZeRO divides.
+"""Expands a plan's step: first shards by features and by tokens, tokens that travel to experts and
+what replicas say about batch norm, then what is computed again, then what ZeRO divides.
 
 In this order, because a member computes its own shards again, with what it said to the others
 meanwhile, and gathers weights for both times.
@@ -8,6 +8,7 @@ meanwhile, and gathers weights for both times.
 from meshwright.graph.graph import Graph
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
+from meshwright.program.expand.context import divide_tokens
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.expert import divide_experts
 from meshwright.program.expand.recompute import recompute
@@ -21,6 +22,7 @@ def expand(graph: Graph, placement: Placement, plan: Plan) -> Expansion:
     expansion = unexpanded(graph, placement)
     if plan.is_plain:
         return synchronise(expansion, plan)
-    expansion = divide_experts(shard(expansion, graph, plan), plan)
-    expansion = recompute(synchronise(expansion, plan), graph, plan)
+    expansion = divide_tokens(shard(expansion, graph, plan), graph, plan)
+    expansion = synchronise(divide_experts(expansion, plan), plan)
+    expansion = recompute(expansion, graph, plan)
     return divide_state(expansion, graph, plan)

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.graph.graph import Floats, Graph, Ints
+from meshwright.graph.graph import Bools, Floats, Graph, Ints
 from meshwright.graph.stack.stack import Cut, Role
 from meshwright.plan.check import Placement
 from meshwright.program.program import Kind
@@ -76,6 +76,9 @@ class Expansion:
     bytes)."""
     held: Codes
     """By tensor: a `Held`."""
+    rows: Bools
+    """By tensor: whether a member of a context team has only its own tokens' rows of it. Of what it
+    makes of such rows without rows, as a weight's gradient, it has its term of a sum."""
     role: Codes
     """By op: a `Role`, WHOLE where there is no tensor team."""
     cut: Codes
@@ -109,6 +112,7 @@ def unexpanded(graph: Graph, placement: Placement) -> Expansion:
         axis=np.full(graph.num_ops, Axis.NONE, dtype=np.int8),
         tensor_origin=np.arange(graph.num_tensors, dtype=np.int32),
         held=np.full(graph.num_tensors, Held.WHOLE, dtype=np.int8),
+        rows=np.zeros(graph.num_tensors, dtype=np.bool_),
         role=np.full(graph.num_ops, Role.WHOLE, dtype=np.int8),
         cut=np.full(graph.num_ops, Cut.NONE, dtype=np.int8),
         bundle=np.full(graph.num_ops, -1, dtype=np.int32),

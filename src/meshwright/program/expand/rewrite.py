@@ -35,6 +35,7 @@ class Rewrite:
                 "is_partial": bool(self.graph.tensor_partial[t]),
                 "origin": int(before.tensor_origin[t]),
                 "held": int(before.held[t]),
+                "rows": bool(before.rows[t]),
                 "row": t,
             }
             for t in range(self.graph.num_tensors)
@@ -100,6 +101,7 @@ class Rewrite:
         is_partial: bool = False,
         origin: int = -1,
         held: Held = Held.WHOLE,
+        rows: bool = False,
         row: int = -1,
     ) -> int:
         """A tensor that an op makes; `row`: an old tensor whose other parts of its size it has."""
@@ -111,6 +113,7 @@ class Rewrite:
                 "is_partial": is_partial,
                 "origin": origin,
                 "held": int(held),
+                "rows": rows,
                 "row": row,
             }
         )
@@ -159,6 +162,7 @@ class Rewrite:
             axis=self._column(order, "axis", before.axis),
             tensor_origin=np.array([self.tensors[t]["origin"] for t in by_source], dtype=np.int32),
             held=np.array([self.tensors[t]["held"] for t in by_source], dtype=np.int8),
+            rows=np.array([self.tensors[t]["rows"] for t in by_source], dtype=np.bool_),
             role=self._column(order, "role", before.role),
             cut=self._column(order, "cut", before.cut),
             bundles=tuple(self.bundles),

@@ -48,21 +48,22 @@ _AFTER = 0.25
 def shard(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
     """What one member of each part's tensor team runs; InputError where that is not known."""
     for number, part in enumerate(plan.parts):
-        if part.context > 1:
+        if part.expert > 1 and part.context > 1:
             raise InputError(
-                f"part {number}: context widths cannot be lowered op by op yet, got {part.context}"
+                f"part {number}: expert widths cannot be lowered op by op with context widths yet, "
+                f"got expert {part.expert} and context {part.context}"
             )
     if all(part.tensor == part.expert == 1 for part in plan.parts):
         return before
     assert before.graph is graph, "shards come first"
     stack = find_layers(graph)
     members = find_members(stack)
-    _check_parts(before, stack, members, plan)
+    check_parts(before, stack, members, plan)
     walk = _Sharding(before, stack, members, plan)
     return walk.run()
 
 
-def _check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
+def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
     """Teams have whole layers that they can divide, and all copies of their weights."""
     graph, part_of_op = stack.graph, before.part_of_op
     part_of_layer = np.zeros(stack.num_layers, dtype=np.int64)
@@ -77,13 +78,15 @@ def _check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) 
         )
     is_expert = members.role == Role.EXPERT
     for number, part in enumerate(plan.parts):
-        if part.tensor == part.expert == 1:
+        if part.width == part.expert == 1:
             continue
         if part.expert > 1 and not is_expert.any():
             raise InputError(
                 f"part {number}: expert must be 1 in a model without experts, got {part.expert}"
             )
-        team = Team(tensor=part.tensor, expert=part.expert, sequence=part.sequence)
+        team = Team(
+            tensor=part.tensor, context=part.context, expert=part.expert, sequence=part.sequence
+        )
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")
@@ -131,8 +134,8 @@ class _Sharding:
         return self.exchange.rewrite.done()
 
     def _check_features(self, op: int) -> None:
-        """Whole ops read no features, and the gradients of a weight's copies in one part are divided
-        alike."""
+        """Whole ops read no features, and the gradients of a weight's copies in one part are
+        divided alike."""
         inputs = self.exchange.inputs(op)
         if self.graph.phase[op] == Phase.UPDATE:
             inputs = [each for each in inputs if self.exchange.is_near(op, each)]

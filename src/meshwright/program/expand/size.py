@@ -25,7 +25,8 @@ _Table = dict[str, tuple[Floats, Floats]]
 def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, part: Part, on_rows: Bools) -> None:
     """Give all ops of some layers of a part the sizes of a member's shards.
 
-    `on_rows`: the ops that work on a member's own rows, by number in the planned graph.
+    `on_rows`: the ops that work on a member's own rows, by number in the planned graph. The rewrite
+    is one of that graph.
     """
     tables: dict[int, tuple[_Table, Floats]] = {}
     for layer, ops in zip(layers.tolist(), template_rows(stack, layers), strict=True):
@@ -35,36 +36,61 @@ def resize_ops(rewrite: Rewrite, stack: Stack, layers: Ints, part: Part, on_rows
             tables[number] = _make_table(kind, part.tensor, part.expert), find_shares(kind)
         table, shares = tables[number]
         changes = on_rows[ops] | (kind.role[stack.template_op[ops]] != Role.WHOLE)
-        _resize(rewrite, stack, table, ops, changes, on_rows)
+        _resize(rewrite, stack, table, ops, changes, on_rows, ops)
         _resize_weights(rewrite, stack, shares, ops, part)
 
 
-def _make_table(kind: LayerKind, tensor: int, expert: int) -> _Table:
+def resize_tokens(
+    rewrite: Rewrite,
+    stack: Stack,
+    layers: Ints,
+    part: Part,
+    on_rows: Bools,
+    changes: Bools,
+    place: Ints,
+) -> None:
+    """Give ops of some layers of a part the sizes that they have on a context member's tokens.
+
+    `changes`: the ops that work on such tokens, by number in the planned graph, as `on_rows`.
+    `place`: their numbers in the rewrite.
+    """
+    tables: dict[int, _Table] = {}
+    for layer, ops in zip(layers.tolist(), template_rows(stack, layers), strict=True):
+        number = stack.layers[layer]
+        if number not in tables:
+            tables[number] = _make_table(
+                stack.kind_of(layer), part.tensor, part.expert, part.context
+            )
+        _resize(rewrite, stack, tables[number], ops, changes[ops], on_rows, place[ops])
+
+
+def _make_table(kind: LayerKind, tensor: int, expert: int, context: int = 1) -> _Table:
     work = find_work(kind)
     table: _Table = {}
     for name, growth in (("", 1.0), ("fixed_", 0.0)):
         plain, rows = (
-            divide(work, _widths(tensor, expert, share, growth)) for share in (1, tensor)
+            divide(work, _widths(tensor, expert, context, share, growth)) for share in (1, tensor)
         )
         for column in OP_LINES:
             both = plain[column], rows[column]
             table[f"{name}{column}"] = both[0][0][work.place], both[1][0][work.place]
     holding = op_holdings(kind)
     divided = np.where(holding == Holding.CUT, 1 / tensor, 1.0)
-    own = np.where(holding == Holding.STREAM, 1 / tensor, divided)
+    divided = np.where(holding == Holding.FIXED, divided, divided / context)
+    own = np.where(holding == Holding.STREAM, divided / tensor, divided)
     for column in ("saved_bytes", "workspace_bytes"):
         whole = getattr(kind.graph, column)
         table[column] = whole * divided, whole * own
     return table
 
 
-def _widths(tensor: int, expert: int, rows: int, growth: float) -> Widths:
+def _widths(tensor: int, expert: int, context: int, rows: int, growth: float) -> Widths:
     def column(value: float) -> Floats:
         return np.array([[value]], dtype=np.float64)
 
     return Widths(
         tensor=column(tensor),
-        context=column(1.0),
+        context=column(context),
         expert=column(expert),
         rows=column(1.0 / rows),
         growth=column(growth),
@@ -72,7 +98,13 @@ def _widths(tensor: int, expert: int, rows: int, growth: float) -> Widths:
 
 
 def _resize(
-    rewrite: Rewrite, stack: Stack, table: _Table, ops: Ints, changes: Bools, on_rows: Bools
+    rewrite: Rewrite,
+    stack: Stack,
+    table: _Table,
+    ops: Ints,
+    changes: Bools,
+    on_rows: Bools,
+    places: Ints,
 ) -> None:
     graph, templates = stack.graph, stack.template_op[ops]
     differs = np.zeros(len(ops), dtype=np.bool_)
@@ -81,20 +113,20 @@ def _resize(
         new = np.where(on_rows[ops], rows[templates], plain[templates])
         changed = changes & (new != old)
         for place in np.flatnonzero(changed).tolist():
-            rewrite.resize(int(ops[place]), **{column: float(new[place])})
+            rewrite.resize(int(places[place]), **{column: float(new[place])})
         if column.removeprefix("fixed_") in OP_LINES:
             differs |= changed
-    _forget_times(rewrite, graph, ops[differs])
+    _forget_times(rewrite, graph, ops[differs], places[differs])
 
 
-def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints) -> None:
+def _forget_times(rewrite: Rewrite, graph: Graph, ops: Ints, places: Ints) -> None:
     """Measured times hold for whole ops: what a shard takes is left to the models of times.
 
     Where an op cannot run, its shard cannot; where no sizes are known, no model tells.
     """
     known = (graph.flops + graph.bytes_read + graph.bytes_written)[ops] > 0
     for name, seconds in graph.seconds.items():
-        for op in ops[known & np.isfinite(seconds[ops])].tolist():
+        for op in places[known & np.isfinite(seconds[ops])].tolist():
             rewrite.resize(op, **{f"seconds {name}": np.nan})
 
 
