@@ -207,7 +207,6 @@ def run_plan(
         trainer = Trainer(
             job.lowered,
             deferred.workload,
-            graph,
             rank=rank,
             device=torch.device("cpu"),
             real=deferred.real,

@@ -222,7 +222,7 @@ def track_rank(
     """Train on this rank, and follow its memory in the last step."""
     torch.manual_seed(0)
     trainer = Trainer(
-        lower_frozen(graph, cluster, plan), workload, graph, rank=rank,
+        lower_frozen(graph, cluster, plan), workload, rank=rank,
         device=torch.device("cpu"), optimizer=OPTIMIZER,
     )  # fmt: skip
     for _ in range(STEPS - 1):

@@ -43,7 +43,6 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.errors import InputError
 from meshwright.execute.group import CommonClock
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
-from meshwright.graph.graph import Graph
 from meshwright.network.testbed_apply import built
 
 RANKS = 4
@@ -153,13 +152,12 @@ PLANS: dict[str, dict[str, Any]] = {
 }
 
 
-def own_step(lowered: Lowered, graph: Graph, rank: int) -> tuple[Callable[[], object], Trainer]:
+def own_step(lowered: Lowered, rank: int) -> tuple[Callable[[], object], Trainer]:
     """A step of ours."""
     deferred = record(make_language, 0)
     trainer = Trainer(
         lowered,
         deferred.workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         learning_rate=LEARNING_RATE,
@@ -170,14 +168,14 @@ def own_step(lowered: Lowered, graph: Graph, rank: int) -> tuple[Callable[[], ob
 
 
 def take_turns(
-    kind: str, lowered: Lowered, graph: Graph, rounds: int
+    kind: str, lowered: Lowered, rounds: int
 ) -> Callable[[int], tuple[list[float], list[float]]]:
     """Work that runs both, a step each by turns; seconds of each."""
 
     def work(rank: int) -> tuple[list[float], list[float]]:
         torch.manual_seed(0)
         theirs = peer_step(kind, rank)
-        ours, trainer = own_step(lowered, graph, rank)
+        ours, trainer = own_step(lowered, rank)
         clock = CommonClock()
         seconds: tuple[list[float], list[float]] = [], []
         for _ in range(rounds + 2):
@@ -199,7 +197,7 @@ def measure(kind: str, megabits: int, rounds: int) -> dict[str, Any]:
     cluster: Cluster = make_cluster(RANKS, megabits or 10_000, DEVICE_TYPES["cpu"])
     lowered = lower_frozen(graph, cluster, hybrid_plan(graph, cluster, **PLANS[kind]))
     with built(cluster, "peers") if megabits else nullcontext(None) as testbed:
-        work = take_turns(kind, lowered, graph, rounds)
+        work = take_turns(kind, lowered, rounds)
         results = run_on_hosts(testbed, RANKS, work, LIMIT_SECONDS, hastens=False)
     theirs, ours = (
         [max(each) for each in zip(*side, strict=True)] for side in zip(*results, strict=True)

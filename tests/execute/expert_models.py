@@ -145,7 +145,6 @@ def train_shares(
     trainer = Trainer(
         lower_frozen(graph, connected(4), plan),
         workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer=optimizer,

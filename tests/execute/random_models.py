@@ -153,7 +153,6 @@ def train_composed(rank: int, recipe: Recipe, graph: Graph, plan: Plan, steps: i
     trainer = Trainer(
         lower_frozen(graph, connected(4), plan),
         workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer="momentum",

@@ -105,7 +105,6 @@ def train_rank(
     trainer = Trainer(
         lower_frozen(graph, connected(4), plan),
         workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer=OPTIMIZER,
@@ -145,7 +144,6 @@ def make_trainer(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str)
     return Trainer(
         lower_frozen(graph, connected(4), plan),
         make_workload(name),
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer=optimizer,

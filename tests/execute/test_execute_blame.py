@@ -26,7 +26,6 @@ def make_trainer(model: nn.Module, *args: Any, rate: float = 1e-2) -> Trainer:
     return Trainer(
         lower_frozen(graph, connected(1), data_plan(graph, 1)),
         workload,
-        graph,
         rank=0,
         device=torch.device("cpu"),
         optimizer="sgd",

@@ -137,7 +137,7 @@ def test_a_loss_and_what_reads_it_must_see_the_same_samples(four: Ranks) -> None
     lowered = lower_frozen(graph, connected(2), Plan(parts=parts))
     workload = make_model(MODEL)
     with pytest.raises(InputError, match=r"nll_loss_backward.*reads a sum over the samples of op"):
-        Trainer(lowered, workload, graph, rank=0, device=torch.device("cpu"))
+        Trainer(lowered, workload, rank=0, device=torch.device("cpu"))
     # Of how many targets there are, the whole batch's number is the sum of all replicas'.
     whole = (parts[0], Part(ops=late, devices=("d2", "d3"), sync=Sync.DUPLICATE))
     check(four, MODEL, Plan(parts=whole))

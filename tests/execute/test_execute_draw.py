@@ -143,7 +143,7 @@ def train_plainly(name: str, graph: Graph) -> tuple[list[float], int]:
 def train_rank(rank: int, name: str, graph: Graph, plan: Plan) -> list[float]:
     workload = stock(name)
     trainer = Trainer(
-        lower_frozen(graph, connected(4), plan), workload, graph, rank=rank,
+        lower_frozen(graph, connected(4), plan), workload, rank=rank,
         device=torch.device("cpu"), optimizer=OPTIMIZER, learning_rate=LEARNING_RATE,
     )  # fmt: skip
     for _ in range(STEPS):

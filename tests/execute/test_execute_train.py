@@ -186,7 +186,7 @@ def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
 
     name, workload = "blocks.1.up.weight", make_workload("language")
     trainer = Trainer(
-        lower_frozen(graph, connected(RANKS), plan), workload, graph, rank=rank,
+        lower_frozen(graph, connected(RANKS), plan), workload, rank=rank,
         device=torch.device("cpu"), optimizer=OPTIMIZER, checks_ops=True,
     )  # fmt: skip
     trainer.step(workload.args)

@@ -67,7 +67,6 @@ def make_trainer(graph: Graph, plan: Plan, rank: int, count: int = RANKS) -> Tra
     return Trainer(
         lower_frozen(graph, connected(count), plan),
         make_workload("tied"),
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer=OPTIMIZER,

@@ -82,7 +82,6 @@ def train_on_rails(
     trainer = Trainer(
         lowered,
         workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer=OPTIMIZER,

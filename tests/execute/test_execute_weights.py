@@ -182,7 +182,6 @@ def train_from(
     trainer = Trainer(
         lowered,
         workload,
-        graph,
         rank=rank,
         device=torch.device("cpu"),
         optimizer="momentum",

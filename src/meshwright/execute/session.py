@@ -129,9 +129,7 @@ def run_rank(
                 wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
             if build is None:
                 return _emulate(lowered, rank_of, rank, wiring, settings, watch)
-            return _train(
-                graph, lowered, rank_of, rank, wiring, device, build, settings, watch, say
-            )
+            return _train(lowered, rank_of, rank, wiring, device, build, settings, watch, say)
     raise AssertionError("an error ends the process")
 
 
@@ -176,7 +174,6 @@ def _emulate(
 
 
 def _train(
-    graph: Graph,
     lowered: Lowered,
     rank_of: tuple[int, ...],
     rank: int,
@@ -198,7 +195,7 @@ def _train(
         say(deferred.remark)
     _note(watch, "tracing the step")
     trainer = make_trainer(
-        graph, lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
+        lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
         watch,
     )  # fmt: skip
     _note(watch, "reading the checkpoint")
@@ -285,7 +282,6 @@ def _take_steps(
 
 
 def make_trainer(
-    graph: Graph,
     lowered: Lowered,
     rank_of: tuple[int, ...],
     rank: int,
@@ -300,7 +296,6 @@ def make_trainer(
     trainer = Trainer(
         lowered,
         workload,
-        graph,
         rank=rank,
         device=device,
         optimizer=settings.optimizer,
@@ -317,13 +312,13 @@ def make_trainer(
     )
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(
-            graph,
+            lowered.graph,
             trainer.planned,
             takes_batch=lowered.plan.batch_statistics
             and (settings.allows_microbatch_statistics or lowered.program.microbatches == 1),
         )
     if settings.is_checked:
-        check_repeatable(graph, trainer.planned.any())
+        check_repeatable(lowered.graph, trainer.planned.any())
     return trainer
 
 

@@ -41,13 +41,14 @@ from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
 from meshwright.graph.graph import Graph
-from meshwright.plan.check import resolve
+from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.context import divide_tokens
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.shard import shard
 from meshwright.program.lower import emit_program
 from meshwright.program.program import Kind, Program, freeze_order
+from meshwright.program.untie import untie
 from meshwright.program.work import prepare_work
 from meshwright.simulate.simulate import run_program
 
@@ -56,6 +57,8 @@ from meshwright.simulate.simulate import run_program
 class Lowered:
     """A plan as the program that every rank runs, in the order that the simulation decided."""
 
+    graph: Graph
+    """The step that was planned, with copies of weights that parts share."""
     program: Program
     expansion: Expansion
     """What one device of every part runs; the program numbers its ops and tensors."""
@@ -84,15 +87,17 @@ class Lowered:
 
 def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
     """Lower a plan and fix the order in which every device runs."""
+    graph, plan, placement = untie(graph, cluster, plan)
     work = prepare_work(graph, cluster, plan)
     program = emit_program(work, cluster)
     timeline = run_program(program, cluster, sharing=sharing)
     rows = divide_batch(graph.name, graph.batch, program.microbatches)
     check_rows(program, rows)
     return Lowered(
+        graph=graph,
         program=freeze_order(program, timeline.start, timeline.finish),
         expansion=work.expansion,
-        shards=_find_shards(graph, cluster, plan),
+        shards=_find_shards(graph, placement, plan),
         plan=plan,
         start=np.asarray(timeline.start),
         split=work.split,
@@ -101,10 +106,10 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
     )
 
 
-def _find_shards(graph: Graph, cluster: Cluster, plan: Plan) -> Expansion | None:
+def _find_shards(graph: Graph, placement: Placement, plan: Plan) -> Expansion | None:
     if all(part.width == 1 for part in plan.parts):
         return None
-    before = unexpanded(graph, resolve(graph, cluster, plan))
+    before = unexpanded(graph, placement)
     return divide_tokens(shard(before, graph, plan), graph, plan)
 
 
@@ -115,7 +120,6 @@ class Trainer:
         self,
         lowered: Lowered,
         workload: Workload,
-        graph: Graph,
         *,
         rank: int,
         device: torch.device,
@@ -140,11 +144,11 @@ class Trainer:
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
-        self.planned = Steps(workload, graph, optimizer, autocast)
+        self.planned = Steps(workload, lowered.graph, optimizer, autocast)
         """The steps as they were planned."""
         self.steps: TracedSteps = self.planned
         """The steps as this rank runs them."""
-        if not lowered.plan.is_plain or lowered.expansion.graph is not graph:
+        if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
             self.steps = ExpandedSteps(
                 self.planned, lowered.plan, lowered.expansion, lowered.shards,
                 program.device_names[self.number],

@@ -130,7 +130,7 @@ def open_training(
         with waiting(watch, "agreeing on network interfaces"):
             wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
         trainer = make_trainer(
-            graph, lowered, rank_of, rank, wiring, device, workload, None, settings, watch
+            lowered, rank_of, rank, wiring, device, workload, None, settings, watch
         )
         yield Training(rank, lowered, trainer, watch, [])
         with waiting(watch, "the end"):

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.check import Placement, resolve
+from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
 from meshwright.program.bucket import (
     Buckets,
@@ -21,6 +21,7 @@ from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import HOLDING, Expansion
 from meshwright.program.expand.expert import is_expert_gradient
 from meshwright.program.schedule import Action, StageSeconds
+from meshwright.program.untie import untie
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -67,7 +68,7 @@ class Work:
 
 def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
-    placement = resolve(graph, cluster, plan)
+    graph, plan, placement = untie(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
     launches = np.append(host_seconds(graph), 0.0)[expansion.origin]
     is_forward = expansion.graph.phase == Phase.FORWARD

@@ -128,8 +128,8 @@ class Rewrite:
         """Let an op read another tensor in place of one."""
         self.reads[op] = [new if each == old else each for each in self.reads[op]]
 
-    def resize(self, op: int, **columns: float) -> None:
-        """Give an op other sizes."""
+    def resize(self, op: int, **columns: Any) -> None:
+        """Give an op other sizes, or other values of any column."""
         self.changed[op].update(columns)
 
     def readers(self, tensor: int) -> list[int]:

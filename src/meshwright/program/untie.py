@@ -1,0 +1,148 @@
+"""Gives every part its own copy of weights that several parts use.
+
+An embedding whose weights are the output layer's, too, is one weight in a graph that was captured
+as the model is. Where a plan has the two in different parts, each holds a copy: the gradients of
+both are added up in the update phase, and both are updated by the sum, so that they stay equal.
+`capture(untie=True)` traces the same step, so that such a plan runs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.stack.find import find_layers
+from meshwright.plan.check import Placement, resolve
+from meshwright.plan.part import Part
+from meshwright.plan.plan import Plan
+from meshwright.program.expand.expansion import unexpanded
+from meshwright.program.expand.rewrite import Rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class _Tie:
+    """Weights of an op that another part's op reads, too."""
+
+    home: int
+    """The op of forward that holds them ..."""
+    other: int
+    """... and the other one."""
+    sum: int
+    """The op that adds up their gradients."""
+    update: int
+
+
+def untie(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Graph, Plan, Placement]:
+    """The step in which parts share no weights, the plan for it, and its numbers."""
+    placement = resolve(graph, cluster, plan)
+    ties = list(_find_ties(graph, placement))
+    if not ties:
+        return graph, plan, placement
+    rewrite = Rewrite(unexpanded(graph, placement))
+    updates = [_copy_weights(rewrite, tie, placement) for tie in ties]
+    untied = rewrite.done().graph
+    parts = list(plan.parts)
+    for tie, update in zip(ties, updates, strict=True):
+        name = rewrite.changed[update]["op_names"]
+        _add_op(parts, int(placement.part_of_op[tie.other]), name, placement.priority[tie.update])
+        _move_sum(parts, untied, graph.op_names[tie.sum], placement, graph)
+    new = replace(plan, parts=tuple(parts))
+    return untied, new, resolve(untied, cluster, new)
+
+
+def _add_op(parts: list[Part], number: int, name: str, priority: float) -> None:
+    part = parts[number]
+    more = (float(priority),) if part.priorities else ()
+    parts[number] = replace(part, ops=(*part.ops, name), priorities=(*part.priorities, *more))
+
+
+def _move_sum(
+    parts: list[Part], untied: Graph, name: str, placement: Placement, graph: Graph
+) -> None:
+    """Let gradients be added up in the part that has the rest of that layer, if it is of one."""
+    try:
+        stack = find_layers(untied)
+    except InputError:
+        return
+    op = untied.index[name]
+    near = [
+        graph.index[untied.op_names[each]]
+        for each in np.flatnonzero(stack.layer_of_op == stack.layer_of_op[op]).tolist()
+        if each != op and untied.op_names[each] in graph.index
+    ]
+    before, after = int(placement.part_of_op[graph.index[name]]), placement.part_of_op[near]
+    if not len(after) or before in after:
+        return
+    part = parts[before]
+    place = part.ops.index(name)
+    priority = part.priorities[place] if part.priorities else 0.0
+    parts[before] = replace(
+        part,
+        ops=part.ops[:place] + part.ops[place + 1 :],
+        priorities=part.priorities[:place] + part.priorities[place + 1 :],
+    )
+    _add_op(parts, int(after[0]), name, priority)
+
+
+def _find_ties(graph: Graph, placement: Placement) -> Iterator[_Tie]:
+    """The weights that parts share; InputError where it is not seen how they are updated."""
+    part_of = placement.part_of_op
+    for group in np.unique(graph.group[graph.group >= 0]).tolist():
+        ops = np.flatnonzero(graph.group == group)
+        if (part_of[ops] == part_of[ops[0]]).all():
+            continue
+        users = ops[graph.phase[ops] == Phase.FORWARD]
+        sums = [op for op in ops.tolist() if _adds_gradients(graph, op)]
+        readers = [int(each) for op in sums for each in graph.successors[op]]
+        home = [op for op in users.tolist() if part_of[op] == part_of[readers[0]]] if sums else []
+        if len(users) != 2 or len(sums) != 1 or len(readers) != 1 or len(home) != 1:
+            raise InputError(
+                f"part {part_of[ops[-1]]}: weights of op {quoted(graph.op_names[ops[-1]])} are "
+                f"also in part {part_of[ops[0]]}, and are one weight in the graph; capture the "
+                f"model with `untie`, so that each part has a copy"
+            )
+        other = next(op for op in users.tolist() if op != home[0])
+        yield _Tie(home=home[0], other=other, sum=sums[0], update=readers[0])
+
+
+def _adds_gradients(graph: Graph, op: int) -> bool:
+    """Whether an op makes, of gradients alone, one that an update reads."""
+    read, made = graph.inputs[op], graph.outputs[op]
+    return bool(
+        graph.phase[op] == Phase.BACKWARD
+        and len(read) > 1
+        and graph.tensor_partial[read].all()
+        and graph.tensor_partial[made].all()
+        and (graph.phase[graph.successors[op]] == Phase.UPDATE).all()
+    )
+
+
+def _copy_weights(rewrite: Rewrite, tie: _Tie, placement: Placement) -> int:
+    """Let the other op have a copy of the weights, and an update of it; the update."""
+    graph, part_of = rewrite.graph, placement.part_of_op
+    group = int(graph.group.max()) + 1 + tie.other
+    there = (graph.group == graph.group[tie.home]) & (part_of == part_of[tie.other])
+    there |= graph.partner == tie.other
+    for op in np.flatnonzero(there).tolist():
+        rewrite.resize(op, group=group)
+    for op in np.flatnonzero((graph.partner == tie.home) & (graph.group < 0)).tolist():
+        rewrite.resize(op, group=int(graph.group[tie.home]))
+    for name in ("parameter_bytes", "state_bytes"):
+        column = getattr(graph, name)
+        rewrite.resize(tie.other, **{name: float(column[tie.other] + column[tie.home])})
+    rewrite.resize(
+        tie.sum, phase=int(Phase.UPDATE), split=int(Split.NONE), group=-1, partner=-1, module=""
+    )
+    for tensor in graph.outputs[tie.sum].tolist():
+        rewrite.tensors[tensor]["is_partial"] = False
+    return rewrite.copy_op(
+        tie.update,
+        float(graph.num_ops),
+        "copy",
+        group=group,
+        module=graph.module[tie.other],
+        part_of_op=int(part_of[tie.other]),
+    )
