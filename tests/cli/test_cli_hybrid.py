@@ -60,7 +60,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cluster: str = "h100-x8") -> Answe
     """An answer with a plan of teams and two runner-ups, in the place of a search."""
     graph = api.load_graph(MODEL)
     plan = small_plan(graph)
-    step = api.simulate(graph, cluster, plan, granularity="part").step_seconds
+    step = api.simulate(graph, cluster, plan).step_seconds
     other = RunnerUp(
         plan=plan, step_seconds=1.25 * step, description="tensor 4, pipeline 1, data 2"
     )

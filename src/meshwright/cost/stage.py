@@ -331,17 +331,18 @@ def _memory(
 
 
 def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
-    """A bucket of gradients in flight, gathered layers (ZeRO 3: the running and the next one), and
-    whole gradients of a layer before they are scattered (ZeRO 2)."""
+    """A bucket of gradients in flight, gathered layers (ZeRO 3: the running and the next one, and
+    what arrives before it is in its place), and whole gradients of a layer before they are
+    scattered, with the buffers in which they travel (ZeRO 2)."""
     gradients = [layer.gradient_bytes + layer.expert_gradient_bytes for layer in layers]
     parameters = [layer.parameter_bytes + layer.expert_parameter_bytes for layer in layers]
     buffer = 0.0
     if stage.zero >= 2:
-        buffer += max(gradients)
+        buffer += max(gradients) * (2 + 1 / stage.num_holders)
     elif stage.num_holders > 1:
         buffer += min(sum(gradients), max(BUCKET_BYTES, sum(gradients) / MAX_BUCKETS))
     if stage.zero >= 3:
-        buffer += sum(sorted(parameters)[-2:])
+        buffer += sum(sorted(parameters)[-2:]) + max(parameters)
     return buffer
 
 

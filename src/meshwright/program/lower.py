@@ -234,6 +234,8 @@ def _number_parts(work: Work) -> Records:
 def _exchanges_updates(work: Work) -> bool:
     """Whether teams gather gradients after backward for copies of weights in other parts. Then the
     sums come back to them, so that they cannot wait for all of an action."""
+    if work.graph is not work.expansion.graph:
+        return False  # units of plain plans
     source, reader = work.graph.edges
     part_of = work.placement.part_of_op
     gathers = (work.expansion.axis == Axis.TENSOR) & (work.action == Action.UPDATE)

@@ -243,9 +243,10 @@ class _Part:
         total = gradients @ self.shapes.counts.T
         bucket = np.minimum(total, np.maximum(BUCKET_BYTES, total / MAX_BUCKETS))
         bucket = np.where(self.holders > 1, bucket, 0.0)
-        buffers = np.where(self.zero >= 2, self._most(gradients), bucket)
-        # Twice the largest is never below the two largest.
-        gathered = np.where(self.zero >= 3, 2 * self._most(parameters), 0.0)
+        packed = self._most(gradients) * (2 + 1 / self.holders)
+        buffers = np.where(self.zero >= 2, packed, bucket)
+        # Twice the largest is never below the two largest; and what arrives.
+        gathered = np.where(self.zero >= 3, 3 * self._most(parameters), 0.0)
         result: Floats = buffers + gathered
         return result
 
