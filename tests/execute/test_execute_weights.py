@@ -215,8 +215,9 @@ def test_models_start_from_files_and_are_exported_again(
     graph = capture_workload(workload, "momentum")
     plan = plans(graph)[kind]
     answers = four.call(
-        RANKS, train_from, name, graph, plan, str(tmp_path / "given"), str(tmp_path / "saved")
-    )
+        RANKS, train_from, name, graph, plan, str(tmp_path / "given"), str(tmp_path / "saved"),
+        timeout=180,
+    )  # fmt: skip
     update = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
     losses = []
     for _ in range(STEPS):

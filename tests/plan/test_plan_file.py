@@ -72,6 +72,7 @@ PLANS = st.builds(
     schedule=st.none() | SCHEDULES,
     discipline=st.sampled_from(Discipline),
     allocations=ALLOCATIONS.map(tuple),
+    batch_statistics=st.booleans(),
 )
 in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 

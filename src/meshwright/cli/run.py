@@ -111,6 +111,10 @@ def check_memory(num_ranks: int, total_bytes: float) -> None:
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
     _builder(arguments, graph)  # an unknown name is refused here, once
+    if arguments.weights is not None:  # and so are files that are none
+        from meshwright.execute.weights import open_weights
+
+        open_weights(arguments.weights)
     placement = resolve(graph, cluster, plan)
     devices = np.unique(placement.replica_device).tolist()
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
