@@ -1,11 +1,13 @@
 """The ops that route tokens to experts and put them back."""
 
+from typing import Any
+
 from meshwright.graph.architecture.llama import llama
 from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.stack.block import find_block
 from meshwright.graph.stack.find import find_layers
 
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden": 64, "heads": 4, "layers": 2, "batch": 2, "sequence": 16, "vocabulary": 256,
     "key_heads": 2, "intermediate": 96,
 }  # fmt: skip
