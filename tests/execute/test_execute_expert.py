@@ -74,6 +74,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "selective": {"count": 2, "expert": 2, "recompute": Recompute.SELECTIVE},
     "tensor": {"count": 2, "tensor": 2},
     "tensor and experts": {"count": 4, "tensor": 2, "expert": 2},
+    "sequence": {"count": 2, "tensor": 2, "sequence": True},
+    "sequence and experts": {"count": 4, "tensor": 2, "sequence": True, "expert": 2},
     "tensor, zero 1, recomputed": {
         "count": 4, "tensor": 2, "expert": 2, "zero": 1, "recompute": Recompute.FULL,
         "microbatches": 2,

@@ -29,7 +29,7 @@ class StepMode(FakeTensorMode):
         if func is _GROUPED and args[0].dtype is not torch.bfloat16:
             with self:
                 return _grouped_product(*args, **(kwargs or {}))
-        return super().dispatch(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        return super().dispatch(func, types, args, kwargs or {})
 
 
 def _grouped_product(

@@ -195,7 +195,8 @@ class Exchange:
                 async_op=True,
             ),
         )
-        parts = dict(zip(order, received.split([sizes[each] for each in order]), strict=True))
+        pieces = torch.split(received, [sizes[each] for each in order])
+        parts = dict(zip(order, pieces, strict=True))
         found = [parts[each] for each in range(len(order))]
         if self.is_staged:
             return Staged(work, host, received), found

@@ -76,7 +76,7 @@ class SendTokens:
         work, found = _exchange_rows(exchange, group, given, [sum(each) for each in received])
 
         def finish() -> None:
-            pieces = [each.split(own) for each, own in zip(found, received, strict=True)]
+            pieces = [torch.split(each, own) for each, own in zip(found, received, strict=True)]
             torch.cat([piece for own in zip(*pieces, strict=True) for piece in own], out=made)
 
         return Begun(made, work, finish)
@@ -100,8 +100,8 @@ class ReturnTokens:
         """Start it."""
         sent, received = _read_counts(args[1], self.width)
         rows = args[0]
-        num_experts = len(received[0])
-        pieces = rows.split([received[m][x] for x in range(num_experts) for m in range(self.width)])
+        by_expert = [count for counts in zip(*received, strict=True) for count in counts]
+        pieces = torch.split(rows, by_expert)
         given = [torch.cat(pieces[member :: self.width]) for member in range(self.width)]
         made = rows.new_empty(self.shape)
         work, found = _exchange_rows(exchange, group, given, [sum(each) for each in sent])

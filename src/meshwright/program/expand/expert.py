@@ -49,7 +49,8 @@ def is_expert_gradient(expansion: Expansion, parts: Sequence[Part]) -> Bools:
     source = graph.tensor_source
     found: Bools = expansion.role[source] == Role.EXPERT
     found &= (widths > 1)[expansion.part_of_op[source]] & graph.tensor_partial
-    return found & (graph.phase[source] == Phase.BACKWARD)
+    found &= graph.phase[source] == Phase.BACKWARD
+    return found
 
 
 def divides_experts(expansion: Expansion, part: Part, update: int) -> bool:

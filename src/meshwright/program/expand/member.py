@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.cost.layer.call import loss_bytes
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
+from meshwright.graph.stack.block import find_block
 from meshwright.graph.stack.product import is_product
 from meshwright.graph.stack.stack import Codes, Cut, LayerKind, Role, Stack
 
@@ -40,7 +41,8 @@ class Members:
     """By op: whether it sums divided classes, for which the team adds up one number a row."""
     has_tokens: Bools
     """By op: whether the rows it works on are the tokens of the model's layers, so that members
-    can divide them; products of one row a sample, and layers in which rows meet, have others."""
+    can divide them; products of one row a sample, layers in which rows meet, and what sorts tokens
+    by expert, computes them there and puts them back, have others."""
     loss_bytes: Floats
     """By op: four bytes a row of its layer."""
     is_add: Bools
@@ -167,6 +169,7 @@ def _has_tokens(kind: LayerKind, tokens: float) -> Bools:
         rows = np.where(kind.row_cut == code, size, rows)
     is_few = (rows > 0) & (rows < 0.999 * tokens * graph.batch)
     is_few &= is_product(graph) & (kind.role != Role.ATTENTION)
+    is_few |= find_block(kind)
     has: Bools = ~is_few
     known = graph.partner >= 0
     has[known] &= ~is_few[graph.partner[known]]

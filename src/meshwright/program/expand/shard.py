@@ -22,6 +22,8 @@ al. 2022, section 4.2:
   there is no softmax. As ops they come after the softmax and before the loss; the messages are
   tensors without origin, and all who read the softmax need its last one. The sum over classes of a
   row's gradient follows from its target, so that backward has no word; it is a tensor, too.
+- Tokens are sorted by expert among all rows, whatever `sequence`: what lies between the tensor that
+  routes and feeds the experts and the sum of their results with the stream runs on all rows.
 - The bias of a row product belongs to the sum: one member adds it, or each after the collective.
 
 Collectives are called after the op whose tensor they move, `<op>.all_reduce`, and where there are
@@ -90,8 +92,6 @@ def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")
-        if part.sequence and is_expert[part_of_op == number].any():
-            raise InputError(f"part {number}: experts of rows cannot be lowered op by op yet")
     _check_ties(graph, before)
 
 
