@@ -62,9 +62,7 @@ def _run(
     refuse_pickles()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
-        dist.init_process_group(
-            "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=count
-        )
+        dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
         answer = function(rank, *args)
         dist.destroy_process_group()
         pipe.send_bytes(pickle.dumps((False, answer)))  # copied, as this process ends

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from meshwright.graph.graph import Split
 from meshwright.program.expand.expansion import Axis
+from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import PAIR, Kind
 from meshwright.program.work import Work
 
@@ -126,9 +127,12 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     for op in np.flatnonzero(work.expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         most = max(sides, key=lambda side: float(size[side].sum()))
-        if work.expansion.collective[op] == Kind.ALL_REDUCE:
+        kind, times = work.expansion.collective[op], 1
+        if kind == Kind.ALL_REDUCE:
             most = sides[1]
-        found[op] = float(whole[most].sum()), float(growing[most].sum())
+        elif kind == Kind.ALL_GATHER and not len(sides[1]):  # into weights, which are no tensors
+            times = num_holders(work.plan.parts[int(work.placement.part_of_op[op])])
+        found[op] = times * float(whole[most].sum()), times * float(growing[most].sum())
     return found
 
 
