@@ -128,7 +128,7 @@ class _Sharding:
         return self.exchange.rewrite.done()
 
     def _check_features(self, op: int) -> None:
-        """Whole ops read no features, and the gradients of a weight's copies in one part are divided
+        """Whole ops read no features, and gradients of a weight's copies in one part are divided
         alike."""
         inputs = self.exchange.inputs(op)
         if self.graph.phase[op] == Phase.UPDATE:
