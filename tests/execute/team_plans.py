@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -108,9 +109,7 @@ def _divide_ops(graph: Graph, case: Case) -> Sequence[Any]:
     count, stages = int(layer.max()) + 1, len(case.stages)
     inner = case.bounds or [round(count * k / stages) for k in range(1, stages)]
     bounds = [0, *inner, count]
-    return [
-        (layer >= low) & (layer < high) for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [(layer >= low) & (layer < high) for low, high in pairwise(bounds)]
 
 
 def num_ranks(plan: Plan) -> int:
