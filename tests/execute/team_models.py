@@ -61,7 +61,7 @@ def _bert(*, drop: float = 0.0) -> Made:
 
 def _vit() -> Made:
     config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+        hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=32,
         image_size=12, patch_size=4, num_channels=3, num_labels=4, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     )  # fmt: skip

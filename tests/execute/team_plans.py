@@ -1,9 +1,11 @@
 """Plans whose stages are teams, written briefly; and training by one, held against one process."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -11,12 +13,14 @@ import torch
 from fork_ranks import fork_ranks
 from team_models import LEARNING_RATE, OPTIMIZER, captured, expected, make
 
+from meshwright.execute.exchange import Exchange
 from meshwright.execute.state import canonical_names
 from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from meshwright.program.program import Kind
 from small import connected
 
 RANKS, STEPS = 8, 5
@@ -105,14 +109,63 @@ def _divide_ops(graph: Graph, case: Case) -> Sequence[Any]:
     count, stages = int(layer.max()) + 1, len(case.stages)
     inner = case.bounds or [round(count * k / stages) for k in range(1, stages)]
     bounds = [0, *inner, count]
-    return [
-        (layer >= low) & (layer < high) for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+    return [(layer >= low) & (layer < high) for low, high in pairwise(bounds)]
 
 
 def num_ranks(plan: Plan) -> int:
     """How many devices a plan uses."""
     return len({device for part in plan.parts for device in part.devices})
+
+
+class Call(NamedTuple):
+    """A collective."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    bytes: float
+
+
+@contextmanager
+def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
+    """Note all collectives that this process starts."""
+    moved = {
+        "all_reduce": lambda flat, *_: [flat],
+        "broadcast": lambda flat, *_: [flat],
+        "all_gather": lambda flats, *_: flats,
+        "reduce_scatter": lambda _, rows, *__: [rows],
+    }
+
+    def noting(kind: str) -> Any:
+        start = getattr(Exchange, kind)
+
+        def begin(self: Exchange, *args: Any, **kwargs: Any) -> Any:
+            tensors = moved[kind](*args)
+            size = sum(each.numel() * each.element_size() for each in tensors)
+            group = kwargs.get("group", args[1 if kind in ("all_reduce", "broadcast") else 2])
+            said.append(Call(kind, tuple(sorted(self.members[group])), float(size)))
+            return start(self, *args, **kwargs)
+
+        return begin
+
+    with ExitStack() as stack:
+        for kind in moved:
+            stack.enter_context(patch.object(type(exchange), kind, noting(kind)))
+        yield
+
+
+def planned_calls(trainer: Trainer) -> list[Call]:
+    """The collectives of a rank's program."""
+    program = trainer.lowered.program
+    rows = program.instructions
+    mine = rows[(rows["device"] == trainer.number) & (rows["group"] >= 0)]
+    return [
+        Call(
+            Kind(int(row["kind"])).name.lower(),
+            tuple(sorted(trainer.rank_of[device] for device in program.groups[row["group"]])),
+            float(row["bytes"]),
+        )
+        for row in mine
+    ]
 
 
 @dataclass
@@ -123,8 +176,20 @@ class Trained:
     state: dict[str, tuple[Any, Any, str]]
     """By name: the tensor, the `Share` that it is (None: it is whole), and its name without copies.
     """
-    said: list[tuple[str, int, tuple[int, ...]]]
-    """The collectives of the last step: kind, bytes, ranks."""
+    said: list[Call]
+    """The collectives of the last step."""
+    planned: list[Call]
+    """Those that its program has for this rank."""
+
+
+def check_calls(trained: Trained, *, num_holders: int) -> None:
+    """All collectives are those of the program, kind by kind, group by group and byte by byte; of
+    what ZeRO divides more travels where shards are filled up to one length."""
+    said, planned = sorted(trained.said), sorted(trained.planned)
+    assert [each[:2] for each in said] == [each[:2] for each in planned]
+    filling = 4.0 * (num_holders - 1) * len(trained.state)
+    for one, other in zip(said, planned, strict=True):
+        assert other.bytes <= one.bytes <= other.bytes + filling, (one, other)
 
 
 @cache
@@ -157,8 +222,10 @@ def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) ->
             optimizer=case.optimizer,
             learning_rate=LEARNING_RATE,
         )
-    for _ in range(steps):
-        trainer.step(workload.args, workload.kwargs)
+    said: list[Call] = []
+    for step in range(steps):
+        with listening(trainer.exchange, said) if step == steps - 1 else nullcontext():
+            trainer.step(workload.args, workload.kwargs)
     losses, shares = trainer.gather_losses(), trainer.steps.shares()
     names = canonical_names(trainer.steps.any().trace)
     state = {
@@ -166,7 +233,7 @@ def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) ->
         for name, tensor in zip(trainer.part.state, trainer.held.state, strict=True)
     }
     trainer.close()
-    return Trained(losses, state, [])
+    return Trained(losses, state, said, planned_calls(trainer))
 
 
 def worst_differences(

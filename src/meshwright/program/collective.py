@@ -139,13 +139,15 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     for op in np.flatnonzero(work.expansion.is_collective).tolist():
         sides = graph.inputs[op], graph.outputs[op]
         most = max(sides, key=lambda side: float(size[side].sum()))
-        is_gather = work.expansion.collective[op] == Kind.ALL_GATHER
-        is_keys = is_gather and work.expansion.axis[op] == Axis.CONTEXT
-        if work.expansion.collective[op] == Kind.ALL_REDUCE or is_keys:
+        kind, axis = work.expansion.collective[op], work.expansion.axis[op]
+        times = 1
+        if kind == Kind.ALL_REDUCE or (kind == Kind.ALL_GATHER and axis == Axis.CONTEXT):
             most = sides[1]
-        elif work.expansion.collective[op] == Kind.ALL_TO_ALL:
+        elif kind == Kind.ALL_TO_ALL:
             most = sides[0][np.argmax(size[sides[0]])][None]
-        found[op] = float(whole[most].sum()), float(growing[most].sum())
+        elif kind == Kind.ALL_GATHER and not len(sides[1]):  # into weights, which are no tensors
+            times = teams_of(work, int(work.placement.part_of_op[op]), Axis(int(axis))).shape[1]
+        found[op] = times * float(whole[most].sum()), times * float(growing[most].sum())
     return found
 
 

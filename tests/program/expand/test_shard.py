@@ -356,11 +356,11 @@ def _check_bytes(graph: Graph, expansion: Expansion, tensor: int, width: int) ->
 
 
 def _check_crossing(there: Part, here: Part, held: Held) -> None:
-    if there is here:
+    if there is here or held == Held.WHOLE:
         return
-    assert held in (Held.WHOLE, Held.ROWS)
-    if held == Held.ROWS:
-        assert (there.tensor, there.sequence) == (here.tensor, here.sequence)
+    assert held in (Held.FEATURES, Held.ROWS)
+    assert there.tensor == here.tensor
+    assert held == Held.FEATURES or there.sequence == here.sequence
 
 
 MOVES = {
@@ -470,9 +470,7 @@ def test_ops_and_tensors_keep_their_origins() -> None:
 
 def test_rows_go_from_member_to_member_where_parts_agree() -> None:
     graph = model("gpt")
-    with pytest.raises(
-        InputError, match="are one weight in the graph; capture the model with `untie`"
-    ):
+    with pytest.raises(InputError, match="are one weight in the graph; capture it"):
         sharded(graph, (2, True), (2, True), bounds=(2,))
     graph = model("llama")
     whole, halves = (
@@ -481,6 +479,32 @@ def test_rows_go_from_member_to_member_where_parts_agree() -> None:
     )
     assert calls_of(halves) == calls_of(whole)
     assert "slice" not in halves.graph.kind
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gathers", "slices"),
+    [
+        ((2, False), (2, True), 0, 0),
+        ((4, False), (2, False), 2, 2),
+        ((1, False), (2, False), 1, 1),
+        ((2, True), (1, False), 1, 1),
+    ],
+)
+def test_gradients_of_copies_are_gathered_where_teams_differ(
+    first: tuple[int, bool], second: tuple[int, bool], gathers: int, slices: int
+) -> None:
+    """The head's part adds the embedding's gradient to its own, and the sum comes back. Teams of
+    one width send features; else a team gathers its features, and takes those of what arrives."""
+    graph = gpt(hidden=HIDDEN, heads=8, layers=3, batch=BATCH, sequence=SEQUENCE, vocabulary=1024,
+                untie=True)  # fmt: skip
+    expansion = sharded(graph, first, second, bounds=(2,))
+    new = expansion.graph
+    late = np.flatnonzero((new.phase == Phase.UPDATE) & (expansion.origin < 0)).tolist()
+    kinds = Counter(new.kind[op] for op in late if expansion.collective[op] != Kind.ALL_REDUCE)
+    assert kinds == Counter({"all_gather": gathers, "slice": slices})
+    for op in late:
+        if new.kind[op] == "slice":
+            assert expansion.held[new.outputs[op]].tolist() == [Held.FEATURES]
 
 
 @pytest.mark.parametrize(

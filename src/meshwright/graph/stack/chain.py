@@ -95,11 +95,21 @@ def _signature(graph: Graph, op: int) -> tuple[str, float, float, float]:
 
 
 def _place_backward(graph: Graph, layer: Ints) -> Ints:
+    """With the forward op; a gradient of weights that this op does not touch, as of a token that is
+    only viewed in forward, with the weights where these are in one layer."""
     layer = layer.copy()
     head = layer.max()
     backward = np.flatnonzero(graph.phase == Phase.BACKWARD)
     partner = graph.partner[backward]
     layer[backward] = np.where(partner >= 0, layer[partner], -1)
+    users = np.flatnonzero((graph.group >= 0) & (graph.phase == Phase.FORWARD))
+    homes: dict[int, set[int]] = {}
+    for op in users.tolist():
+        homes.setdefault(int(graph.group[op]), set()).add(int(layer[op]))
+    is_strange = (partner >= 0) & (graph.group[backward] != graph.group[partner])
+    for op in backward[is_strange & (graph.group[backward] >= 0)].tolist():
+        home = homes.get(int(graph.group[op]), set())
+        layer[op] = next(iter(home)) if len(home) == 1 else layer[op]
     for op in backward[partner < 0].tolist():
         sources = graph.predecessors[op]
         known = layer[sources][layer[sources] >= 0]

@@ -103,7 +103,7 @@ def _check_ties(graph: Graph, before: Expansion) -> None:
         if part != other:
             raise InputError(
                 f"part {part}: weights of op {quoted(graph.op_names[op])} are also in part "
-                f"{other}, and are one weight in the graph; capture the model with `untie`, so "
+                f"{other}, and are one weight in the graph; capture it with `untie`, so "
                 f"that each part has a copy"
             )
 
