@@ -224,7 +224,7 @@ class Lookup:
         return dict(zip(rows["task"][sends].tolist(), sends.tolist(), strict=True))
 
     def copies_of(self, instruction: int) -> int:
-        """How many replicas run the same op on the same rows, each of them for all of its result."""
+        """How many replicas run the same op on the same rows, each for all of its result."""
         rows, row = self.program.instructions, self.program.instructions[instruction]
         is_same = rows["kind"] == Kind.COMPUTE
         for name in ("op", "microbatch", "rows_from", "rows_to"):

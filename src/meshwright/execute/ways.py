@@ -205,7 +205,7 @@ class Ways:
             part = builder.call(TakePart(tokens, context.width, context.member), given)
             return [_with(part, given.meta.get(CUT, WHOLE), tokens)]
         if kind == Kind.REDUCE_SCATTER:
-            return self._scatter_keys(builder, op, read)
+            return self._scatter_keys(builder, read)
         if self.expansion.tensor_origin[graph.outputs[op]][0] < 0:
             reader = next(
                 each for each in graph.successors[op].tolist() if self.expansion.origin[each] >= 0
@@ -221,7 +221,7 @@ class Ways:
             for place, view in enumerate(views)
         ]
 
-    def _scatter_keys(self, builder: Builder, op: int, read: list[int]) -> list[Node]:
+    def _scatter_keys(self, builder: Builder, read: list[int]) -> list[Node]:
         """A member's rows of the gradients of all keys and values."""
         context = builder.context
         terms = [builder.root[each] for each in read]
