@@ -49,12 +49,13 @@ def make_model(name: str) -> torch.nn.Module:
 
 
 def make_workload(name: str) -> Workload:
-    """A model with its weights and a batch, the same in every process; some labels are ignored."""
+    """A model with its weights and a batch, the same in every process; of each sample some
+    labels are ignored, which are the first members'."""
     torch.manual_seed(7)
     model = make_model(name).train()
     words = torch.randint(0, WORDS, (BATCH, TOKENS))
     labels = words.clone()
-    labels[0, :3] = -100
+    labels[:, :3] = -100
     return Workload(name=name, model=model, kwargs={"input_ids": words, "labels": labels})
 
 
@@ -65,8 +66,8 @@ def captured(name: str) -> Graph:
 
 @cache
 def train_eagerly(name: str, steps: int) -> tuple[list[float], dict[str, Any]]:
-    """Losses and parameters after plain training in one process; random numbers are those of a
-    plan with seed 0."""
+    """Losses and parameters, by all their names, after plain training in one process; random
+    numbers are those of a plan with seed 0."""
     workload = make_workload(name)
     is_random = name.endswith("dropping")
     drawn = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH) if is_random else {}
@@ -81,7 +82,8 @@ def train_eagerly(name: str, steps: int) -> tuple[list[float], dict[str, Any]]:
         loss.backward()
         update.step()
         losses.append(float(loss.detach()))
-    return losses, {key: each.detach() for key, each in model.named_parameters()}
+    named = model.named_parameters(remove_duplicate=False)
+    return losses, {key: each.detach() for key, each in named if each.grad is not None}
 
 
 def train_rank(
