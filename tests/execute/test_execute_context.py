@@ -153,5 +153,5 @@ def test_rows_that_are_left_out_of_a_loss_are_refused_in_one_line() -> None:
         Steps(workload, graph, "momentum"), plan, lowered.expansion, lowered.shards, "d0"
     )
     steps.planned[4]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"op 'slice\w*': a context team of 2 cannot divide its"):
         steps[4]
