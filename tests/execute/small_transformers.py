@@ -18,8 +18,21 @@ LEARNING_RATE, OPTIMIZER = 1e-2, "momentum"
 SHAPE = {"vocab_size": WORDS, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
 
 
+class Scaled(torch.nn.Module):
+    """A model with half its loss: an op that reads no tokens comes last."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> Any:
+        made = self.model(**inputs)
+        made.loss = made.loss * 0.5
+        return made
+
+
 def make_model(name: str) -> torch.nn.Module:
-    """By a name as "gpt2" or "bert, dropping"."""
+    """By a name as "gpt2", "bert, dropping" or "llama, scaled"."""
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -33,12 +46,13 @@ def make_model(name: str) -> torch.nn.Module:
         )  # fmt: skip
         return transformers.GPT2LMHeadModel(config)
     if kind == "llama":
-        return transformers.LlamaForCausalLM(
+        model = transformers.LlamaForCausalLM(
             transformers.LlamaConfig(
                 **SHAPE, intermediate_size=64, num_key_value_heads=2, use_cache=False,
                 max_position_embeddings=TOKENS,
             )
         )  # fmt: skip
+        return Scaled(model) if more == "scaled" else model
     return transformers.BertForMaskedLM(
         transformers.BertConfig(
             **SHAPE, intermediate_size=64, max_position_embeddings=TOKENS,

@@ -27,7 +27,9 @@ from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
-MODELS = ("gpt2", "gpt2, tied", "gpt2, dropping", "llama", "bert", "bert, dropping")
+MODELS = (
+    "gpt2", "gpt2, tied", "gpt2, dropping", "llama", "llama, scaled", "bert", "bert, dropping",
+)  # fmt: skip
 TEAMS: dict[str, dict[str, Any]] = {
     "two": {"context": 2},
     "four": {"context": 4},
@@ -92,7 +94,7 @@ def check(ranks: Ranks, name: str, plan: Plan) -> None:
     assert found == {each.data_ptr() for each in weights.values()}
 
 
-@pytest.mark.parametrize("name", few(MODELS, "gpt2", "llama", "bert, dropping"))
+@pytest.mark.parametrize("name", few(MODELS, "gpt2", "llama, scaled", "bert, dropping"))
 def test_every_model_trains_alike_with_its_tokens_divided(four: Ranks, name: str) -> None:
     check(four, name, plan_of("two, zero 0, none", captured(name)))
 
