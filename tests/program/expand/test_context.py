@@ -49,7 +49,7 @@ def model(name: str) -> Graph:
     tokens: dict[str, Any] = {**shape, "sequence": SEQUENCE, "vocabulary": 1024}
     if name == "llama":
         return llama(**tokens, key_heads=4, intermediate=256, precision="bf16")
-    return {"gpt": gpt, "bert": bert}[name](**tokens)
+    return gpt(**tokens) if name == "gpt" else bert(**tokens)
 
 
 def plan_of(graph: Graph, team: tuple[int, int, bool], replicas: int = 1, **more: Any) -> Plan:
