@@ -184,7 +184,13 @@ class Cutter:
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
         args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
         value = old.meta.get("val")
-        return cut_call(old.target, args, kwargs, value, context.width, context.member)
+        try:
+            return cut_call(old.target, args, kwargs, value, context.width, context.member)
+        except Uncut as error:
+            raise InputError(
+                f"op {quoted(old.name)}: a context team of {context.width} cannot divide its "
+                f"tokens: {error}"
+            ) from error
 
     def take_features(
         self,

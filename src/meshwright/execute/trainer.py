@@ -40,7 +40,7 @@ from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
-from meshwright.graph.graph import Graph
+from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.context import divide_tokens
@@ -369,12 +369,17 @@ class Trainer:
 
 
 def _count_terms(lowered: Lowered) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """By op: how many members of a context team have a term each of what it makes of rows."""
+    """By op: how many members of a context team have a term each of what forward makes of rows, or
+    of such terms."""
     expansion, graph = lowered.expansion, lowered.expansion.graph
-    reads_rows = np.zeros(graph.num_ops, dtype=np.bool_)
-    reads_rows[graph.use_op[expansion.rows[graph.use_tensor]]] = True
+    adds = np.zeros(graph.num_ops, dtype=np.bool_)
+    adds[graph.use_op[expansion.rows[graph.use_tensor]]] = True
+    is_term = graph.tensor_partial & ~expansion.rows
+    for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
+        read = graph.inputs[op]
+        adds[op] |= bool((is_term[read] & adds[graph.tensor_source[read]]).any())
     context = np.array([part.context for part in lowered.plan.parts], dtype=np.int32)
-    return np.where(reads_rows, context[expansion.part_of_op], 1).astype(np.int32)
+    return np.where(adds, context[expansion.part_of_op], 1).astype(np.int32)
 
 
 def _nobody(*_: object) -> None:

@@ -2,6 +2,7 @@
 attention."""
 
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from math import isclose
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import op_seconds
@@ -47,7 +49,7 @@ def model(name: str) -> Graph:
     tokens: dict[str, Any] = {**shape, "sequence": SEQUENCE, "vocabulary": 1024}
     if name == "llama":
         return llama(**tokens, key_heads=4, intermediate=256, precision="bf16")
-    return {"gpt": gpt, "bert": bert}[name](**tokens)
+    return gpt(**tokens) if name == "gpt" else bert(**tokens)
 
 
 def plan_of(graph: Graph, team: tuple[int, int, bool], replicas: int = 1, **more: Any) -> Plan:
@@ -228,17 +230,23 @@ def test_teams_of_one_shape_pass_rows_on_and_others_whole_tensors() -> None:
     ]
 
 
-@pytest.mark.parametrize("team", [(2, 1, False), (2, 2, True)])
-@pytest.mark.parametrize("name", ["gpt", "llama"])
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+@pytest.mark.parametrize("team", [(2, 1, False), (4, 2, True)])
+@pytest.mark.parametrize("make", [gpt, llama])
 def test_simulated_steps_by_op_and_by_layer_are_about_as_long(
-    name: str, team: tuple[int, int, bool]
+    make: Any, team: tuple[int, int, bool], recompute: Recompute
 ) -> None:
-    """By layer, what a team says is part of its layer's time; by op it may hide, and does not."""
-    graph = model(name)
-    plan = plan_of(graph, team)
-    by_op = run_program(emit_program(prepare_work(graph, CLUSTER, plan), CLUSTER), CLUSTER)
-    by_layer = run_program(lower(graph, CLUSTER, plan, "layer"), CLUSTER)
-    assert by_op.finish.max() == pytest.approx(by_layer.finish.max(), rel=0.1)
+    """By op they were 1% to 8% shorter: keys travel while weights' gradients are computed."""
+    shape: dict[str, Any] = {"hidden": 1024, "heads": 16, "layers": 3, "batch": 4}
+    more = {"key_heads": 4, "intermediate": 2816} if make is llama else {}
+    graph = make(**shape, **more, sequence=1024, vocabulary=8192, precision="bf16")
+    cluster = load_cluster("h100-x8")
+    part = plan_of(graph, team, recompute=recompute).parts[0]
+    names = tuple(device.name for device in cluster.devices[: part.width])
+    plan = Plan(parts=(replace(part, devices=names),))
+    by_op = run_program(emit_program(prepare_work(graph, cluster, plan), cluster), cluster)
+    by_layer = run_program(lower(graph, cluster, plan, "layer"), cluster)
+    assert 0.9 < by_op.finish.max() / by_layer.finish.max() < 1.02
 
 
 def test_what_no_rows_divide_is_refused_in_one_line() -> None:

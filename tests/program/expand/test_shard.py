@@ -547,9 +547,6 @@ def test_what_is_not_lowered_op_by_op_is_refused_by_name() -> None:
     graph = model("llama")
     plan = plan_of(graph, (2, False))
     placed = unexpanded(graph, resolve(graph, CLUSTER, plan))
-    wide = Part(ops=graph.op_names, devices=("a", "b"), context=2)
-    with pytest.raises(InputError, match="part 0: context widths cannot be lowered op by op yet"):
-        shard(placed, graph, Plan(parts=(wide,)))
     wide = Part(ops=graph.op_names, devices=("a", "b"), expert=2)
     with pytest.raises(InputError, match="part 0: expert must be 1 in a model without experts"):
         shard(placed, graph, Plan(parts=(wide,)))

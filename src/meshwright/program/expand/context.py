@@ -290,10 +290,11 @@ class _Tokens:
     def _works_on_sequence(self) -> Bools:
         """By op: whether members of its tensor team divide its rows."""
         graph, rows = self.graph, self.before.held == Held.ROWS
-        found = np.zeros(graph.num_ops, dtype=np.bool_)
-        found[graph.use_op[rows[graph.use_tensor]]] = True
-        found[graph.tensor_source[rows]] = True
-        return found & (self.before.role == Role.WHOLE)
+        near = np.zeros(graph.num_ops, dtype=np.bool_)
+        near[graph.use_op[rows[graph.use_tensor]]] = True
+        near[graph.tensor_source[rows]] = True
+        found: Bools = near & (self.before.role == Role.WHOLE)
+        return found
 
     def _resize_slice(self, op: int) -> None:
         """A slice, or what else shards need besides the planned ops."""

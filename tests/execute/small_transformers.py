@@ -1,0 +1,124 @@
+"""Tiny models of transformers, with and without dropout, and a rank's share in training one."""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from meshwright.capture.capture import capture_workload
+from meshwright.capture.workload import Workload
+from meshwright.execute.plain import RepeatedDraws
+from meshwright.execute.steps import Steps
+from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan
+from small import connected
+
+BATCH, TOKENS, WORDS = 4, 8, 96
+LEARNING_RATE, OPTIMIZER = 1e-2, "momentum"
+SHAPE = {"vocab_size": WORDS, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+
+
+class Scaled(torch.nn.Module):
+    """A model with half its loss: an op that reads no tokens comes last."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: Any) -> Any:
+        made = self.model(**inputs)
+        made.loss = made.loss * 0.5
+        return made
+
+
+def make_model(name: str) -> torch.nn.Module:
+    """By a name as "gpt2", "bert, dropping" or "llama, scaled"."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    kind, _, more = name.partition(", ")
+    dropout = 0.1 if more == "dropping" else 0.0
+    if kind == "gpt2":
+        config = transformers.GPT2Config(
+            vocab_size=WORDS, n_positions=TOKENS, n_embd=32, n_layer=2, n_head=4,
+            resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
+            tie_word_embeddings=more == "tied", bos_token_id=0, eos_token_id=0,
+        )  # fmt: skip
+        return transformers.GPT2LMHeadModel(config)
+    if kind == "llama":
+        model = transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                **SHAPE, intermediate_size=64, num_key_value_heads=2, use_cache=False,
+                max_position_embeddings=TOKENS,
+            )
+        )  # fmt: skip
+        return Scaled(model) if more == "scaled" else model
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            **SHAPE, intermediate_size=64, max_position_embeddings=TOKENS,
+            hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
+            tie_word_embeddings=False,
+        )
+    )  # fmt: skip
+
+
+def make_workload(name: str) -> Workload:
+    """A model with its weights and a batch, the same in every process; of each sample some
+    labels are ignored, which are the first members'."""
+    torch.manual_seed(7)
+    model = make_model(name).train()
+    words = torch.randint(0, WORDS, (BATCH, TOKENS))
+    labels = words.clone()
+    labels[:, :3] = -100
+    return Workload(name=name, model=model, kwargs={"input_ids": words, "labels": labels})
+
+
+@cache
+def captured(name: str) -> Graph:
+    return capture_workload(make_workload(name), OPTIMIZER)
+
+
+@cache
+def train_eagerly(name: str, steps: int) -> tuple[list[float], dict[str, Any]]:
+    """Losses and parameters, by all their names, after plain training in one process; random
+    numbers are those of a plan with seed 0."""
+    workload = make_workload(name)
+    is_random = name.endswith("dropping")
+    drawn = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH) if is_random else {}
+    repeated, model = RepeatedDraws(drawn, 0), workload.model
+    update = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        update.zero_grad()
+        repeated.begin(step)
+        with repeated:
+            loss = model(**workload.kwargs).loss
+        loss.backward()
+        update.step()
+        losses.append(float(loss.detach()))
+    named = model.named_parameters(remove_duplicate=False)
+    return losses, {key: each.detach() for key, each in named if each.grad is not None}
+
+
+def train_rank(
+    rank: int, name: str, graph: Graph, plan: Plan, steps: int
+) -> tuple[list[float], dict[str, tuple[Any, Any]]]:
+    """Train on one rank: all losses, and of what the rank holds its numbers and which they are."""
+    from meshwright.execute.trainer import Trainer, lower_frozen
+
+    workload = make_workload(name)
+    trainer = Trainer(
+        lower_frozen(graph, connected(4), plan),
+        workload,
+        graph,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=OPTIMIZER,
+        learning_rate=LEARNING_RATE,
+    )
+    for _ in range(steps):
+        trainer.step(workload.args, workload.kwargs)
+    losses, shares = trainer.gather_losses(), trainer.steps.shares()
+    state = {key: (each.clone(), shares.get(key)) for key, each in trainer.state.items()}
+    trainer.close()
+    return losses, state

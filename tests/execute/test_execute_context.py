@@ -1,0 +1,159 @@
+"""Context teams on real processes train as one process does: each member has its tokens."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="execution needs the torch extra")
+pytest.importorskip("transformers")
+
+from ranks import Ranks  # noqa: E402
+from small_models import Language  # noqa: E402
+from small_transformers import captured, train_eagerly, train_rank  # noqa: E402
+
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.expanded import ExpandedSteps  # noqa: E402
+from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.trainer import lower_frozen  # noqa: E402
+from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.graph.stack.find import find_layers  # noqa: E402
+from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402
+from quick import few  # noqa: E402
+from small import connected  # noqa: E402
+
+STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
+MODELS = (
+    "gpt2", "gpt2, tied", "gpt2, dropping", "llama", "llama, scaled", "bert", "bert, dropping",
+)  # fmt: skip
+TEAMS: dict[str, dict[str, Any]] = {
+    "two": {"context": 2},
+    "four": {"context": 4},
+    "two replicas": {"context": 2, "replicas": 2},
+    "unequal": {"context": 2, "replicas": 2, "shares": (0.75, 0.25)},
+    "tensor": {"context": 2, "tensor": 2},
+    "sequence": {"context": 2, "tensor": 2, "sequence": True},
+}
+CASES = [
+    f"{team}, zero {zero}, {again}" for team, zero, again in product(TEAMS, range(4), Recompute)
+]
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[list[Ranks]]:
+    ranks = [Ranks(RANKS)]
+    yield ranks
+    ranks[-1].close()
+
+
+@pytest.fixture
+def four(started: list[Ranks]) -> Ranks:
+    """The ranks, new ones if they have ended after an error."""
+    if not started[-1].pipes:
+        started.append(Ranks(RANKS))
+    return started[-1]
+
+
+def make_part(graph: Graph, ops: Any, first: int = 0, **more: Any) -> Part:
+    count = more.get("context", 1) * more.get("tensor", 1) * more.pop("replicas", 1)
+    devices = tuple(f"d{number}" for number in range(first, first + count))
+    return Part(ops=tuple(np.array(graph.op_names)[ops].tolist()), devices=devices, **more)
+
+
+def plan_of(case: str, graph: Graph, microbatches: int = 1) -> Plan:
+    team, zero, again = case.split(", ")
+    every = np.arange(graph.num_ops)
+    more = {"zero": int(zero.removeprefix("zero ")), "recompute": Recompute(again)}
+    part = make_part(graph, every, **TEAMS[team], **more)
+    if microbatches == 1:
+        return Plan(parts=(part,))
+    schedule = Schedule(kind=ScheduleKind.GPIPE, microbatches=microbatches)
+    return Plan(parts=(part,), schedule=schedule)
+
+
+def check(ranks: Ranks, name: str, plan: Plan) -> None:
+    """Train by the plan and compare all losses and every number that any rank holds of a weight."""
+    graph = captured(name)
+    losses, weights = train_eagerly(name, STEPS)
+    used = {device for part in plan.parts for device in part.devices}
+    answers = ranks.call(len(used), train_rank, name, graph, plan, STEPS, timeout=300)
+    found = set()
+    for own_losses, held in answers:
+        assert own_losses == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
+        for key, (value, share) in held.items():
+            if key in weights:
+                found.add(weights[key].data_ptr())
+                wanted = weights[key] if share is None else share.of(weights[key].contiguous())
+                torch.testing.assert_close(
+                    value.reshape(-1), wanted.reshape(-1), rtol=TOLERANCE, atol=TOLERANCE
+                )
+    assert found == {each.data_ptr() for each in weights.values()}
+
+
+@pytest.mark.parametrize("name", few(MODELS, "gpt2", "llama, scaled", "bert, dropping"))
+def test_every_model_trains_alike_with_its_tokens_divided(four: Ranks, name: str) -> None:
+    check(four, name, plan_of("two, zero 0, none", captured(name)))
+
+
+@pytest.mark.parametrize(
+    "case", few(CASES, "four, zero 0, selective", "unequal, zero 2, none", "sequence, zero 3, full")
+)
+@pytest.mark.parametrize("name", few(("llama", "gpt2, dropping"), "llama"))
+def test_models_train_alike_under_every_hybrid(four: Ranks, name: str, case: str) -> None:
+    check(four, name, plan_of(case, captured(name)))
+
+
+@pytest.mark.parametrize("case", few(CASES, "two replicas, zero 3, full"))
+def test_microbatches_train_alike(four: Ranks, case: str) -> None:
+    if case.startswith("unequal"):
+        pytest.skip("a replica has less than one sample of a microbatch")
+    check(four, "gpt2, dropping", plan_of(case, captured("gpt2, dropping"), 2))
+
+
+STAGES: dict[str, list[dict[str, Any]]] = {
+    "alike": [{"context": 2}, {"context": 2}],
+    "to one": [{"context": 2}, {}],
+    "from one": [{}, {"context": 2}],
+    "to replicas": [{"context": 2}, {"replicas": 2}],
+    "from replicas": [{"replicas": 2}, {"context": 2}],
+    "to tensor": [{"context": 2}, {"tensor": 2}],
+    "from tensor": [{"tensor": 2, "sequence": True}, {"context": 2}],
+}
+
+
+@pytest.mark.parametrize("kind", few(ScheduleKind, ScheduleKind.ONE_F_ONE_B))
+@pytest.mark.parametrize("stages", few(STAGES, "alike", "to replicas"))
+def test_stages_of_different_teams_train_alike(
+    four: Ranks, stages: str, kind: ScheduleKind
+) -> None:
+    if kind is ScheduleKind.INTERLEAVED:
+        pytest.skip("needs several stages a device")
+    graph = captured("llama")
+    layer = find_layers(graph).layer_of_op
+    middle = int(layer.max() + 1) // 2
+    parts, first = [], 0
+    for ops, more in zip((layer < middle, layer >= middle), STAGES[stages], strict=True):
+        part = make_part(graph, ops, first, **more)
+        parts.append(part)
+        first += len(part.devices)
+    schedule = Schedule(kind=kind, microbatches=2)
+    check(four, "llama", Plan(parts=tuple(parts), schedule=schedule))
+
+
+def test_rows_that_are_left_out_of_a_loss_are_refused_in_one_line() -> None:
+    """Of six tokens five are compared: no two members can have as many of them."""
+    words = torch.randint(0, 40, (4, 6))
+    workload = Workload(name="language", model=Language(is_tied=False), args=(words,))
+    graph = capture_workload(workload, "momentum")
+    plan = plan_of("two, zero 0, none", graph)
+    lowered = lower_frozen(graph, connected(2), plan)
+    steps = ExpandedSteps(
+        Steps(workload, graph, "momentum"), plan, lowered.expansion, lowered.shards, "d0"
+    )
+    steps.planned[4]
+    with pytest.raises(InputError, match=r"op 'slice\w*': a context team of 2 cannot divide its"):
+        steps[4]
