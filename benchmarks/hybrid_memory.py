@@ -153,11 +153,11 @@ def make_plan(graph: Graph, cluster: Cluster, kind: str, zero: int, again: Recom
     return replace(plan, parts=tuple(replace(p, zero=zero, recompute=again) for p in plan.parts))
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages that ops of this thread make, until they are freed."""
 
     def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.bytes, self.peak_bytes = [0.0, 0.0], [0.0, 0.0]
         """Without and with what the backend makes."""
         self.known: set[int] = set()
@@ -265,7 +265,9 @@ def measure(name: str, cases: list[Any]) -> list[list[list[float]]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(_work, (port, name, cases, folder), RANKS)
+        multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
+            _work, (port, name, cases, folder), RANKS
+        )
         return [
             [json.loads((Path(folder) / f"{k}-{rank}.json").read_text()) for rank in range(RANKS)]
             for k in range(len(cases))
@@ -286,7 +288,7 @@ def main() -> None:
         graph, cluster = capture_workload(make_workload(name), OPTIMIZER), make_cluster()
         for case, ranks in zip(cases, measure(name, cases), strict=True):
             peaks, held = predict(graph, cluster, make_plan(graph, cluster, *case))
-            errors = [a / b[0] - 1 for a, b in zip(peaks, ranks, strict=True)]
+            errors = [float(a / b[0] - 1) for a, b in zip(peaks, ranks, strict=True)]
             line = {
                 "model": name,
                 "kind": case[0],
@@ -297,7 +299,7 @@ def main() -> None:
                 "tracked_with_backend_bytes": [round(each[2]) for each in ranks],
                 "predicted_state_bytes": [round(each) for each in held],
                 "state_bytes": [round(each[1]) for each in ranks],
-                "worst_error": round(max(errors, key=abs), 4),
+                "worst_error": round(sorted(errors, key=abs)[-1], 4),
             }
             print(json.dumps(line), flush=True)
 

@@ -65,11 +65,11 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One layer; a member has its own heads."""
         y = self.first(x)
-        heads = [
+        query, key, value = (
             each(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
             for each in (self.query, self.key, self.value)
-        ]
-        z = F.scaled_dot_product_attention(*heads, is_causal=True)
+        )
+        z = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.out(z.transpose(1, 2).flatten(2))
         made: torch.Tensor = x + self.down(F.gelu(self.up(self.second(x))))
         return made

@@ -1,6 +1,6 @@
 """Plans whose stages are teams, written briefly; and training by one, held against one process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -128,7 +128,7 @@ class Call(NamedTuple):
 @contextmanager
 def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
     """Note all collectives that this process starts."""
-    moved = {
+    moved: dict[str, Callable[..., Any]] = {
         "all_reduce": lambda flat, *_: [flat],
         "broadcast": lambda flat, *_: [flat],
         "all_gather": lambda flats, *_: flats,
@@ -216,7 +216,6 @@ def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) ->
         trainer = Trainer(
             lowered,
             workload,
-            case.graph,
             rank=rank,
             device=torch.device("cpu"),
             optimizer=case.optimizer,

@@ -67,7 +67,7 @@ def make_part(graph: Graph, ops: Any, first: int = 0, **more: Any) -> Part:
 def plan_of(case: str, graph: Graph, microbatches: int = 1) -> Plan:
     team, zero, again = case.split(", ")
     every = np.arange(graph.num_ops)
-    more = {"zero": int(zero.removeprefix("zero ")), "recompute": Recompute(again)}
+    more: dict[str, Any] = {"zero": int(zero.removeprefix("zero ")), "recompute": Recompute(again)}
     part = make_part(graph, every, **TEAMS[team], **more)
     if microbatches == 1:
         return Plan(parts=(part,))

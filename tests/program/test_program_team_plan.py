@@ -125,7 +125,8 @@ def test_such_plans_are_lowered_op_by_op_unless_they_have_too_many() -> None:
     )
     assert by_part.step_seconds == by_layer.step_seconds
     assert by_op.step_seconds == pytest.approx(by_layer.step_seconds, rel=0.1)
-    many = replace(plan, schedule=replace(plan.schedule, microbatches=10**6))
+    schedule = Schedule(kind=ScheduleKind.ONE_F_ONE_B, microbatches=10**6)
+    many = replace(plan, schedule=schedule)
     assert choose_granularity(many) == "part"
 
 

@@ -284,6 +284,7 @@ def test_the_plan_of_two_layers_on_four_devices_is_the_best_of_all() -> None:
     assert count > 20
     assert answer.statistics["layer_seconds"] == pytest.approx(expected, rel=1e-9)
     assert answer.statistics["whole"] == 1.0
+    assert answer.plan is not None
     by_op = simulate(graph, cluster, answer.plan, granularity="op").step_seconds
     assert answer.step_seconds == by_op
     assert expected * 0.9 < by_op < expected * 1.1

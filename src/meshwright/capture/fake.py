@@ -15,7 +15,7 @@ _GROUPED = torch.ops.aten._grouped_mm.default
 _ALIGNED_BYTES = 16
 
 
-class StepMode(FakeTensorMode):
+class StepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Within this, ops give tensors that have shapes and types only."""
 
     def dispatch(

@@ -9,6 +9,7 @@ where the result is split, and the trace is then built again with the weight cut
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,7 @@ class Cutter:
             args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
             whole = old.meta.get("val")
             cuts = (WHOLE,) * len(whole) if isinstance(whole, tuple | list) else WHOLE
+            assert callable(old.target), "only calls are cut"
             return Call(target=old.target, args=args, kwargs=kwargs, cuts=cuts)
         if has_rows and all(each.cut is WHOLE for each in operands.values()):
             operands = self._by_tokens(operands, builder.ways.tokens)
@@ -294,9 +296,7 @@ class Cutter:
         for choice in product(*(self._choices(each, unknown[each]) for each in nodes)):
             guess = dict(zip(nodes, choice, strict=True))
             try:
-                made = self.take_features(
-                    old, own, lambda each, guess=guess: cut_of(each, guess), held
-                ).cuts
+                made = self.take_features(old, own, partial(_guessed, cut_of, guess), held).cuts
             except InputError:
                 continue
             first = made[0] if isinstance(made, tuple) else made
@@ -320,6 +320,14 @@ class Cutter:
             elif size > 1:
                 yield plain_cut(dim, size)
         yield WHOLE
+
+
+def _guessed(
+    cut_of: Callable[[Node, Mapping[Node, AnyCut]], AnyCut],
+    guess: Mapping[Node, AnyCut],
+    node: Node,
+) -> AnyCut:
+    return cut_of(node, guess)
 
 
 def _segments(old: Node, source: Node, cut: Cut) -> Iterator[tuple[int, ...]]:

@@ -91,8 +91,8 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
     if share.experts > 1:
         count = shape[0] // share.experts
         own = hold_share((count, *shape[1:]), stride, replace(share, experts=1, expert=0))
-        tiles = tuple(_moved(tile, share.expert * count) for tile in own.tiles)
-        return Holding(shape=tuple(shape), tiles=tiles)
+        moved = tuple(_moved(tile, share.expert * count) for tile in own.tiles)
+        return Holding(shape=tuple(shape), tiles=moved)
     shape, dim, ranges = tuple(shape), 0, [(0, shape[0])] if shape else []
     if isinstance(share.cut, Cut):
         dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))

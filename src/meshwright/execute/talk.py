@@ -138,7 +138,7 @@ class GatherSeveral:
         sizes = [each.numel() for each in args]
 
         def finish() -> None:
-            columns = rows.split(sizes, 1)
+            columns = torch.split(rows, sizes, 1)
             for target, part, cut, found in zip(made, args, self.cuts, columns, strict=True):
                 target.copy_(joined([each.view(part.shape) for each in found], cut))
 
@@ -174,7 +174,8 @@ class ScatterSeveral:
         made = self(*args)
 
         def finish() -> None:
-            for target, part in zip(made, own.split([each.numel() for each in made]), strict=True):
+            sizes = [each.numel() for each in made]
+            for target, part in zip(made, torch.split(own, sizes), strict=True):
                 target.copy_(part.view(target.shape))
 
         return Begun(made, exchange.reduce_scatter(own, rows, group), finish)
@@ -197,7 +198,8 @@ class TakePart:
 
 def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """A dense tensor of a shape whose dimensions lie in memory in the order of another's."""
-    order = sorted(range(len(shape)), key=lambda dim: (-tensor.stride(dim), dim))
+    strides = tensor.stride()
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
     stride, size = [0] * len(shape), 1
     for dim in reversed(order):
         stride[dim], size = size, size * shape[dim]

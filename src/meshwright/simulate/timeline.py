@@ -102,7 +102,8 @@ class Timeline:
         until = int(np.argmax(self.memory(device)[1]))
         number = np.append(sort, sort.max(initial=-1) + 1)
         sorts = number[np.minimum(which[:until], len(sort))]
-        return np.bincount(sorts, weights=size[:until], minlength=int(number[-1]) + 1)
+        sums = np.bincount(sorts, weights=size[:until], minlength=int(number[-1]) + 1)
+        return sums.astype(np.float64, copy=False)
 
     @cached_property
     def _memory_events(self) -> list[tuple[Floats, Floats, Ints]]:

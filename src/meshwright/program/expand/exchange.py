@@ -64,7 +64,7 @@ class Exchange:
 
     def is_near(self, op: int, tensor: int) -> bool:
         """Whether a tensor of the planned graph is made in an op's own part."""
-        return self.part_of_op[self.graph.tensor_source[tensor]] == self.part_of_op[op]
+        return bool(self.part_of_op[self.graph.tensor_source[tensor]] == self.part_of_op[op])
 
     def is_terms(self, op: int, tensor: int) -> bool:
         """Whether members of an op's own part hold terms."""

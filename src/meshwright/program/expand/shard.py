@@ -92,20 +92,6 @@ def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")
-    _check_ties(graph, before)
-
-
-def _check_ties(graph: Graph, before: Expansion) -> None:
-    owner: dict[int, int] = {}
-    for op in np.flatnonzero(graph.group >= 0).tolist():
-        group, part = int(graph.group[op]), int(before.part_of_op[op])
-        other = owner.setdefault(group, part)
-        if part != other:
-            raise InputError(
-                f"part {part}: weights of op {quoted(graph.op_names[op])} are also in part "
-                f"{other}, and are one weight in the graph; capture it with `untie`, so "
-                f"that each part has a copy"
-            )
 
 
 class _Sharding:
