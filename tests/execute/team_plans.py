@@ -3,20 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
 import torch
-from fork_ranks import fork_ranks
+from ranks import Ranks
 from team_models import LEARNING_RATE, OPTIMIZER, captured, expected, make
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.state import canonical_names
-from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
+from meshwright.execute.trainer import Trainer, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
@@ -192,35 +190,28 @@ def check_calls(trained: Trained, *, num_holders: int) -> None:
         assert other.bytes <= one.bytes <= other.bytes + filling, (one, other)
 
 
-@cache
-def traced(model: str, untie: bool, optimizer: str) -> Steps:
-    """A model's steps, which ranks that are forked find traced."""
-    return Steps(make(model), captured(model, untie, optimizer), optimizer)
-
-
 def run_case(case: Case, steps: int = STEPS) -> list[Trained]:
-    """Train by the case's plan on ranks that are forked here, where plan and model are prepared."""
+    """Train by the case's plan on ranks of its own."""
     plan = make_plan(case)
-    lowered = lower_frozen(case.graph, connected(RANKS), plan)
-    known = traced(case.model, case.untie, case.optimizer)
-    rows = lowered.program.instructions[["rows_from", "rows_to"]]
-    for low, high in np.unique(rows).tolist():
-        if high > low:
-            known[lowered.rows.count(low, high)]
-    return fork_ranks(num_ranks(plan), _train, case, lowered, known, steps)
+    count = num_ranks(plan)
+    lower_frozen(case.graph, connected(RANKS), plan)  # what cannot be lowered is refused here
+    ranks = Ranks(count)
+    try:
+        return ranks.call(count, _train, case, case.graph, plan, steps, timeout=180)
+    finally:
+        ranks.close()
 
 
-def _train(rank: int, case: Case, lowered: Lowered, known: Steps, steps: int) -> Trained:
+def _train(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
     workload = make(case.model)
-    with patch("meshwright.execute.trainer.Steps", return_value=known):
-        trainer = Trainer(
-            lowered,
-            workload,
-            rank=rank,
-            device=torch.device("cpu"),
-            optimizer=case.optimizer,
-            learning_rate=LEARNING_RATE,
-        )
+    trainer = Trainer(
+        lower_frozen(graph, connected(RANKS), plan),
+        workload,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=case.optimizer,
+        learning_rate=LEARNING_RATE,
+    )
     said: list[Call] = []
     for step in range(steps):
         with listening(trainer.exchange, said) if step == steps - 1 else nullcontext():

@@ -69,10 +69,10 @@ def test_the_bound_of_auto_holds_for_teams_too() -> None:
 
 def test_a_scope_limits_hybrid_and_no_other_method() -> None:
     cluster = make_cluster(["fast"] * 2)
-    scope = Scope(zero=(3,))
+    scope = Scope(zero=(1,))
     answer = find_plan(small_step(), cluster, "hybrid", scope=scope, engine=Sequential())
     assert answer.plan is not None
-    assert {part.zero for part in answer.plan.parts} == {3}
+    assert {part.zero for part in answer.plan.parts} == {1}
     with pytest.raises(InputError, match=r"^scope: the method must be hybrid or auto, got 'data'$"):
         find_plan(small_step(), cluster, "data", scope=scope)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Node
@@ -30,10 +30,8 @@ from meshwright.execute.cut.cut import (
     plain_cut,
 )
 from meshwright.execute.cut.table import cut_call
+from meshwright.execute.traced import TracedStep
 from meshwright.program.expand.expansion import Held
-
-if TYPE_CHECKING:
-    from meshwright.execute.rebuild import Builder
 
 CUT, FROM, ROWS = "cut", "from", "rows"
 """What nodes know: how a tensor team cuts them, the names of the weights that this comes from, and
@@ -127,10 +125,26 @@ class Segmented(Exception):  # noqa: N818 - tells the builder to start again
         self.names, self.sizes = names, sizes
 
 
+class Rebuilds(Protocol):
+    """What cutting needs of whoever rebuilds a trace: `meshwright.execute.rebuild.Builder`."""
+
+    team: Team
+    context: Team
+    step: TracedStep
+    ways: Any
+    held: dict[Node, Node]
+
+    def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """A node that calls something."""
+
+    def cut_state(self, name: str, cut: AnyCut) -> None:
+        """Note how a weight is cut."""
+
+
 class Cutter:
     """The team's side of a builder: cuts of nodes, and of weights as they are found."""
 
-    def __init__(self, builder: "Builder", segments: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, builder: Rebuilds, segments: Mapping[str, tuple[int, ...]]) -> None:
         self.builder, self.segments = builder, segments
         self.cuts: dict[str, AnyCut] = {}
         """Of weights, by name, once they are known."""

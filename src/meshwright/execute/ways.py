@@ -462,13 +462,15 @@ class Ways:
         return None
 
     def _has_words(self, builder: Builder, op: int) -> bool:
-        """Whether an op hears or says a word about classes that a team divides."""
-        graph, origin = builder.graph, self.expansion.tensor_origin
+        """Whether an op hears or says a word about classes that a team divides: a message of no
+        planned tensor, to or from a collective; what ops save for others is none."""
+        graph, expansion = builder.graph, self.expansion
         near = [*graph.inputs[op].tolist(), *graph.outputs[op].tolist()]
         return any(
-            origin[t] < 0
+            expansion.tensor_origin[t] < 0
             and graph.tensor_bytes[t] > 0
-            and self.expansion.bundle[graph.tensor_source[t]] < 0
+            and expansion.bundle[graph.tensor_source[t]] < 0
+            and expansion.is_collective[[graph.tensor_source[t], *graph.readers[t]]].any()
             for t in near
         )
 

@@ -36,9 +36,12 @@ class _Tie:
 
 
 def untie(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Graph, Plan, Placement]:
-    """The step in which parts share no weights, the plan for it, and its numbers."""
+    """The step in which parts share no weights, the plan for it, and its numbers.
+
+    Plain plans share them as `resolve` allows: as parts of the same devices.
+    """
     placement = resolve(graph, cluster, plan)
-    ties = list(_find_ties(graph, placement))
+    ties = [] if plan.is_plain else list(_find_ties(graph, placement))
     if not ties:
         return graph, plan, placement
     rewrite = Rewrite(unexpanded(graph, placement))

@@ -134,6 +134,7 @@ IMAGE_CUTS = {
     r"attention\.output\.dense\.weight|\.o_proj\.weight": 1,
     r"intermediate\.dense\.|\.fc1\.": 0,
     r"\d\.output\.dense\.weight|\.fc2\.weight": 1,
+    r"relative_position_bias_table": 1,
 }
 
 

@@ -110,6 +110,30 @@ def cut_index_select(request: Request) -> Call:
     return cut_along(request, Pattern(inputs=[(operand, labels)], outputs=[labels]))
 
 
+def cut_index_put(request: Request) -> Call:
+    """Values put, or added, at places along first dimensions that are not cut."""
+    operand, values = request["self"], request["values"]
+    given = list(request["indices"])
+    used = [dim for dim, each in enumerate(given) if each is not None]
+    if used != list(range(len(used))) or any(
+        given[dim].value.dtype in (torch.bool, torch.uint8) for dim in used
+    ):
+        raise request.refuse("numbers that index first dimensions, where an operand is cut")
+    shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
+        *(given[dim].value.shape for dim in used)
+    )
+    rank, count = operand.value.dim(), len(shape)
+    kept: list[Hashable] = list(range(len(used), rank))
+    whole = (*shape, *operand.value.shape[len(used) :])
+    own: list[Hashable] = [*([None] * count), *kept]
+    inputs: list[tuple[Operand, Labels]] = [
+        (operand, [*([None] * len(used)), *kept]),
+        (values, own[len(whole) - values.value.dim() :]),
+    ]
+    inputs += [(given[dim], [None] * given[dim].value.dim()) for dim in used]
+    return cut_along(request, Pattern(inputs=inputs, outputs=[[*([None] * len(used)), *kept]]))
+
+
 def cut_index(request: Request) -> Call:
     """Indexing by tensors, along dimensions that are not cut; or by tensors that are cut."""
     operand, given = request["self"], list(request["indices"])

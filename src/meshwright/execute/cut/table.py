@@ -77,6 +77,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (index.cut_gather, "gather scatter scatter_add"),
     (index.cut_index_select, "index_select"),
     (index.cut_index, "index"),
+    (index.cut_index_put, "index_put"),
     (loss.cut_log_softmax, "_log_softmax _log_softmax_backward_data"),
     (loss.cut_nll_loss, "nll_loss_forward"),
     (loss.cut_nll_loss_backward, "nll_loss_backward"),

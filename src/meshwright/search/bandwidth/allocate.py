@@ -85,7 +85,8 @@ def allocate(
     """
     with announced_compilation():
         bare = replace(plan, allocations=())
-        program = lower(graph, cluster, bare, choose_granularity(bare))
+        granularity = choose_granularity(bare) if bare.is_plain else "layer"
+        program = lower(graph, cluster, bare, granularity)
         uniform = _run(program, cluster, sharing)
         search = _Search(cluster, sharing, gap, uniform)
         if search.hosts.pairs and not talks_within_ops(cluster, plan):
