@@ -28,7 +28,7 @@ class Ranks:
             self.processes.append(process)
 
     def call(
-        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 60
+        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 120
     ) -> list[Any]:
         """What the function returns on `count` ranks of one process group, which it is given first.
 

@@ -105,9 +105,7 @@ def check(
     few(
         CASES,
         "data, zero 1, selective",
-        "unequal, zero 3, full",
         "1f1b, zero 2, full",
-        "1f1b, zero 3, none",
         "zero-bubble, zero 3, full",
     ),
 )
