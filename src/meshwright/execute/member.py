@@ -396,6 +396,12 @@ def check_held(name: str, cut: AnyCut, held: Held) -> None:
         )
 
 
+def with_cuts(node: Node, cut: AnyCut, rows: AnyCut = WHOLE) -> Node:
+    """The node, which knows now how a tensor team and how a context team cut it."""
+    node.meta[CUT], node.meta[ROWS] = cut, rows
+    return node
+
+
 def token_cut(shape: Sequence[int], samples: int, tokens: int) -> Cut:
     """The cut of a tensor's tokens: a dimension of them, or all samples' one after the other."""
     if shape and shape[0] == samples * tokens and (len(shape) < 2 or shape[1] != tokens):

@@ -6,55 +6,39 @@ one. Collectives of bundles turn gradients into shards and shards into weights; 
 its members' parts and terms into whole tensors, and back.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
-from meshwright.execute import words
-from meshwright.execute.batch_norm import (
-    BackwardMoments,
-    Moments,
-    batch_norm,
-    batch_norm_backward,
-)
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_bounds, plain_cut
-from meshwright.execute.member import CUT, ROWS, Team, token_cut
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut
+from meshwright.execute.member import CUT, ROWS, Team, token_cut, with_cuts
 from meshwright.execute.rebuild import Builder
+from meshwright.execute.rebuild_loss import LOSSES, has_words, run_loss, say
+from meshwright.execute.rebuild_norm import add_moments, run_norm, word_of
+from meshwright.execute.rebuild_tokens import exchange_tokens, is_of_tokens, keys_of, travel
 from meshwright.execute.shard import Share, bounds
 from meshwright.execute.talk import (
     AllReduce,
     GatherParts,
-    GatherSeveral,
     GatherWeights,
     ScatterGradients,
-    ScatterSeveral,
     ScatterTerms,
     SpreadWeights,
     TakePart,
 )
-from meshwright.execute.tokens import CountTokens, ReturnTokens, SendTokens, find_rows
 from meshwright.execute.traced import Layout, TracedStep
-from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
-from meshwright.program.expand.synchronise import NORMS
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
 
 aten = torch.ops.aten
-
-_LOSSES = frozenset(
-    ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
-)
-"""Ops that hear or say words where a team divides their classes."""
 
 
 class Ways:
@@ -100,7 +84,7 @@ class Ways:
         if not gathered:
             return {}
         kernel = builder.step.ledger.kernels[int(expansion.origin[op])]
-        return dict(zip(_keys(kernel), gathered, strict=True))
+        return dict(zip(keys_of(kernel), gathered, strict=True))
 
     def team_of(self, name: str, step: TracedStep) -> Team:
         """Its place in the tensor team that holds a tensor."""
@@ -223,14 +207,14 @@ class Ways:
     def talk(self, builder: Builder, op: int) -> list[Node]:
         """Call a collective, or take a part; what it gives."""
         if self.expansion.axis[op] == Axis.REPLICAS:
-            return [self._add_moments(builder, op)]
+            return [add_moments(builder, op)]
         bundle = int(self.expansion.bundle[op])
         kind = Kind(int(self.expansion.collective[op]))
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
         if kind == Kind.ALL_TO_ALL:
-            return self._travel(builder, op, part.expert)
-        if bundle < 0 and self._is_of_tokens(builder, op):
-            return self._exchange_tokens(builder, op, kind)
+            return travel(builder, op, part.expert, self._rows)
+        if bundle < 0 and is_of_tokens(builder, op):
+            return exchange_tokens(builder, op, kind, self.tokens)
         if bundle < 0:
             return [self._exchange(builder, op, kind)]
         updates = self.expansion.bundles[bundle]
@@ -247,141 +231,27 @@ class Ways:
         builder.call(SpreadWeights(*holders), *states)
         return []
 
-    def _add_moments(self, builder: Builder, op: int) -> Node:
-        """The word of replicas about the samples of a batch norm, or about their gradient."""
-        made = builder.graph.outputs[op].tolist()[0]
-        norm = builder.graph.readers[made].tolist()[0]
-        kernel = builder.step.ledger.kernels[int(self.expansion.origin[norm])]
-        is_forward = op_name(kernel.node) in NORMS
-        names = ("input",) if is_forward else ("grad_out", "input", "save_mean")
-        given = _arguments(kernel.node)
-        nodes = [builder.argument(op, kernel, given[name]) for name in names]
-        return builder.call(Moments() if is_forward else BackwardMoments(), *nodes)
-
-    def _run_norm(self, builder: Builder, op: int, kernel: Kernel, word: Node) -> Node:
-        """A batch norm with the statistics of all replicas, or its backward."""
-        given = _arguments(kernel.node)
-
-        def argument(name: str) -> Node | None:
-            node = given[name]
-            return None if node is None else builder.argument(op, kernel, node)
-
-        if op_name(kernel.node) in NORMS:
-            names = ("weight", "bias", "running_mean", "running_var")
-            return builder.call(
-                batch_norm, argument("input"), word, *map(argument, names),
-                given["momentum"], given["eps"],
-            )  # fmt: skip
-        read = ("grad_out", "input", "weight", "save_mean", "save_invstd")
-        part = self.plan.parts[int(self.expansion.part_of_op[op])]
-        return builder.call(
-            batch_norm_backward, *map(argument, read), word, part.num_replicas,
-            list(given["output_mask"]),
-        )  # fmt: skip
-
-    def _word_of(self, builder: Builder, op: int) -> Node | None:
-        """What an op hears from all replicas; None: nothing."""
-        source = builder.graph.tensor_source
-        for tensor in builder.graph.inputs[op].tolist():
-            if self.expansion.axis[source[tensor]] == Axis.REPLICAS:
-                return builder.root[tensor]
-        return None
-
-    def _travel(self, builder: Builder, op: int, width: int) -> list[Node]:
-        """Tokens on their way to experts or back, or how many they are."""
-        graph, expansion = builder.graph, self.expansion
-        read, made = graph.inputs[op].tolist(), graph.outputs[op].tolist()
-        moved = next(each for each in read if expansion.tensor_origin[each] >= 0)
-        given = builder.root[moved]
-        if len(made) == 2:
-            kernels = builder.step.ledger.kernels
-            readers = [kernels[int(expansion.origin[each])] for each in graph.readers[made[0]]]
-            rows = find_rows(readers, graph.op_names[int(graph.tensor_source[moved])])
-            builder.received.add(rows)
-            self._rows[made[1]] = rows
-            both = builder.call(CountTokens(width), given)
-            return [builder.item(both, 0), builder.item(both, 1)]
-        (counts,) = (each for each in read if each != moved)
-        rows, shape = self._rows[counts], builder.planned_shape(moved)
-        if math.prod(shape) % rows:
-            raise InputError(
-                f"op {quoted(graph.op_names[int(graph.tensor_source[moved])])}: what it makes must "
-                f"have a row for each of {rows} tokens of experts that replicas divide, has shape "
-                f"{tuple(shape)}"
-            )
-        comes_back = expansion.role[graph.tensor_source[moved]] == Role.EXPERT
-        talk = ReturnTokens(width, rows, shape) if comes_back else SendTokens(width, rows)
-        node = builder.call(talk, given, builder.root[counts])
-        return [_with(node, given.meta.get(CUT, WHOLE))]
-
-    def _is_of_tokens(self, builder: Builder, op: int) -> bool:
-        """Whether an op of the expansion divides tokens in a context team, or brings them together;
-        a slice does where all rows become some."""
-        if self.expansion.is_collective[op]:
-            return bool(self.expansion.axis[op] == Axis.CONTEXT)
-        rows, graph = self.expansion.rows, builder.graph
-        return bool(rows[graph.outputs[op]].any() and not rows[graph.inputs[op]].any())
-
-    def _exchange_tokens(self, builder: Builder, op: int, kind: Kind) -> list[Node]:
-        """What a context team makes of rows, or of terms of gradients of all rows."""
-        graph, context = builder.graph, builder.context
-        read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
-        if kind == Kind.COMPUTE:
-            given = builder.root[read[0]]
-            tokens = token_cut(given.meta["val"].shape, builder.step.samples, self.tokens)
-            part = builder.call(TakePart(tokens, context.width, context.member), given)
-            return [_with(part, given.meta.get(CUT, WHOLE), tokens)]
-        if kind == Kind.REDUCE_SCATTER:
-            return self._scatter_keys(builder, read)
-        if self.expansion.tensor_origin[graph.outputs[op]][0] < 0:
-            reader = next(
-                each for each in graph.successors[op].tolist() if self.expansion.origin[each] >= 0
-            )
-            kernel = builder.step.ledger.kernels[int(self.expansion.origin[reader])]
-            views = [builder.argument(op, kernel, each) for each in _keys(kernel)]
-        else:
-            views = [builder.root[read[0]]]
-        cuts = tuple(each.meta[ROWS] for each in views)
-        made = builder.call(GatherSeveral(cuts, context.width), *views)
-        return [
-            _with(builder.item(made, place), view.meta.get(CUT, WHOLE))
-            for place, view in enumerate(views)
-        ]
-
-    def _scatter_keys(self, builder: Builder, read: list[int]) -> list[Node]:
-        """A member's rows of the gradients of all keys and values."""
-        context = builder.context
-        terms = [builder.root[each] for each in read]
-        shapes = [each.meta["val"].shape for each in terms]
-        cuts = tuple(plain_cut(len(shape) - 2, shape[-2]) for shape in shapes)
-        talk = ScatterSeveral(cuts, context.width, context.member)
-        made = builder.call(talk, *terms)
-        return [
-            _with(builder.item(made, place), each.meta.get(CUT, WHOLE), cuts[place])
-            for place, each in enumerate(terms)
-        ]
-
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
         """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
         team, origin = builder.team, self.expansion.tensor_origin
         read = [t for t in builder.graph.inputs[op].tolist() if builder.graph.tensor_bytes[t] > 0]
         made = builder.graph.outputs[op].tolist()[0]
         if origin[made] < 0:
-            return self._say(builder, op, read, made)
+            return say(builder, op, read, made)
         given = builder.root[read[0]]
         cut, rows = given.meta.get(CUT, WHOLE), given.meta.get(ROWS, WHOLE)
         if kind == Kind.ALL_REDUCE:
             assert cut is TERMS, "only terms are added up"
-            return _with(builder.call(AllReduce(), given), WHOLE, rows)
+            return with_cuts(builder.call(AllReduce(), given), WHOLE, rows)
         if kind == Kind.ALL_GATHER:
             assert isinstance(cut, Cut), "only parts are gathered"
-            return _with(builder.call(GatherParts(cut, team.width), given), WHOLE, rows)
+            return with_cuts(builder.call(GatherParts(cut, team.width), given), WHOLE, rows)
         if self.expansion.held[made] == Held.FEATURES:
             return self._take_features(builder, op, given, int(origin[made]))
         count = self.tokens // builder.context.width
         tokens = token_cut(given.meta["val"].shape, builder.step.samples, count)
         talk = ScatterTerms if kind == Kind.REDUCE_SCATTER else TakePart
-        return _with(builder.call(talk(tokens, team.width, team.member), given), tokens, rows)
+        return with_cuts(builder.call(talk(tokens, team.width, team.member), given), tokens, rows)
 
     def _take_features(self, builder: Builder, op: int, given: Node, tensor: int) -> Node:
         """A member's part of a gradient that another part has found for a copy of its weights: so
@@ -394,30 +264,8 @@ class Ways:
         for old in kernel.node.all_input_nodes:
             if builder.step.tensor_of.get(kernel.reads.get(old.name, -1)) == tensor:
                 cut = builder.find_cut(old, wanted)
-                return _with(builder.call(TakePart(cut, team.width, team.member), given), cut)
+                return with_cuts(builder.call(TakePart(cut, team.width, team.member), given), cut)
         raise AssertionError("it is cut for who reads it")
-
-    def _say(self, builder: Builder, op: int, read: list[int], made: int) -> Node:
-        """A word of a softmax or loss over classes that a team divides."""
-        graph = builder.graph
-        source = int(graph.tensor_source[read[0]])
-        if len(read) == 1 and self.expansion.tensor_origin[read[0]] < 0:
-            is_first = not self.expansion.is_collective[source]
-            talk = words.TeamMax() if is_first else words.TeamLogSum()
-            return _with(builder.call(talk, builder.root[read[0]]), WHOLE)
-        loss = next(each for each in graph.readers[made].tolist())
-        kernel = builder.step.ledger.kernels[int(self.expansion.origin[loss])]
-        word = [t for t in read if self.expansion.tensor_origin[t] < 0]
-        if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
-            raise InputError(
-                f"op {quoted(graph.op_names[loss])}: a team divides the classes of a negative "
-                f"log-likelihood after a log-softmax only"
-            )
-        logs, targets, *_, ignored = kernel.node.args
-        assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)
-        scores, target = (builder.argument(op, kernel, each) for each in (logs, targets))
-        talk_of = words.PickTargets(_first(scores, builder.team), ignored, _rows(scores, builder))
-        return _with(builder.call(talk_of, scores, target, builder.root[word[0]]), WHOLE)
 
     def _layouts(self, builder: Builder, names: list[str]) -> tuple[Layout, ...]:
         layouts = tuple(Layout.of(builder.planned_part(name)) for name in names)
@@ -453,76 +301,14 @@ class Ways:
         kernel = builder.step.ledger.kernels[planned]
         if planned in self._divided:
             return self._update(builder, op, planned, kernel)
-        word = self._word_of(builder, op)
+        word = word_of(builder, op)
         if word is not None:
-            return self._run_norm(builder, op, kernel, word)
-        is_loss = op_name(kernel.node) in _LOSSES and builder.team.width > 1
-        if is_loss and self._has_words(builder, op):
-            return self._run_loss(builder, op, kernel)
+            part = self.plan.parts[int(self.expansion.part_of_op[op])]
+            return run_norm(builder, op, kernel, word, part.num_replicas)
+        is_loss = op_name(kernel.node) in LOSSES and builder.team.width > 1
+        if is_loss and has_words(builder, op):
+            return run_loss(builder, op, kernel)
         return None
-
-    def _has_words(self, builder: Builder, op: int) -> bool:
-        """Whether an op hears or says a word about classes that a team divides: a message of no
-        planned tensor, to or from a collective; what ops save for others is none."""
-        graph, expansion = builder.graph, self.expansion
-        near = [*graph.inputs[op].tolist(), *graph.outputs[op].tolist()]
-        return any(
-            expansion.tensor_origin[t] < 0
-            and graph.tensor_bytes[t] > 0
-            and expansion.bundle[graph.tensor_source[t]] < 0
-            and expansion.is_collective[[graph.tensor_source[t], *graph.readers[t]]].any()
-            for t in near
-        )
-
-    def _run_loss(self, builder: Builder, op: int, kernel: Kernel) -> Node | None:
-        graph, origin = builder.graph, self.expansion.tensor_origin
-        heard = [
-            builder.root[t]
-            for t in graph.inputs[op].tolist()
-            if origin[t] < 0 and t in builder.root
-        ]
-        args = kernel.node.args
-        name = op_name(kernel.node)
-
-        def given(place: int) -> Node:
-            node = args[place]
-            assert isinstance(node, Node)
-            return builder.argument(op, kernel, node)
-
-        if name == "_log_softmax":
-            scores = given(0)
-            made = builder.call(words.start_log_softmax, scores, *args[1:])
-            made.meta[CUT] = (scores.meta[CUT], TERMS)
-            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
-            self._keep_word(builder, op, builder.item(made, 1))
-            return builder.item(made, 0)
-        weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
-        if name == "nll_loss_forward":
-            rows = _rows(given(0), builder)
-            made = builder.call(words.NllLoss(rows), heard[-1], given(1), weight, *args[3:])
-            made.meta[CUT] = (WHOLE, WHOLE)
-            made.meta[ROWS] = (TERMS if isinstance(rows.cut, Cut) else WHOLE, WHOLE)
-            return made
-        if name == "nll_loss_backward":
-            scores = given(1)
-            weight = None if args[3] is None else given(3)
-            backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
-            made = builder.call(backward, given(0), scores, given(2), weight, *args[4:6], given(6))
-            made.meta[CUT] = (scores.meta[CUT], WHOLE)
-            made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
-            self._keep_word(builder, op, builder.item(made, 1))
-            return builder.item(made, 0)
-        if name == "_log_softmax_backward_data":
-            scores = given(1)
-            made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
-            return _with(made, scores.meta[CUT], scores.meta.get(ROWS, WHOLE))
-        return None
-
-    def _keep_word(self, builder: Builder, op: int, node: Node) -> None:
-        graph = builder.graph
-        for tensor in graph.outputs[op].tolist():
-            if self.expansion.tensor_origin[tensor] < 0 and graph.tensor_bytes[tensor] > 0:
-                builder.root[tensor] = node
 
     def _update(self, builder: Builder, op: int, update: int, kernel: Kernel) -> Node:
         """An update of shards."""
@@ -546,40 +332,6 @@ class Ways:
             return held
 
         return builder.call_whole(kernel.node, given)
-
-
-def _arguments(node: Node) -> dict[str, Any]:
-    """What a call is given, by name."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    names = [each.name for each in schema.arguments]
-    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-
-
-def _with(node: Node, cut: AnyCut, rows: AnyCut = WHOLE) -> Node:
-    node.meta[CUT], node.meta[ROWS] = cut, rows
-    return node
-
-
-def _keys(kernel: Kernel) -> list[Node]:
-    """The keys and values among the arguments of an attention, or of its backward."""
-    names = [each.name for each in kernel.node.target._schema.arguments]  # type: ignore[union-attr]
-    found = [kernel.node.args[names.index(name)] for name in ("key", "value")]
-    return [each for each in found if isinstance(each, Node)]
-
-
-def _first(scores: Node, team: Team) -> int:
-    """The number of a member's first class."""
-    cut = scores.meta[CUT]
-    assert isinstance(cut, Cut)
-    return plain_bounds(cut.size, team.width, team.member)[0]
-
-
-def _rows(scores: Node, builder: Builder) -> words.Rows:
-    """Which rows of the targets a member of a context team has scores of."""
-    cut, context = scores.meta.get(ROWS, WHOLE), builder.context
-    return (
-        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
-    )
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:

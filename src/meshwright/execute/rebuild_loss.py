@@ -1,0 +1,118 @@
+"""Rebuilds losses over classes that a team divides: members say words about each row."""
+
+from torch.fx import Node
+
+from meshwright.capture.ledger import Kernel, op_name
+from meshwright.errors import InputError, quoted
+from meshwright.execute import words
+from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
+from meshwright.execute.member import CUT, ROWS, Team, with_cuts
+from meshwright.execute.rebuild import Builder
+
+LOSSES = frozenset(
+    ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
+)
+"""Ops that hear or say words where a team divides their classes."""
+
+
+def has_words(builder: Builder, op: int) -> bool:
+    """Whether an op hears or says a word about classes that a team divides: a message of no
+    planned tensor, to or from a collective; what ops save for others is none."""
+    graph, expansion = builder.graph, builder.expansion
+    near = [*graph.inputs[op].tolist(), *graph.outputs[op].tolist()]
+    return any(
+        expansion.tensor_origin[t] < 0
+        and graph.tensor_bytes[t] > 0
+        and expansion.bundle[graph.tensor_source[t]] < 0
+        and expansion.is_collective[[graph.tensor_source[t], *graph.readers[t]]].any()
+        for t in near
+    )
+
+
+def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
+    """A word of a softmax or loss over classes that a team divides."""
+    graph = builder.graph
+    source = int(graph.tensor_source[read[0]])
+    if len(read) == 1 and builder.expansion.tensor_origin[read[0]] < 0:
+        is_first = not builder.expansion.is_collective[source]
+        talk = words.TeamMax() if is_first else words.TeamLogSum()
+        return with_cuts(builder.call(talk, builder.root[read[0]]), WHOLE)
+    loss = next(each for each in graph.readers[made].tolist())
+    kernel = builder.step.ledger.kernels[int(builder.expansion.origin[loss])]
+    word = [t for t in read if builder.expansion.tensor_origin[t] < 0]
+    if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
+        raise InputError(
+            f"op {quoted(graph.op_names[loss])}: a team divides the classes of a negative "
+            f"log-likelihood after a log-softmax only"
+        )
+    logs, targets, *_, ignored = kernel.node.args
+    assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)
+    scores, target = (builder.argument(op, kernel, each) for each in (logs, targets))
+    talk_of = words.PickTargets(_first(scores, builder.team), ignored, _rows(scores, builder))
+    return with_cuts(builder.call(talk_of, scores, target, builder.root[word[0]]), WHOLE)
+
+
+def run_loss(builder: Builder, op: int, kernel: Kernel) -> Node | None:
+    """A softmax or loss over classes that a team divides, with the words that it heard."""
+    graph, origin = builder.graph, builder.expansion.tensor_origin
+    heard = [
+        builder.root[t] for t in graph.inputs[op].tolist() if origin[t] < 0 and t in builder.root
+    ]
+    args = kernel.node.args
+    name = op_name(kernel.node)
+
+    def given(place: int) -> Node:
+        node = args[place]
+        assert isinstance(node, Node)
+        return builder.argument(op, kernel, node)
+
+    if name == "_log_softmax":
+        scores = given(0)
+        made = builder.call(words.start_log_softmax, scores, *args[1:])
+        made.meta[CUT] = (scores.meta[CUT], TERMS)
+        made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
+        _keep_word(builder, op, builder.item(made, 1))
+        return builder.item(made, 0)
+    weight = None if name == "_log_softmax_backward_data" or args[2] is None else given(2)
+    if name == "nll_loss_forward":
+        rows = _rows(given(0), builder)
+        made = builder.call(words.NllLoss(rows), heard[-1], given(1), weight, *args[3:])
+        made.meta[CUT] = (WHOLE, WHOLE)
+        made.meta[ROWS] = (TERMS if isinstance(rows.cut, Cut) else WHOLE, WHOLE)
+        return made
+    if name == "nll_loss_backward":
+        scores = given(1)
+        weight = None if args[3] is None else given(3)
+        backward = words.NllLossBackward(_first(scores, builder.team), _rows(scores, builder))
+        made = builder.call(backward, given(0), scores, given(2), weight, *args[4:6], given(6))
+        made.meta[CUT] = (scores.meta[CUT], WHOLE)
+        made.meta[ROWS] = scores.meta.get(ROWS, WHOLE)
+        _keep_word(builder, op, builder.item(made, 1))
+        return builder.item(made, 0)
+    if name == "_log_softmax_backward_data":
+        scores = given(1)
+        made = builder.call(words.log_softmax_backward, given(0), scores, *heard, *args[2:])
+        return with_cuts(made, scores.meta[CUT], scores.meta.get(ROWS, WHOLE))
+    return None
+
+
+def _keep_word(builder: Builder, op: int, node: Node) -> None:
+    graph = builder.graph
+    for tensor in graph.outputs[op].tolist():
+        if builder.expansion.tensor_origin[tensor] < 0 and graph.tensor_bytes[tensor] > 0:
+            builder.root[tensor] = node
+
+
+def _first(scores: Node, team: Team) -> int:
+    """The number of a member's first class."""
+    cut = scores.meta[CUT]
+    assert isinstance(cut, Cut)
+    return plain_bounds(cut.size, team.width, team.member)[0]
+
+
+def _rows(scores: Node, builder: Builder) -> words.Rows:
+    """Which rows of the targets a member of a context team has scores of."""
+    cut, context = scores.meta.get(ROWS, WHOLE), builder.context
+    return (
+        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
+    )

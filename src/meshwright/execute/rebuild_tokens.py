@@ -1,0 +1,105 @@
+"""Rebuilds what divides tokens: context teams, which bring keys and values together, and experts,
+to which tokens travel."""
+
+import math
+
+from torch.fx import Node
+
+from meshwright.capture.ledger import Kernel
+from meshwright.errors import InputError, quoted
+from meshwright.execute.cut.cut import WHOLE, plain_cut
+from meshwright.execute.member import CUT, ROWS, token_cut, with_cuts
+from meshwright.execute.rebuild import Builder
+from meshwright.execute.talk import GatherSeveral, ScatterSeveral, TakePart
+from meshwright.execute.tokens import CountTokens, ReturnTokens, SendTokens, find_rows
+from meshwright.graph.stack.stack import Role
+from meshwright.program.expand.expansion import Axis
+from meshwright.program.program import Kind
+
+
+def travel(builder: Builder, op: int, width: int, rows_of: dict[int, int]) -> list[Node]:
+    """Tokens on their way to experts or back, or how many they are.
+
+    `rows_of`: by tensor of numbers of tokens, how many there are; it grows.
+    """
+    graph, expansion = builder.graph, builder.expansion
+    read, made = graph.inputs[op].tolist(), graph.outputs[op].tolist()
+    moved = next(each for each in read if expansion.tensor_origin[each] >= 0)
+    given = builder.root[moved]
+    if len(made) == 2:
+        kernels = builder.step.ledger.kernels
+        readers = [kernels[int(expansion.origin[each])] for each in graph.readers[made[0]]]
+        rows = find_rows(readers, graph.op_names[int(graph.tensor_source[moved])])
+        builder.received.add(rows)
+        rows_of[made[1]] = rows
+        both = builder.call(CountTokens(width), given)
+        return [builder.item(both, 0), builder.item(both, 1)]
+    (counts,) = (each for each in read if each != moved)
+    rows, shape = rows_of[counts], builder.planned_shape(moved)
+    if math.prod(shape) % rows:
+        raise InputError(
+            f"op {quoted(graph.op_names[int(graph.tensor_source[moved])])}: what it makes must "
+            f"have a row for each of {rows} tokens of experts that replicas divide, has shape "
+            f"{tuple(shape)}"
+        )
+    comes_back = expansion.role[graph.tensor_source[moved]] == Role.EXPERT
+    talk = ReturnTokens(width, rows, shape) if comes_back else SendTokens(width, rows)
+    node = builder.call(talk, given, builder.root[counts])
+    return [with_cuts(node, given.meta.get(CUT, WHOLE))]
+
+
+def is_of_tokens(builder: Builder, op: int) -> bool:
+    """Whether an op of the expansion divides tokens in a context team, or brings them together;
+    a slice does where all rows become some."""
+    if builder.expansion.is_collective[op]:
+        return bool(builder.expansion.axis[op] == Axis.CONTEXT)
+    rows, graph = builder.expansion.rows, builder.graph
+    return bool(rows[graph.outputs[op]].any() and not rows[graph.inputs[op]].any())
+
+
+def exchange_tokens(builder: Builder, op: int, kind: Kind, tokens_of_sample: int) -> list[Node]:
+    """What a context team makes of rows, or of terms of gradients of all rows."""
+    graph, context = builder.graph, builder.context
+    read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+    if kind == Kind.COMPUTE:
+        given = builder.root[read[0]]
+        tokens = token_cut(given.meta["val"].shape, builder.step.samples, tokens_of_sample)
+        part = builder.call(TakePart(tokens, context.width, context.member), given)
+        return [with_cuts(part, given.meta.get(CUT, WHOLE), tokens)]
+    if kind == Kind.REDUCE_SCATTER:
+        return _scatter_keys(builder, read)
+    if builder.expansion.tensor_origin[graph.outputs[op]][0] < 0:
+        reader = next(
+            each for each in graph.successors[op].tolist() if builder.expansion.origin[each] >= 0
+        )
+        kernel = builder.step.ledger.kernels[int(builder.expansion.origin[reader])]
+        views = [builder.argument(op, kernel, each) for each in keys_of(kernel)]
+    else:
+        views = [builder.root[read[0]]]
+    cuts = tuple(each.meta[ROWS] for each in views)
+    made = builder.call(GatherSeveral(cuts, context.width), *views)
+    return [
+        with_cuts(builder.item(made, place), view.meta.get(CUT, WHOLE))
+        for place, view in enumerate(views)
+    ]
+
+
+def _scatter_keys(builder: Builder, read: list[int]) -> list[Node]:
+    """A member's rows of the gradients of all keys and values."""
+    context = builder.context
+    terms = [builder.root[each] for each in read]
+    shapes = [each.meta["val"].shape for each in terms]
+    cuts = tuple(plain_cut(len(shape) - 2, shape[-2]) for shape in shapes)
+    talk = ScatterSeveral(cuts, context.width, context.member)
+    made = builder.call(talk, *terms)
+    return [
+        with_cuts(builder.item(made, place), each.meta.get(CUT, WHOLE), cuts[place])
+        for place, each in enumerate(terms)
+    ]
+
+
+def keys_of(kernel: Kernel) -> list[Node]:
+    """The keys and values among the arguments of an attention, or of its backward."""
+    names = [each.name for each in kernel.node.target._schema.arguments]  # type: ignore[union-attr]
+    found = [kernel.node.args[names.index(name)] for name in ("key", "value")]
+    return [each for each in found if isinstance(each, Node)]
