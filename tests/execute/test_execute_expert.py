@@ -84,7 +84,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", few(WAYS, "4 experts", "tensor and experts"))
+@pytest.mark.parametrize("way", few(WAYS, "tensor and experts"))
 def test_experts_train_alike_however_they_are_divided(four: Ranks, way: str) -> None:
     check(four, "two of four", plan_of(captured("two of four", "momentum"), **WAYS[way]))
 

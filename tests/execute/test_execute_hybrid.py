@@ -120,7 +120,6 @@ def name_cases(names: Iterable[str]) -> list[str]:
 QUICK = (
     "unet: 1f1b, zero 3, full",
     "odd: unequal, zero 3, none",
-    "odd: 1f1b, zero 2, full",
     "tied: data, zero 3, full",
     "dropping: data, zero 2, full",
 )
@@ -134,7 +133,7 @@ def test_every_model_trains_alike_under_every_hybrid(four: Ranks, named: str) ->
 
 @pytest.mark.parametrize(
     "named",
-    few(name_cases(["unet", "odd"]), "odd: unequal, zero 1, none", "odd: 1f1b, zero 3, full"),
+    few(name_cases(["unet", "odd"]), "odd: 1f1b, zero 3, full"),
 )
 def test_counters_of_steps_are_right_for_shards(four: Ranks, named: str) -> None:
     name, case = named.split(": ")
@@ -149,13 +148,13 @@ def test_what_is_placed_anywhere_is_computed_again_there(
     check(four, name, hybrid(random_placement(captured(name, "momentum"), RANKS, 2), 0, again))
 
 
-@pytest.mark.parametrize("case", few(CASES, "data, zero 3, none", "1f1b, zero 2, full"))
+@pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
 def test_copies_of_tied_weights_train_alike(four: Ranks, case: str) -> None:
     plan = plan_of(case, captured("tied", "momentum", untie=True))
     check(four, "tied", plan, untie=True)
 
 
-@pytest.mark.parametrize("case", few(CASES, "data, zero 3, full", "1f1b, zero 2, full"))
+@pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
 def test_statistics_of_batch_norms_are_updated_once(four: Ranks, case: str) -> None:
     """Each replica has its own, the same as without ZeRO and recomputation."""
     graph = captured("residual", "momentum")
@@ -194,7 +193,7 @@ def random_plan(graph: Graph, seed: int) -> Plan:
     return replace(plan, parts=tuple(parts))
 
 
-@pytest.mark.parametrize("seed", few(range(60), 0, 1, 2))
+@pytest.mark.parametrize("seed", few(range(60), 0))
 def test_random_hybrids_train_alike(four: Ranks, seed: int) -> None:
     draw = random.Random(-seed)
     name, optimizer = draw.choice(APART), draw.choice(["momentum", "adamw"])

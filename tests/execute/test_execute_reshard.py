@@ -124,13 +124,8 @@ PAIRS = [f"{one} -> {other}" for one, other in permutations(PLANS, 2)]
 TEAM_PAIRS = [
     f"{one} -> {other}" for one, other in permutations(EVERY, 2) if {one, other} & TEAMS.keys()
 ]
-QUICK = ("alone -> zero 3", "zero 3 -> stages", "stages, zero 3 -> zero 2 on 3", "zero 1 -> data")
-QUICK_TEAMS = (
-    "alone -> team of 4",
-    "teams of 2, zero 3 -> sequence",
-    "sequence -> zero 3",
-    "stages, zero 3 -> teams of 2, zero 1",
-)
+QUICK = ("zero 3 -> stages", "stages, zero 3 -> zero 2 on 3")
+QUICK_TEAMS = ("alone -> team of 4", "teams of 2, zero 3 -> sequence")
 
 
 def check_pair(ranks: Ranks, folder: Path, pair: str, name: str, optimizer: str) -> None:
@@ -168,7 +163,7 @@ def equal_bits(one: Any, other: Any) -> bool:
     )
 
 
-@pytest.mark.parametrize("plan", few(EVERY, "stages, zero 3", "teams of 2, zero 3"))
+@pytest.mark.parametrize("plan", few(EVERY, "teams of 2, zero 3"))
 def test_a_run_that_was_broken_off_ends_with_the_same_bits(
     four: Ranks, tmp_path: Path, plan: str
 ) -> None:
