@@ -7,7 +7,7 @@ from functools import cached_property
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
 from meshwright.execute.member import CUT, ROWS
-from meshwright.execute.rebuild import find_cuts, rebuild
+from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.traced import TracedStep

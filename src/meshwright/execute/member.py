@@ -30,7 +30,7 @@ from meshwright.execute.cut.cut import (
     plain_cut,
 )
 from meshwright.execute.cut.table import cut_call
-from meshwright.execute.traced import TracedStep
+from meshwright.execute.traced import HELD_OPS, TracedStep
 from meshwright.program.expand.expansion import Held
 
 CUT, FROM, ROWS = "cut", "from", "rows"
@@ -126,13 +126,12 @@ class Segmented(Exception):  # noqa: N818 - tells the builder to start again
 
 
 class Rebuilds(Protocol):
-    """What cutting needs of whoever rebuilds a trace: `meshwright.execute.rebuild.Builder`."""
+    """What cutting needs of the trace that is being built: `rebuild.builder.Builder` has it."""
 
     team: Team
     context: Team
     step: TracedStep
-    ways: Any
-    held: dict[Node, Node]
+    tokens: int
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
         """A node that calls something."""
@@ -195,7 +194,7 @@ class Cutter:
             assert callable(old.target), "only calls are cut"
             return Call(target=old.target, args=args, kwargs=kwargs, cuts=cuts)
         if has_rows and all(each.cut is WHOLE for each in operands.values()):
-            operands = self._by_tokens(operands, builder.ways.tokens)
+            operands = self._by_tokens(operands, builder.tokens)
         if _is_sum(old) and any(each.cut is TERMS for each in operands.values()):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
         args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
@@ -235,7 +234,7 @@ class Cutter:
             return replace(own, args=args, kwargs=kwargs, cuts=cuts)
         operands = {id(each): each for each in operands_in((args, kwargs))}
         if held == Held.ROWS and all(each.cut is WHOLE for each in operands.values()):
-            tokens = builder.ways.tokens // context.width
+            tokens = builder.tokens // context.width
             operands = self._by_tokens(operands, tokens)
         if held == Held.TERMS and _is_sum(old):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
@@ -250,7 +249,7 @@ class Cutter:
         builder, found = self.builder, {}
         for key, operand in operands.items():
             source = operand.source[0] if isinstance(operand.source, tuple) else operand.source
-            shape, is_held = operand.value.shape, source in builder.held
+            shape, is_held = operand.value.shape, source.op in HELD_OPS
             has_tokens = tokens in (*shape, shape[0] if shape else 0)
             cut = operand.cut
             if has_tokens and not (is_held and operand.value.is_floating_point()):

@@ -23,6 +23,9 @@ ARRIVED = 1_000_003
 """Stands in traces for a number of rows that is known at run time only: a prime, so that no size
 is a multiple of it by chance."""
 
+HELD_OPS = ("placeholder", "get_attr")
+"""The kinds of nodes whose tensors are there before a step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -102,7 +105,7 @@ class TracedStep:
     def layouts(self) -> list[Layout]:
         """The layout of each version's base."""
         found: dict[int, Layout] = {}
-        nodes = [node for node in self.trace.module.graph.nodes if node.op in _HELD]
+        nodes = [node for node in self.trace.module.graph.nodes if node.op in HELD_OPS]
         held = [k for k, each in enumerate(self.ledger.versions) if each.source < 0]
         for version, node in zip(held, nodes, strict=True):
             found[version] = Layout.of(node.meta["val"])
@@ -202,9 +205,6 @@ class TracedStep:
                 if isinstance(source, Node) and source.meta["val"].numel() == 1:
                     return number
         raise InputError("step: backward must start from the loss, found no such op")
-
-
-_HELD = ("placeholder", "get_attr")
 
 
 def prepare_step(trace: Trace, samples: int) -> TracedStep:

@@ -17,10 +17,11 @@ from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut
 from meshwright.execute.member import CUT, ROWS, Team, token_cut, with_cuts
-from meshwright.execute.rebuild import Builder
-from meshwright.execute.rebuild_loss import LOSSES, has_words, run_loss, say
-from meshwright.execute.rebuild_norm import add_moments, run_norm, word_of
-from meshwright.execute.rebuild_tokens import exchange_tokens, is_of_tokens, keys_of, travel
+from meshwright.execute.rebuild.builder import Builder
+from meshwright.execute.rebuild.loss import LOSSES, has_words, run_loss, say
+from meshwright.execute.rebuild.norm import add_moments, run_norm, word_of
+from meshwright.execute.rebuild.tokens import exchange_tokens, is_of_tokens, keys_of, travel
+from meshwright.execute.rebuild.weight_cut import find_cut
 from meshwright.execute.shard import Share, bounds
 from meshwright.execute.talk import (
     AllReduce,
@@ -222,7 +223,7 @@ class Ways:
         if kind == Kind.REDUCE_SCATTER:
             return self._scatter(builder, op, updates, holders)
         names = [updated(builder.step, update)[0] for update in updates]
-        states = [builder.state(name) for name in names]
+        states = [builder.held.node(name) for name in names]
         if part.zero == 3:
             layouts = self._layouts(builder, names)
             made = builder.call(GatherWeights(layouts, holders[0]), *states)
@@ -263,12 +264,12 @@ class Ways:
         wanted = self._weight_cut(builder, planned, int(self.expansion.part_of_op[op]))
         for old in kernel.node.all_input_nodes:
             if builder.step.tensor_of.get(kernel.reads.get(old.name, -1)) == tensor:
-                cut = builder.find_cut(old, wanted)
+                cut = find_cut(builder, old, wanted)
                 return with_cuts(builder.call(TakePart(cut, team.width, team.member), given), cut)
         raise AssertionError("it is cut for who reads it")
 
     def _layouts(self, builder: Builder, names: list[str]) -> tuple[Layout, ...]:
-        layouts = tuple(Layout.of(builder.planned_part(name)) for name in names)
+        layouts = tuple(Layout.of(builder.held.part(name, builder.team)) for name in names)
         types = sorted({str(each.dtype) for each in layouts})
         if len(types) > 1:
             raise InputError(
@@ -286,7 +287,7 @@ class Ways:
         origin = self.expansion.tensor_origin
         wanted = {int(origin[t]): t for t in builder.graph.inputs[op].tolist()}
         for update in updates:
-            layout = Layout.of(builder.planned_part(updated(step, update)[0]))
+            layout = Layout.of(builder.held.part(updated(step, update)[0], builder.team))
             for old, tensor in gradients(step, update).items():
                 if tensor in wanted and tensor not in found:
                     found[tensor] = builder.view(old, builder.root[wanted[tensor]]), layout
@@ -325,7 +326,7 @@ class Ways:
         def given(old: Node) -> Node:
             if old in found:
                 return shards[found[old]]
-            held = builder.held[old.all_input_nodes[0] if counts_steps(old) else old]
+            held = builder.held.nodes[old.all_input_nodes[0] if counts_steps(old) else old]
             if _held_name(step, kernel, old) == name and part.zero < 3:
                 start, stop = bounds(held.meta["val"].numel(), *self._holders(part, update))
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)

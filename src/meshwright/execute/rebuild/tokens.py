@@ -9,7 +9,7 @@ from meshwright.capture.ledger import Kernel
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, plain_cut
 from meshwright.execute.member import CUT, ROWS, token_cut, with_cuts
-from meshwright.execute.rebuild import Builder
+from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.talk import GatherSeveral, ScatterSeveral, TakePart
 from meshwright.execute.tokens import CountTokens, ReturnTokens, SendTokens, find_rows
 from meshwright.graph.stack.stack import Role

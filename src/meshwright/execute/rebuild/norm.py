@@ -11,7 +11,7 @@ from meshwright.execute.batch_norm import (
     batch_norm,
     batch_norm_backward,
 )
-from meshwright.execute.rebuild import Builder
+from meshwright.execute.rebuild.builder import Builder
 from meshwright.program.expand.expansion import Axis
 from meshwright.program.expand.synchronise import NORMS
 

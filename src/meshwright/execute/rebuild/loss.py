@@ -7,7 +7,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute import words
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
 from meshwright.execute.member import CUT, ROWS, Team, with_cuts
-from meshwright.execute.rebuild import Builder
+from meshwright.execute.rebuild.builder import Builder
 
 LOSSES = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")

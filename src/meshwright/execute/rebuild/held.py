@@ -1,0 +1,136 @@
+"""The tensors that a rank has before a step: its shards of weights, buffers and optimiser state.
+
+The inputs of the step and the constants of the model's code are among them. Knows nothing of ops.
+"""
+
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph as Nodes
+from torch.fx import Node
+
+from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
+from meshwright.execute.member import CUT, FROM, Team
+from meshwright.execute.traced import HELD_OPS, TracedStep
+
+
+class Shards(Protocol):
+    """Which shards of the tensors that are there before a step a rank has."""
+
+    tokens: int
+    """How many tokens a sample has, where a team divides them."""
+
+    def team_of(self, name: str, step: TracedStep) -> Team:
+        """The rank's place in the tensor team that holds a tensor."""
+
+    def cut(self, name: str) -> AnyCut | None:
+        """How its tensor team cuts a tensor; None: the ops that read it decide that."""
+
+    def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The shard that the rank has of its part of a tensor."""
+
+    def own_experts(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the size of those experts that the rank holds; other tensors as they are."""
+
+
+class HeldTensors:
+    """The placeholders and constants of a trace that is being built."""
+
+    def __init__(
+        self, step: TracedStep, shards: Shards, nodes: Nodes, mode: FakeTensorMode
+    ) -> None:
+        """`nodes`: the graph to which they are added, in the order of the planned step."""
+        self.step, self.shards, self.mode = step, shards, mode
+        self.attributes: dict[str, torch.Tensor] = {}
+        """The constants, by the name of their attribute."""
+        self.nodes: dict[Node, Node] = {}
+        """By placeholder or constant of the planned step: the new one."""
+        for old in step.trace.module.graph.nodes:
+            if old.op in HELD_OPS:
+                self._add(old, nodes)
+
+    def _add(self, old: Node, nodes: Nodes) -> None:
+        target = str(old.target)
+        if old.op == "get_attr":
+            self.attributes[target] = getattr(self.step.trace.module, target)
+            self.nodes[old] = nodes.get_attr(target)
+            self.nodes[old].meta["val"] = old.meta["val"]
+            return
+        self.nodes[old] = nodes.placeholder(target)
+        self.nodes[old].meta["val"] = old.meta["val"]
+        name = self.names[old]
+        cut = self.shards.cut(name)
+        if cut is not None:
+            self._set_cut(name, cut, self.shards.team_of(name, self.step))
+
+    @cached_property
+    def placeholders(self) -> dict[str, Node]:
+        """The placeholders of the planned step, by the name of what they hold."""
+        trace = self.step.trace
+        names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
+        names += [f"input {number}" for number in range(trace.num_inputs)]
+        nodes = [each for each in trace.module.graph.nodes if each.op == "placeholder"]
+        return dict(zip(names, nodes, strict=True))
+
+    @cached_property
+    def names(self) -> dict[Node, str]:
+        """By placeholder of the planned step: the name of what it holds."""
+        return {node: name for name, node in self.placeholders.items()}
+
+    @cached_property
+    def _states(self) -> frozenset[str]:
+        return frozenset(self.step.trace.state_names)
+
+    def node(self, name: str) -> Node:
+        """The new placeholder of what the rank has under a name."""
+        return self.nodes[self.placeholders[name]]
+
+    def root(self, version: int) -> Node:
+        """The new node in whose storage a version of a planned storage lies."""
+        root = self.step.roots[version]
+        nodes = [n for n in self.step.trace.module.graph.nodes if n.op in HELD_OPS]
+        held = [k for k, each in enumerate(self.step.ledger.versions) if each.source < 0]
+        return self.nodes[nodes[held.index(root)]]
+
+    def planned(self, name: str) -> torch.Tensor:
+        """What one process that runs the planned step alone has under a name."""
+        value: torch.Tensor = self.placeholders[name].meta["val"]
+        return value
+
+    def part(self, name: str, team: Team) -> torch.Tensor:
+        """A member's part of a tensor, of which ZeRO would divide the numbers further."""
+        value, cut = self.planned(name), self.shards.cut(name)
+        with self.mode:
+            value = self.shards.own_experts(self.step, name, value)
+        return self._part_of(value, cut, team)
+
+    def weight_cuts(self) -> dict[str, AnyCut]:
+        """How tensor teams cut the parameters, by name, where that is known from the start."""
+        cuts = {name: self.shards.cut(name) for name in self.step.trace.parameter_names}
+        return {name: cut for name, cut in cuts.items() if cut is not None}
+
+    def cut_weight(self, name: str, cut: AnyCut, team: Team) -> None:
+        """Cut a weight, and the optimiser's state of it, for a member of a tensor team."""
+        for each in self.placeholders:
+            if each == name or (each.startswith(f"{name}.") and each in self._states):
+                self._set_cut(each, cut, team)
+
+    def _set_cut(self, name: str, cut: AnyCut, team: Team) -> None:
+        value, new = self.planned(name), self.node(name)
+        if value.dim() == 0:  # a counter of steps, for instance
+            cut = WHOLE
+        value = self._part_of(value, cut, team)
+        with self.mode:
+            new.meta["val"] = self.shards.hold(self.step, name, value)
+        new.meta[CUT] = cut
+        new.meta[FROM] = frozenset((name,)) if isinstance(cut, Cut) else frozenset()
+
+    def _part_of(self, value: torch.Tensor, cut: AnyCut | None, team: Team) -> torch.Tensor:
+        """A tensor of the shape of a member's part."""
+        if not isinstance(cut, Cut):
+            return value
+        shape = local_shape(value.shape, cut, team.width, team.member)
+        with self.mode:
+            return torch.empty(shape, dtype=value.dtype)
