@@ -280,76 +280,77 @@ def scenarios() -> Sequence[Scenario]:
 FULL, SELECTIVE = Recompute.FULL, Recompute.SELECTIVE
 
 
+def make_gpt() -> Graph:
+    """A small GPT whose embedding and head are two weights, so that stages divide them."""
+    return gpt(**SHAPE, untie=True)
+
+
+def make_llama() -> Graph:
+    """A small Llama."""
+    return llama(**SHAPE, intermediate=512)
+
+
+SHAPE: dict[str, Any] = {
+    "hidden": 256, "heads": 8, "layers": 4, "sequence": 64, "vocabulary": 512, "batch": 16,
+    "precision": "fp32",
+}  # fmt: skip
+"""The shape of the models of the hybrid scenarios."""
+GPT_ON_FOUR: dict[str, Maker] = {
+    "zero 1": hybrid(zero=1),
+    "zero 2": hybrid(zero=2),
+    "zero 3": hybrid(zero=3),
+    "zero 3, full": hybrid(zero=3, recompute=FULL),
+    "tensor 2": hybrid(tensor=2),
+    "tensor 2, zero 3": hybrid(tensor=2, zero=3),
+    "tensor 2, sequence": hybrid(tensor=2, sequence=True, zero=1),
+    "tensor 4": hybrid(tensor=4),
+    "1f1b 2 x 4, tensor 2": hybrid(stages=2, microbatches=4, tensor=2),
+    "1f1b 2 x 4, zero 2": hybrid(stages=2, microbatches=4, zero=2),
+}
+LLAMA_ON_FOUR: dict[str, Maker] = {
+    "zero 3, selective": hybrid(zero=3, recompute=SELECTIVE),
+    "zero 3 x 4": hybrid(zero=3, microbatches=4),
+    "tensor 2, sequence": hybrid(tensor=2, sequence=True),
+    "tensor 4, sequence": hybrid(tensor=4, sequence=True),
+    "tensor 2, zero 2, full": hybrid(tensor=2, zero=2, recompute=FULL),
+    "gpipe 2 x 4, sequence": hybrid(stages=2, microbatches=4, kind=GPIPE, tensor=2, sequence=True),
+    "zero-bubble 2 x 4, tensor 2": hybrid(stages=2, microbatches=4, kind=ZERO_BUBBLE, tensor=2),
+}
+LLAMA_ON_EIGHT: dict[str, Maker] = {
+    "tensor 2, zero 3": hybrid(tensor=2, zero=3),
+    "tensor 4, sequence, zero 1": hybrid(tensor=4, sequence=True, zero=1),
+    "tensor 8": hybrid(tensor=8),
+    "1f1b 2 x 4, tensor 2, zero 1": hybrid(stages=2, microbatches=4, tensor=2, zero=1),
+    "1f1b 2 x 4, tensor 4": hybrid(stages=2, microbatches=4, tensor=4),
+    "1f1b 4 x 8, tensor 2": hybrid(stages=4, microbatches=8, tensor=2),
+    "1f1b 4 x 4, zero 3, full": hybrid(stages=4, microbatches=4, zero=3, recompute=FULL),
+}
+GPT_ON_SIXTEEN: dict[str, Maker] = {
+    "tensor 4, zero 3": hybrid(tensor=4, zero=3),
+    "tensor 8, sequence": hybrid(tensor=8, sequence=True),
+    "1f1b 4 x 4, tensor 2, zero 2": hybrid(stages=4, microbatches=4, tensor=2, zero=2),
+    "1f1b 4 x 8, tensor 4": hybrid(stages=4, microbatches=8, tensor=4),
+    "1f1b 2 x 4, tensor 4, sequence": hybrid(stages=2, microbatches=4, tensor=4, sequence=True),
+    "gpipe 4 x 4, zero 3, selective": hybrid(
+        stages=4, microbatches=4, kind=GPIPE, zero=3, recompute=SELECTIVE
+    ),
+}
+
+
 def hybrid_scenarios() -> Sequence[Scenario]:
-    """Teams, sequence parallelism, ZeRO, recomputation and pipelines of them."""
-    shape: dict[str, Any] = {"hidden": 256, "heads": 8, "layers": 4, "sequence": 64}
-    shape |= {"vocabulary": 512, "batch": 16, "precision": "fp32"}
-
-    def make_gpt() -> Graph:
-        return gpt(**shape, untie=True)
-
-    def make_llama() -> Graph:
-        return llama(**shape, intermediate=512)
-
+    """Plans with tensor and sequence parallelism, ZeRO, recomputation, and pipelines of them."""
     return (
         Scenario(
-            model="gpt", graph=make_gpt, seconds=4.0, ranks=4, megabits=200,
-            plans={
-                "zero 1": hybrid(zero=1),
-                "zero 2": hybrid(zero=2),
-                "zero 3": hybrid(zero=3),
-                "zero 3, full": hybrid(zero=3, recompute=FULL),
-                "tensor 2": hybrid(tensor=2),
-                "tensor 2, zero 3": hybrid(tensor=2, zero=3),
-                "tensor 2, sequence": hybrid(tensor=2, sequence=True, zero=1),
-                "tensor 4": hybrid(tensor=4),
-                "1f1b 2 x 4, tensor 2": hybrid(stages=2, microbatches=4, tensor=2),
-                "1f1b 2 x 4, zero 2": hybrid(stages=2, microbatches=4, zero=2),
-            },
+            model="gpt", graph=make_gpt, seconds=4.0, ranks=4, megabits=200, plans=GPT_ON_FOUR
         ),
         Scenario(
-            model="llama", graph=make_llama, seconds=4.0, ranks=4, megabits=500,
-            plans={
-                "zero 3, selective": hybrid(zero=3, recompute=SELECTIVE),
-                "zero 3 x 4": hybrid(zero=3, microbatches=4),
-                "tensor 2, sequence": hybrid(tensor=2, sequence=True),
-                "tensor 4, sequence": hybrid(tensor=4, sequence=True),
-                "tensor 2, zero 2, full": hybrid(tensor=2, zero=2, recompute=FULL),
-                "gpipe 2 x 4, sequence": hybrid(
-                    stages=2, microbatches=4, kind=GPIPE, tensor=2, sequence=True
-                ),
-                "zero-bubble 2 x 4, tensor 2": hybrid(
-                    stages=2, microbatches=4, kind=ZERO_BUBBLE, tensor=2
-                ),
-            },
+            model="llama", graph=make_llama, seconds=4.0, ranks=4, megabits=500, plans=LLAMA_ON_FOUR
         ),
         Scenario(
             model="llama", graph=make_llama, seconds=6.0, ranks=8, megabits=1000,
-            plans={
-                "tensor 2, zero 3": hybrid(tensor=2, zero=3),
-                "tensor 4, sequence, zero 1": hybrid(tensor=4, sequence=True, zero=1),
-                "tensor 8": hybrid(tensor=8),
-                "1f1b 2 x 4, tensor 2, zero 1": hybrid(stages=2, microbatches=4, tensor=2, zero=1),
-                "1f1b 2 x 4, tensor 4": hybrid(stages=2, microbatches=4, tensor=4),
-                "1f1b 4 x 8, tensor 2": hybrid(stages=4, microbatches=8, tensor=2),
-                "1f1b 4 x 4, zero 3, full": hybrid(
-                    stages=4, microbatches=4, zero=3, recompute=FULL
-                ),
-            },
+            plans=LLAMA_ON_EIGHT,
         ),
         Scenario(
-            model="gpt", graph=make_gpt, seconds=8.0, ranks=16, megabits=500,
-            plans={
-                "tensor 4, zero 3": hybrid(tensor=4, zero=3),
-                "tensor 8, sequence": hybrid(tensor=8, sequence=True),
-                "1f1b 4 x 4, tensor 2, zero 2": hybrid(stages=4, microbatches=4, tensor=2, zero=2),
-                "1f1b 4 x 8, tensor 4": hybrid(stages=4, microbatches=8, tensor=4),
-                "1f1b 2 x 4, tensor 4, sequence": hybrid(
-                    stages=2, microbatches=4, tensor=4, sequence=True
-                ),
-                "gpipe 4 x 4, zero 3, selective": hybrid(
-                    stages=4, microbatches=4, kind=GPIPE, zero=3, recompute=SELECTIVE
-                ),
-            },
+            model="gpt", graph=make_gpt, seconds=8.0, ranks=16, megabits=500, plans=GPT_ON_SIXTEEN
         ),
     )  # fmt: skip

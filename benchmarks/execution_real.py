@@ -28,6 +28,7 @@ from execution_cases import (
     pipeline,
 )
 from execution_ranks import Job, Span, merge_job, run_on_hosts
+from language_model import Language
 from meshwright.capture.capture import capture
 from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
@@ -51,43 +52,6 @@ LIMIT_SECONDS = 240.0
 BATCH, SEQUENCE, WIDTH, WORDS = 32, 128, 256, 512
 
 
-class Block(nn.Module):
-    """Attention and a perceptron around residual connections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
-        batch, length, width = x.shape
-        split = self.qkv(self.first(x)).view(batch, length, 3, width // 64, 64)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        z: torch.Tensor = x + self.down(F.gelu(self.up(self.second(x))))
-        return z
-
-
-class Language(nn.Module):
-    """A causal transformer that returns its loss."""
-
-    def __init__(self, layers: int = 8) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(layers))
-        self.head = nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The loss of predicting each next word."""
-        x = self.words(ids)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 class Pictures(nn.Module):
     """Convolutions one after the other, without batch norm."""
 
@@ -107,9 +71,8 @@ class Pictures(nn.Module):
 
 def make_language() -> Workload:
     """A transformer of eight layers on 32 x 128 words."""
-    return Workload(
-        name="language", model=Language(), args=(torch.randint(WORDS, (BATCH, SEQUENCE)),)
-    )
+    model = Language(width=WIDTH, layers=8, words=WORDS)
+    return Workload(name="language", model=model, args=(torch.randint(WORDS, (BATCH, SEQUENCE)),))
 
 
 def make_pictures() -> Workload:

@@ -28,6 +28,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from language_model import Language
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
@@ -42,43 +43,6 @@ from meshwright.simulate.simulate import run_program
 
 RANKS, STEPS, MICROBATCHES = 4, 2, 4
 OPTIMIZER = "adamw"
-
-
-class Block(nn.Module):
-    """Attention and a perceptron around residual connections."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One layer."""
-        batch, length, width = x.shape
-        split = self.qkv(self.first(x)).view(batch, length, 3, width // 64, 64)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-        z: torch.Tensor = x + self.down(F.gelu(self.up(self.second(x))))
-        return z
-
-
-class Language(nn.Module):
-    """A causal transformer that returns its loss."""
-
-    def __init__(self, width: int = 256, layers: int = 4, words: int = 512) -> None:
-        super().__init__()
-        self.words = nn.Embedding(words, width)
-        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
-        self.head = nn.Linear(width, words, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The loss."""
-        x = self.words(ids)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
 
 class UNet(nn.Module):
@@ -112,9 +76,10 @@ def make_workload(name: str) -> Workload:
     """A model and a batch, the same in every process."""
     torch.manual_seed(0)
     if name == "gpt":
-        return Workload(name=name, model=Language(), args=(torch.randint(0, 512, (16, 128)),))
+        model = Language(width=256, layers=4, words=512, predicts_next=False)
+        return Workload(name=name, model=model, args=(torch.randint(0, 512, (16, 128)),))
     if name == "gpt-small":
-        model = Language(width=128, layers=2, words=256)
+        model = Language(width=128, layers=2, words=256, predicts_next=False)
         return Workload(name=name, model=model, args=(torch.randint(0, 256, (8, 64)),))
     return Workload(name=name, model=UNet(), args=(torch.randn(16, 3, 64, 64),))
 

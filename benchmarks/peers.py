@@ -35,6 +35,7 @@ from torch.nn import functional as F  # noqa: N812
 from execution_cases import make_cluster
 from execution_ranks import run_on_hosts
 from hybrid_plans import hybrid_plan
+from language_model import HEAD_SIZE, Language
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
@@ -47,7 +48,7 @@ from meshwright.network.testbed_apply import built
 
 RANKS = 4
 LIMIT_SECONDS = 500.0
-WIDTH, HEADS, LAYERS, WORDS, SEQUENCE, BATCH = 256, 4, 4, 1024, 64, 8
+WIDTH, LAYERS, WORDS, SEQUENCE, BATCH = 256, 4, 1024, 64, 8
 LEARNING_RATE = 1e-3
 MEGABITS = (0, 200, 500, 1000)
 
@@ -55,18 +56,18 @@ MEGABITS = (0, 200, 500, 1000)
 class Block(nn.Module):
     """Attention and a perceptron, with separate products that PyTorch's styles can divide."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.query, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.value, self.out = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
+        self.value, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """One layer; a member has its own heads."""
         y = self.first(x)
         query, key, value = (
-            each(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            each(y).unflatten(-1, (-1, HEAD_SIZE)).transpose(1, 2)
             for each in (self.query, self.key, self.value)
         )
         z = F.scaled_dot_product_attention(query, key, value, is_causal=True)
@@ -75,27 +76,11 @@ class Block(nn.Module):
         return made
 
 
-class Language(nn.Module):
-    """A causal transformer that returns its loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.head = nn.Linear(WIDTH, WORDS, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """The loss of predicting each next word."""
-        x = self.words(ids)
-        for block in self.blocks:
-            x = block(x)
-        return F.cross_entropy(self.head(x)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-
 def make_language() -> Workload:
     """The model and a batch."""
     ids = torch.randint(WORDS, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(0))
-    return Workload(name="language", model=Language(), args=(ids,))
+    model = Language(width=WIDTH, layers=LAYERS, words=WORDS, make_block=Block)
+    return Workload(name="language", model=model, args=(ids,))
 
 
 def divide_products(model: Language, mesh: DeviceMesh) -> None:

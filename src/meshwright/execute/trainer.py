@@ -153,42 +153,14 @@ class Trainer:
                 self.planned, lowered.plan, lowered.expansion, lowered.shards,
                 program.device_names[self.number],
             )  # fmt: skip
-        lookup = Lookup(
-            program=program,
-            rows=lowered.rows,
-            split=lowered.split,
-            steps=self.steps,
-            start=lowered.start,
-            is_mean=is_mean,
-            terms=_count_terms(lowered),
-        )
-        check_sums(lookup, lowered.partial)
-        self.part: Part = bind_part(lookup, self.number)
+        self.part: Part = self._bind_part(is_mean)
         with waiting(progress, "making process groups"):
             self.exchange: Exchange = open_exchange(
                 device, self.rank_of, program.groups, *communication(program), wiring
             )
-        self.held = Held(
-            state=make_state(
-                self.steps.any(),
-                self.part.state,
-                workload.model,
-                self.real,
-                device,
-                self.steps.shares(),
-                self._find_given(),
-            ),
-            sums=[None] * self.part.num_sums,
-            learning_rate=learning_rate,
-            stream=self._stream,
-            mark=lambda: None,
-            talk=_nobody,
-            look=self._look,
-        )
+        self.held = self._make_held(device, learning_rate)
         if self.weights is not None:
-            own = self.weights.tensors.keys() & self.state.keys()
-            self.weights.fill({name: self.state[name] for name in own}, self.holdings)
-            self.spread_copies()
+            self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
         worker = Tensors(
             program, self.part, self.steps, lowered.rows, self.exchange, self.held, self.inspector
@@ -203,6 +175,48 @@ class Trainer:
         """The step after which the newest checkpoint of this run was written."""
         self.unchecked = self.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
+
+    def _bind_part(self, is_mean: bool) -> Part:
+        """What this rank does of the program, with the kernels that do it."""
+        lowered = self.lowered
+        lookup = Lookup(
+            program=lowered.program,
+            rows=lowered.rows,
+            split=lowered.split,
+            steps=self.steps,
+            start=lowered.start,
+            is_mean=is_mean,
+            terms=_count_terms(lowered),
+        )
+        check_sums(lookup, lowered.partial)
+        return bind_part(lookup, self.number)
+
+    def _make_held(self, device: torch.device, learning_rate: float) -> Held:
+        """The state that this rank trains, with the model's own values where files have none."""
+        state = make_state(
+            self.steps.any(),
+            self.part.state,
+            self.workload.model,
+            self.real,
+            device,
+            self.steps.shares(),
+            self._find_given(),
+        )
+        return Held(
+            state=state,
+            sums=[None] * self.part.num_sums,
+            learning_rate=learning_rate,
+            stream=self._stream,
+            mark=lambda: None,
+            talk=_nobody,
+            look=self._look,
+        )
+
+    def _fill_state(self, weights: Weights) -> None:
+        """Read the state that files have values for, and give it to copies of tied weights."""
+        own = weights.tensors.keys() & self.state.keys()
+        weights.fill({name: self.state[name] for name in own}, self.holdings)
+        self.spread_copies()
 
     def _find_given(self) -> frozenset[str]:
         """The names of what files have values for, copies of tied weights included."""

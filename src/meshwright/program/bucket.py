@@ -61,39 +61,18 @@ def fill_buckets(
     `scatters`: ops that synchronise what they read themselves. `of_experts`: tensors that are
     gradients of experts which replicas divide.
     """
-    source, reader = graph.edges
-    syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
-    holders = placement.num_replicas * np.array([part.context for part in plan.parts])
-    part_of = placement.part_of_op
     if of_experts is None:
         of_experts = np.zeros(graph.num_tensors, dtype=np.bool_)
-    part_of_tensor = part_of[graph.tensor_source]
-    width = np.array([part.expert for part in plan.parts])[part_of_tensor]
-    num_holders = holders[part_of_tensor] // np.where(of_experts, width, 1)
-    is_gradient = (
-        graph.tensor_partial[graph.use_tensor]
-        & (graph.phase[reader] == Phase.UPDATE)
-        & (graph.phase[source] != Phase.UPDATE)
-        & (num_holders[graph.use_tensor] > 1)
-        & syncs[part_of[source]]
-    )
-    if scatters is not None:
-        is_gradient &= ~scatters[reader]
+    gradients = _find_gradients(graph, placement, plan, scatters, of_experts)
+    limits = _bucket_limits(graph, placement, plan, gradients)
     of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
     parts: list[int] = []
-    last_op: list[int] = []
-    gradients = np.unique(graph.use_tensor[is_gradient])
-    totals = np.zeros(len(plan.parts))
-    np.add.at(totals, part_of[graph.tensor_source[gradients]], graph.tensor_bytes[gradients])
-    limits = np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
-    if reads_updates(graph):
-        # A gradient may follow from the update by another, which must not wait in its bucket.
-        limits = np.zeros(len(plan.parts))
-    open_bucket: dict[tuple[int, bool], tuple[int, float]] = {}
     experts: list[bool] = []
+    last_op: list[int] = []
+    open_bucket: dict[tuple[int, bool], tuple[int, float]] = {}
     for tensor in gradients[np.argsort(graph.tensor_source[gradients], kind="stable")].tolist():
         op = int(graph.tensor_source[tensor])
-        part = int(part_of[op])
+        part = int(placement.part_of_op[op])
         key = part, bool(of_experts[tensor])
         number, size = open_bucket.get(key, (-1, 0.0))
         if number < 0:
@@ -111,6 +90,42 @@ def fill_buckets(
         last_op=np.array(last_op, dtype=np.int32),
         of_experts=np.array(experts, dtype=np.bool_),
     )
+
+
+def _find_gradients(
+    graph: Graph, placement: Placement, plan: Plan, scatters: Bools | None, of_experts: Bools
+) -> npt.NDArray[np.int64]:
+    """The tensors that are gradients to be summed over all devices that hold the same weights."""
+    source, reader = graph.edges
+    syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
+    holders = placement.num_replicas * np.array([part.context for part in plan.parts])
+    part_of = placement.part_of_op
+    part_of_tensor = part_of[graph.tensor_source]
+    width = np.array([part.expert for part in plan.parts])[part_of_tensor]
+    num_holders = holders[part_of_tensor] // np.where(of_experts, width, 1)
+    is_gradient = (
+        graph.tensor_partial[graph.use_tensor]
+        & (graph.phase[reader] == Phase.UPDATE)
+        & (graph.phase[source] != Phase.UPDATE)
+        & (num_holders[graph.use_tensor] > 1)
+        & syncs[part_of[source]]
+    )
+    if scatters is not None:
+        is_gradient &= ~scatters[reader]
+    return np.unique(graph.use_tensor[is_gradient])
+
+
+def _bucket_limits(
+    graph: Graph, placement: Placement, plan: Plan, gradients: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """The bytes at which a bucket of each part is full."""
+    if reads_updates(graph):
+        # A gradient may follow from the update by another, which must not wait in its bucket.
+        return np.zeros(len(plan.parts))
+    totals = np.zeros(len(plan.parts))
+    part_of_gradient = placement.part_of_op[graph.tensor_source[gradients]]
+    np.add.at(totals, part_of_gradient, graph.tensor_bytes[gradients])
+    return np.maximum(BUCKET_BYTES, totals / MAX_BUCKETS)
 
 
 def reads_updates(graph: Graph) -> bool:

@@ -73,17 +73,45 @@ def _has_whole(made: Made, device: Int) -> Bool:
 
 @inlined
 def _take_whole(made: Made, device: Int) -> None:
-    """Find what it has."""
+    """Find the whole tensor that a device has."""
     made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
     made.counts[FOUND_WRITER] = made.held[device].whole_writer
 
 
 @inlined
 def _keep_whole(made: Made, device: Int) -> None:
-    """Let others find on the device what was found."""
+    """Let others find on the device the whole tensor that was found."""
     made.held[device].whole_stamp = made.counts[STAMP]
     made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
     made.held[device].whole_writer = made.counts[FOUND_WRITER]
+
+
+@inlined
+def _has_rows(made: Made, device: Int, low: Float, high: Float) -> Bool:
+    """Whether a device has these rows of the tensor and microbatch that are looked for."""
+    held = made.held[device]
+    return (
+        held.rows_stamp == made.counts[STAMP]
+        and abs(held.rows_from - low) < _NEAR
+        and abs(held.rows_to - high) < _NEAR
+    )
+
+
+@inlined
+def _take_rows(made: Made, device: Int) -> None:
+    """Find the rows that a device has."""
+    made.counts[FOUND_BUFFER] = made.held[device].rows_buffer
+    made.counts[FOUND_WRITER] = made.held[device].rows_writer
+
+
+@inlined
+def _keep_rows(made: Made, device: Int, low: Float, high: Float) -> None:
+    """Let others find on the device the rows that were found."""
+    made.held[device].rows_stamp = made.counts[STAMP]
+    made.held[device].rows_from = low
+    made.held[device].rows_to = high
+    made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
+    made.held[device].rows_writer = made.counts[FOUND_WRITER]
 
 
 @inlined
@@ -141,36 +169,48 @@ def find_rows(
     adds nothing finds no buffer. Of what all replicas of the source have, the first one's counts.
     """
     device = given.slots[slot].device
+    source = given.tensors[t].source
     adds_up = given.tensors[t].adds_up
     # What a device holds for one reader's replica, it holds for the others of that part.
     low = -1.0 - target if adds_up else given.slots[slot].rows_from
     high = -1.0 - target if adds_up else given.slots[slot].rows_to
-    if (
-        made.held[device].rows_stamp == made.counts[STAMP]
-        and abs(made.held[device].rows_from - low) < _NEAR
-        and abs(made.held[device].rows_to - high) < _NEAR
-    ):
-        made.counts[FOUND_BUFFER] = made.held[device].rows_buffer
-        made.counts[FOUND_WRITER] = made.held[device].rows_writer
-        return
-    source = given.tensors[t].source
-    is_whole = given.ops[source].split == _NONE
-    if is_whole and not adds_up and _has_whole(made, device):
+    if _has_rows(made, device, low, high):
+        _take_rows(made, device)
+    elif given.ops[source].split == _NONE and not adds_up and _has_whole(made, device):
         _take_whole(made, device)
-        return
-    first = given.parts[given.ops[source].part].slot
-    replicas = given.parts[given.ops[source].part + 1].slot - first
+    else:
+        _bring_rows(given, made, t, m, base, slot, q, before, is_gathered, target)
+        _keep_rows(made, device, low, high)
+
+
+@inlined
+def _bring_rows(
+    given: Given,
+    made: Made,
+    t: Int,
+    m: Int,
+    base: Int,
+    slot: Int,
+    q: Int,
+    before: Int,
+    is_gathered: Bool,
+    target: Int,
+) -> None:
+    """Take rows from one replica of the source that has them all, else join the pieces of several;
+    of a sum, the terms that replica `q` of the reader adds."""
+    device = given.slots[slot].device
+    source = given.tensors[t].source
+    adds_up = given.tensors[t].adds_up
+    is_whole = given.ops[source].split == _NONE
+    part = given.ops[source].part
+    first = given.parts[part].slot
+    replicas = given.parts[part + 1].slot - first
+    low = 0.0 if adds_up else given.slots[slot].rows_from
+    high = 1.0 if adds_up else given.slots[slot].rows_to
     if adds_up:
         covering, taken = _find_term(given, first, 1 if is_whole else replicas, target, q)
     else:
-        part = given.ops[source].part
         covering, taken = _find_replica(given, part, slot, target, q, is_whole)
-    made.held[device].rows_stamp = made.counts[STAMP]
-    made.held[device].rows_from = low
-    made.held[device].rows_to = high
-    size = given.tensors[t].bytes if adds_up else rows_bytes(given, t, high - low)
-    if adds_up:
-        low, high = 0.0, 1.0
     made.counts[FOUND_BUFFER] = made.counts[FOUND_WRITER] = -1
     if taken > 1:
         terms = taken if adds_up else 0
@@ -184,11 +224,10 @@ def find_rows(
     elif taken == 1 and replicas == 1 and _has_whole(made, device):
         _take_whole(made, device)
     elif taken == 1:
+        size = given.tensors[t].bytes if adds_up else rows_bytes(given, t, high - low)
         transfer(given, made, t, m, base + covering, covering, device, low, high, size, is_gathered)
         if adds_up and replicas == 1:  # its only term is the sum, which others here may read
             _keep_whole(made, device)
-    made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
-    made.held[device].rows_writer = made.counts[FOUND_WRITER]
 
 
 @outlined
