@@ -1,9 +1,10 @@
-"""Batch norm over the samples of all replicas, as ops and the words between them.
+"""Synchronised batch norm: ops over the samples of all replicas, and all-reduces between them.
 
-A word is the sum over replicas of a row of double-precision numbers: how many values a channel has,
-then two sums for each channel. Replicas then normalise alike, move their running statistics along
-alike, and each has an equal part of the gradients of scale and shift, which are added up later as
-all gradients are.
+The statistics of all replicas are the sum of one row of double-precision numbers of each: how many
+values a channel has, then two sums for each channel; such a row is called a "word". All replicas
+then normalise with the same mean and variance and update their running statistics in the same way.
+Each has an equal part of the gradients of scale and shift, which are added up later as all
+gradients are.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ from meshwright.execute.talk import Begun, nothing
 
 
 def _others(x: Tensor) -> list[int]:
-    """All dimensions but that of channels."""
+    """The dimensions of samples other than that of channels."""
     return [dim for dim in range(x.dim()) if dim != 1]
 
 
 def _spread(row: Tensor, x: Tensor) -> Tensor:
-    """One number a channel, to be used with samples."""
+    """One number a channel, in a shape that broadcasts over samples."""
     return row.to(_working(x)).view(-1, *(1,) * (x.dim() - 2))
 
 
@@ -43,12 +44,13 @@ def _read(word: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sums and sums of squares of the samples of all replicas, by channel."""
+    """The all-reduce before a batch norm: count, sums and sums of squares of all replicas' samples,
+    by channel."""
 
     __name__ = "moments"
 
     def __call__(self, x: Tensor) -> Tensor:
-        """A word."""
+        """A tensor of the size of a row of statistics."""
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -63,12 +65,13 @@ class Moments:
 
 @dataclass(frozen=True)
 class BackwardMoments:
-    """Count, sums of the gradient and of its product with centred samples, by channel."""
+    """The all-reduce before backward: count, sums of the gradient and of its product with centred
+    samples, by channel."""
 
     __name__ = "backward_moments"
 
     def __call__(self, _gradient: Tensor, x: Tensor, _mean: Tensor) -> Tensor:
-        """A word."""
+        """A tensor of the size of a row of statistics."""
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:

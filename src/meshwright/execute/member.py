@@ -1,10 +1,11 @@
 """How a member of a team runs an op: on shards, by the rules of `meshwright.execute.cut`.
 
-A node of a rebuilt trace knows how it is cut: by a context team in rows of tokens, and what a
-member has of that by a tensor team in features, or in rows once more. Which dimension of a weight
-is cut is found where the weight is first read: the one by which the op gives what the expansion
-says it gives. A weight may be several side by side, as a fused query, key and value; that shows
-where the result is split, and the trace is then built again with the weight cut in such segments.
+Every node of a rebuilt trace notes two cuts. A context team cuts a tensor into rows of tokens; a
+tensor team cuts a member's rows further, into features or, with sequence parallelism, into rows.
+Which dimension of a weight is cut is decided by the first op that reads it: that dimension for
+which the op gives its members what the expansion says. A weight may be several side by side, as a
+fused query, key and value. That shows only where the op's result is split: the trace is then built
+again, with the weight cut within each of these segments.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,21 +35,22 @@ from meshwright.execute.traced import HELD_OPS, TracedStep
 from meshwright.program.expand.expansion import Held
 
 CUT, FROM, ROWS = "cut", "from", "rows"
-"""What nodes know: how a tensor team cuts them, the names of the weights that this comes from, and
-how a context team does, of whose member's part the tensor team's cut is one."""
+"""Keys of a node's metadata. CUT: how a tensor team cuts a member's rows of the node's value. FROM:
+the names of the weights that this cut comes from. ROWS: how a context team cuts the whole value."""
 
 _SPLITS = {"split", "split_with_sizes", "chunk", "slice", "view", "_unsafe_view", "reshape"}
 
 
 @dataclass(frozen=True)
 class Team:
-    """A place in a team of some width."""
+    """A rank's place in a team: the number of members, and its own number."""
 
     width: int = 1
     member: int = 0
 
     def part(self, value: Any, cut: Any) -> Any:
-        """A tensor of a member's part's shape, without numbers; of several tensors several."""
+        """A tensor without numbers of the shape of a member's part; a list of them for several
+        tensors."""
         if isinstance(value, tuple | list):
             cuts = cut if isinstance(cut, tuple) else (cut,) * len(value)
             return [self.part(each, own) for each, own in zip(value, cuts, strict=True)]
@@ -60,30 +62,32 @@ class Team:
 
 @dataclass(frozen=True)
 class Taken:
-    """A part that a member of a team takes of an argument, or a term that it makes of its part."""
+    """How a member makes what an op needs of an argument: a part of the whole, or a term of a
+    sum."""
 
     place: int
-    """Among the leaves of the arguments."""
+    """The place of the argument among the leaves of all arguments."""
     old: AnyCut
     """How the argument is cut."""
     new: AnyCut
-    """How it is needed."""
+    """How the op needs the argument to be cut."""
     team: Team
 
 
 @dataclass(frozen=True)
 class OnParts(Around):
-    """An op that takes a member's parts of some of its arguments, of which it has the whole."""
+    """An op that is called on a member's parts of arguments of which the member has the whole."""
 
     target: Any
     places: tuple[Taken, ...]
     spreads: tuple[tuple[Cut, Team], ...] = ()
-    """How its result is cut, where a term is wanted: the part among zeros."""
+    """How the result is cut that is wanted as a term of a sum: the member's part, zeros
+    elsewhere."""
 
     def given(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The parts."""
+        """The arguments with the member's parts in place of whole tensors."""
         leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
         for each in self.places:
             whole, team = leaves[each.place], each.team
@@ -105,7 +109,7 @@ class OnParts(Around):
 
 
 def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tensor:
-    """A member's part of a tensor among zeros: its term of the whole."""
+    """A tensor of the whole shape with a member's part and zeros elsewhere: its term of the sum."""
     whole = part.new_zeros((*part.shape[: cut.dim], cut.size, *part.shape[cut.dim + 1 :]))
     start, taken = 0, 0
     for count, size in cut.runs:
@@ -118,7 +122,8 @@ def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tenso
 
 
 class Segmented(Exception):  # noqa: N818 - tells the builder to start again
-    """Weights turn out to be several side by side."""
+    """Raised where weights turn out to be several side by side, with the sizes of these
+    segments."""
 
     def __init__(self, names: frozenset[str], sizes: tuple[int, ...]) -> None:
         super().__init__(names, sizes)
@@ -134,19 +139,19 @@ class Rebuilds(Protocol):
     tokens: int
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        """A node that calls something."""
+        """Add a node that calls an op or a function of ours."""
 
     def cut_state(self, name: str, cut: AnyCut) -> None:
         """Note how a weight is cut."""
 
 
 class Cutter:
-    """The team's side of a builder: cuts of nodes, and of weights as they are found."""
+    """Finds the call that a member makes in place of a planned one, and how weights are cut."""
 
     def __init__(self, builder: Rebuilds, segments: Mapping[str, tuple[int, ...]]) -> None:
         self.builder, self.segments = builder, segments
         self.cuts: dict[str, AnyCut] = {}
-        """Of weights, by name, once they are known."""
+        """By name of a weight whose cut is known: the cut."""
 
     def call(
         self,
@@ -156,9 +161,12 @@ class Cutter:
         wanted: Any = None,
         has_rows: bool | None = None,
     ) -> Node:
-        """An old node's call by a member; `held`: what the expansion says it gives to a member of
-        the tensor team; `has_rows`: whether that is rows of a context team's member, None: it does
-        not say."""
+        """Add the call that a member makes in place of an old node's.
+
+        `held`: what the expansion has a member of the tensor team have of the result. `has_rows`:
+        whether it has a member of the context team have its rows of it; None: the expansion does
+        not say.
+        """
         news = {each: given(each) for each in old.all_input_nodes}
         rows = {each: new.meta.get(ROWS, WHOLE) for each, new in news.items()}
         own = self.take_rows(old, rows, has_rows)
@@ -184,7 +192,8 @@ class Cutter:
     def take_rows(
         self, old: Node, rows: Mapping[Node, AnyCut], has_rows: bool | None = None
     ) -> Call:
-        """An old node's call by a member of a context team, whose operands are old nodes."""
+        """The call of an old node on a context member's rows; the sources of its operands are old
+        nodes."""
         builder, context = self.builder, self.builder.context
         operands = {each: Operand(each.meta["val"], cut, each) for each, cut in rows.items()}
         if context.width == 1:
@@ -215,8 +224,10 @@ class Cutter:
         held: Held,
         wanted: Any = None,
     ) -> Call:
-        """The call that a member of a tensor team makes of one on its rows; the source of each of
-        its operands is an old node and how its rows are taken."""
+        """The call that a member of a tensor team makes of a call on a context member's rows.
+
+        The source of each of its operands is a pair: the old node, and the cut of its rows.
+        """
         builder, context, team = self.builder, self.builder.context, self.builder.team
 
         def local(each: Operand | Narrowed) -> Operand:
@@ -244,8 +255,10 @@ class Cutter:
         return cut_call(own.target, args, kwargs, value, team.width, team.member, wanted)
 
     def _by_tokens(self, operands: Mapping[Any, Operand], tokens: int) -> dict[Any, Operand]:
-        """Operands of an op that makes rows of what all members have: a member takes its tokens of
-        what has tokens, weights aside."""
+        """The operands of an op that makes rows from tensors that every member has whole.
+
+        A member takes its tokens of every operand with a dimension of tokens, except of weights.
+        """
         builder, found = self.builder, {}
         for key, operand in operands.items():
             source = operand.source[0] if isinstance(operand.source, tuple) else operand.source
@@ -260,8 +273,11 @@ class Cutter:
     def _emit(
         self, call: Call, news: Mapping[Node, Node], spreads: tuple[tuple[Cut, Team], ...]
     ) -> Node:
-        """A node for a member's call; parts of whole arguments are taken within it, and a part that
-        is wanted as a term is spread."""
+        """Add a node for a member's call.
+
+        Within the call, parts of whole arguments are taken, and a result that is wanted as a term
+        of a sum is put among zeros.
+        """
         assert not call.reduces, "an op that talks to the team has its words as ops"
         team, context = self.builder.team, self.builder.context
         leaves, structure = pytree.tree_flatten((call.args, dict(call.kwargs)))
@@ -284,7 +300,8 @@ class Cutter:
         return self.builder.call(target, *args, **kwargs)
 
     def _explain(self, old: Node, news: Mapping[Node, Node], error: Uncut) -> None:
-        """Where a cut dimension is split, its weights may have to be cut in segments."""
+        """Raise `Segmented` where a refused op splits a cut dimension: its weights need a cut in
+        segments."""
         name = str(getattr(old.target, "__name__", "")).partition(".")[0]
         source = old.all_input_nodes[0]
         cut, names = news[source].meta.get(CUT), news[source].meta.get(FROM, frozenset())
@@ -303,7 +320,8 @@ class Cutter:
         held: Held,
         has_rows: bool,
     ) -> None:
-        """Find how the weights that an op reads are cut: so that it gives what it should."""
+        """Try cuts of the weights that an op is the first to read, and keep those for which the op
+        gives its members what the expansion says."""
         nodes = list(unknown)
         own = self.take_rows(old, rows, has_rows)
         for choice in product(*(self._choices(each, unknown[each]) for each in nodes)):
@@ -324,7 +342,8 @@ class Cutter:
         )
 
     def _choices(self, node: Node, name: str) -> Iterator[AnyCut]:
-        """Cuts of a weight, those in segments first, whole last."""
+        """The cuts to try for a weight: along each dimension, in segments where these are known,
+        then whole."""
         shape = node.meta["val"].shape
         sizes = self.segments.get(name)
         for dim, size in enumerate(shape):
@@ -344,7 +363,8 @@ def _guessed(
 
 
 def _segments(old: Node, source: Node, cut: Cut) -> Iterator[tuple[int, ...]]:
-    """Sizes into which a view divides a cut dimension, then some equal ones."""
+    """Candidates for the sizes of segments: those into which an op splits the cut dimension, then
+    two, three and four equal ones."""
     sizes: Sequence[Any] = ()
     made = old.meta["val"]
     if isinstance(made, (tuple, list)):
@@ -377,7 +397,7 @@ def _matches(cut: AnyCut, held: Held) -> bool:
 
 
 def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
-    """Of what a member of a context team makes, it has its own rows where that was planned."""
+    """Check that a context member has its rows of a result exactly where that was planned."""
     if isinstance(cut, Cut) != has_rows:
         planned = "rows of its own" if has_rows else "no rows"
         raise InputError(
@@ -387,7 +407,8 @@ def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
 
 
 def check_held(name: str, cut: AnyCut, held: Held) -> None:
-    """What a rule gives is what was planned: sizes and collectives follow from it."""
+    """Check that a tensor member has of a result what was planned: its size and the collectives
+    after it follow from that."""
     if not _matches(cut, held):
         raise InputError(
             f"op {quoted(name)}: a member of its team has {cut!r} of what it makes, but was "
@@ -396,13 +417,14 @@ def check_held(name: str, cut: AnyCut, held: Held) -> None:
 
 
 def with_cuts(node: Node, cut: AnyCut, rows: AnyCut = WHOLE) -> Node:
-    """The node, which knows now how a tensor team and how a context team cut it."""
+    """The node, with the cuts of its tensor team and of its context team noted."""
     node.meta[CUT], node.meta[ROWS] = cut, rows
     return node
 
 
 def token_cut(shape: Sequence[int], samples: int, tokens: int) -> Cut:
-    """The cut of a tensor's tokens: a dimension of them, or all samples' one after the other."""
+    """The cut of a tensor along its tokens: a dimension of a sample's tokens, or one in which the
+    tokens of all samples follow each other."""
     if shape and shape[0] == samples * tokens and (len(shape) < 2 or shape[1] != tokens):
         return Cut(0, ((samples, tokens),))
     for dim in (1, 0, *range(2, len(shape))):

@@ -1,7 +1,7 @@
-"""What the members of a group do together with tensors: the collectives of an expanded step.
+"""The collectives of an expanded step, as ops of a trace.
 
-Each is a value that can be called: on fake tensors, when a trace is built, it gives tensors of the
-shapes that its results have; at run time `begin` starts it on real ones.
+Each is a value that can be called. On fake tensors, while a trace is built, a call gives tensors of
+the shapes of its results; at run time `begin` starts the collective on real tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ Finish = Callable[[], None]
 
 
 def nothing() -> None:
-    """Finish what needs no finishing."""
+    """Do nothing: the `finish` of a collective whose results need no more work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Begun:
 
 
 class Talk(Protocol):
-    """A collective."""
+    """A collective that can stand in a trace."""
 
     __name__: str
 
@@ -55,12 +55,12 @@ class Talk(Protocol):
 
 @dataclass(frozen=True)
 class AllReduce:
-    """The sum of the members' tensors."""
+    """An all-reduce: the sum of the members' tensors."""
 
     __name__ = "all_reduce"
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """As each term."""
+        """A tensor of the shape of each term."""
         return torch.empty_like(tensor)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -71,14 +71,14 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class GatherParts:
-    """A whole tensor from the parts that all members have."""
+    """An all-gather: the whole tensor from the parts that all members have."""
 
     cut: Cut
     width: int
     __name__ = "gather_parts"
 
     def __call__(self, part: Tensor) -> Tensor:
-        """As the whole."""
+        """A tensor of the whole shape."""
         return part.new_empty(_resized(part.shape, self.cut.dim, self.cut.size))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -93,7 +93,7 @@ class GatherParts:
 
 @dataclass(frozen=True)
 class ScatterTerms:
-    """A member's part of the sum of all members' tensors."""
+    """A reduce-scatter: a member's part of the sum of all members' tensors."""
 
     cut: Cut
     width: int
@@ -101,7 +101,7 @@ class ScatterTerms:
     __name__ = "scatter_terms"
 
     def __call__(self, terms: Tensor) -> Tensor:
-        """As the part."""
+        """A tensor of the shape of the part."""
         return terms.new_empty(local_shape(terms.shape, self.cut, self.width, self.member))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -114,14 +114,14 @@ class ScatterTerms:
 
 @dataclass(frozen=True)
 class GatherSeveral:
-    """Whole tensors from the parts that all members have, in one message."""
+    """An all-gather of several tensors in one message: whole ones from the parts of all members."""
 
     cuts: tuple[Cut, ...]
     width: int
     __name__ = "gather_several"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
-        """As the whole ones."""
+        """Tensors of the whole shapes."""
         return [
             _laid_as(each, _resized(each.shape, cut.dim, cut.size))
             for each, cut in zip(parts, self.cuts, strict=True)
@@ -147,7 +147,7 @@ class GatherSeveral:
 
 @dataclass(frozen=True)
 class ScatterSeveral:
-    """A member's parts of the sums of all members' tensors, in one message."""
+    """A reduce-scatter of several tensors in one message: a member's parts of their sums."""
 
     cuts: tuple[Cut, ...]
     width: int
@@ -155,7 +155,7 @@ class ScatterSeveral:
     __name__ = "scatter_several"
 
     def __call__(self, *terms: Tensor) -> list[Tensor]:
-        """As the parts."""
+        """Tensors of the shapes of the parts."""
         return [
             _laid_as(each, local_shape(each.shape, cut, self.width, self.member))
             for each, cut in zip(terms, self.cuts, strict=True)
@@ -183,7 +183,7 @@ class ScatterSeveral:
 
 @dataclass(frozen=True)
 class TakePart:
-    """A member's part of a tensor that it has all of; no collective."""
+    """Takes a member's part of a tensor that it has all of, without communication."""
 
     cut: Cut
     width: int
@@ -212,14 +212,15 @@ def _resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class GatherWeights:
-    """Whole weights, one after the other in one buffer, from the shards of all holders."""
+    """The all-gather of ZeRO 3: whole weights one after the other in one buffer, from the shards of
+    all holders."""
 
     layouts: tuple[Layout, ...]
     holders: int
     __name__ = "gather_weights"
 
     def __call__(self, *_shards: Tensor) -> Tensor:
-        """As long as all weights together."""
+        """A buffer as long as all weights together."""
         return torch.empty(sum(each.length for each in self.layouts), dtype=self.layouts[0].dtype)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -246,7 +247,8 @@ class GatherWeights:
 
 @dataclass(frozen=True)
 class SpreadWeights:
-    """Whole weights in place, of which every holder has updated its shard."""
+    """The all-gather of ZeRO 1 and 2 after updates: fills whole weights in place, of which every
+    holder has updated its shard."""
 
     holders: int
     holder: int
@@ -280,16 +282,16 @@ class SpreadWeights:
 
 @dataclass(frozen=True)
 class ScatterGradients:
-    """A holder's shards of the sums of all holders' gradients."""
+    """The reduce-scatter of ZeRO: a holder's shards of the sums of all holders' gradients."""
 
     layouts: tuple[Layout, ...]
-    """Of the weights, whose order of storage shards have."""
+    """The layouts of the weights: a shard's numbers stand in the order of the weight in memory."""
     holders: int
     holder: int
     __name__ = "scatter_gradients"
 
     def __call__(self, *gradients: Tensor) -> list[Tensor]:
-        """As long as the holder's shards."""
+        """Tensors as long as the holder's shards."""
         sizes = [bounds(each.numel(), self.holders, self.holder) for each in gradients]
         return [
             torch.empty(stop - start, dtype=each.dtype)

@@ -1,9 +1,10 @@
-"""What replicas that hold different experts do together: tokens travel to experts, and back.
+"""Expert parallelism at run time: all-to-alls that send tokens to their experts, and back.
 
-Rows stand by expert, and experts by the replica that holds them. First replicas tell each other how
-many rows they send, then they send them; a replica puts what it gets in the order of its experts,
-and for each of them of the replicas, so that with replicas in the order of the batch experts add up
-in the order of one process. How many rows arrive is known at run time only: a trace has `ARRIVED`.
+A replica's rows are sorted by expert, and experts by the replica that holds them. Replicas first
+exchange how many rows they send, then the rows. A replica sorts what arrives by its own experts,
+and the rows of an expert by the replica that sent them. Replicas have consecutive samples of the
+batch, so an expert adds up its rows in the order in which one process would. How many rows arrive
+is known at run time only; in a trace `ARRIVED` stands for that number.
 """
 
 from collections.abc import Sequence
@@ -21,20 +22,23 @@ from meshwright.execute.talk import Begun
 from meshwright.execute.traced import ARRIVED
 
 Counts = list[list[int]]
-"""By replica, and expert of the one that gets them: how many rows."""
+"""Numbers of rows: a list for each replica, with an entry for each expert of the replica that
+receives them."""
 
 
 @dataclass(frozen=True)
 class CountTokens:
-    """Where the rows of a replica's own experts end, and how many rows go where."""
+    """An all-to-all of numbers of rows: where the rows of each of a replica's experts will end, and
+    how many rows it sends and receives."""
 
     width: int
     """How many replicas hold different experts."""
     __name__ = "count_tokens"
 
     def __call__(self, ends: Tensor) -> list[Tensor]:
-        """One number for each of its experts; and for each expert how many rows it sends, then how
-        many of its own experts' rows it gets from each replica."""
+        """Two tensors: a number for each of the replica's experts; and for each expert how many
+        rows the replica sends, then how many rows for its own experts it receives from each
+        replica."""
         return [ends.new_empty(len(ends) // self.width), ends.new_empty((2, len(ends)))]
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -55,7 +59,7 @@ class CountTokens:
 
 @dataclass(frozen=True)
 class SendTokens:
-    """The rows of a replica's own experts, from all replicas."""
+    """The all-to-all that brings a replica the rows of its own experts from all replicas."""
 
     width: int
     rows: int
@@ -63,7 +67,7 @@ class SendTokens:
     __name__ = "send_tokens"
 
     def __call__(self, tensor: Tensor, _counts: Tensor) -> Tensor:
-        """Rows as they are, but not as many."""
+        """A tensor of such rows, `ARRIVED` of them."""
         return tensor.new_empty((ARRIVED, tensor.numel() // self.rows))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -84,16 +88,17 @@ class SendTokens:
 
 @dataclass(frozen=True)
 class ReturnTokens:
-    """What experts made of a replica's rows, in the order in which it sent them."""
+    """The all-to-all that returns what experts made of a replica's rows, in the order in which it
+    sent them."""
 
     width: int
     rows: int
     shape: tuple[int, ...]
-    """Of what a replica gets: its rows."""
+    """The shape of the tensor that a replica gets back."""
     __name__ = "return_tokens"
 
     def __call__(self, tensor: Tensor, _counts: Tensor) -> Tensor:
-        """As many as it sent."""
+        """A tensor with as many rows as the replica sent."""
         return tensor.new_empty(self.shape)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
@@ -116,7 +121,7 @@ class ReturnTokens:
 
 
 def _read_counts(counts: Tensor, width: int) -> tuple[Counts, Counts]:
-    """How many rows a replica sends to each, and gets from each."""
+    """How many rows a replica sends to each replica, and receives from each."""
     sent, received = counts.view(2, width, -1).tolist()
     return sent, received
 
@@ -124,7 +129,8 @@ def _read_counts(counts: Tensor, width: int) -> tuple[Counts, Counts]:
 def _exchange_rows(
     exchange: Exchange, group: int, given: Sequence[Tensor], counts: Sequence[int]
 ) -> tuple[Any, list[Tensor]]:
-    """Send rows to each replica; rows from each, which are there when the work is done."""
+    """Start to send rows to each replica; returns the buffers of what each sends, full once the
+    work is done."""
     first = given[0]
     width = first.shape[1] * first.element_size()
     flats = [each.contiguous().view(-1).view(torch.uint8) for each in given]
@@ -137,8 +143,10 @@ def _exchange_rows(
 
 
 def find_rows(kernels: Sequence[Kernel], ends: str) -> int:
-    """How many rows the grouped products have that read where rows end; InputError where anything
-    else reads it. `ends`: the name of the op that makes it."""
+    """The number of rows of the grouped products that read where the rows of each expert end.
+
+    InputError if other ops read that tensor. `ends`: the name of the op that makes the tensor.
+    """
     found = set()
     for kernel in kernels:
         if op_name(kernel.node) != "_grouped_mm":

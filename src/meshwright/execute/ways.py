@@ -1,9 +1,11 @@
-"""How a rank runs the ops of an expansion: which shards it holds, and whom it talks to.
+"""How a rank runs the ops of an expansion: which shards it holds, and which collectives it calls.
 
-ZeRO divides a weight's numbers among its holders. What an update reads and writes are then shards:
-rows of numbers, whatever the weight's shape, which suits every optimiser that treats numbers one by
-one. Collectives of bundles turn gradients into shards and shards into weights; those of a team turn
-its members' parts and terms into whole tensors, and back.
+ZeRO divides the numbers of a weight among its holders, the ranks that hold the same weight. An
+update then reads and writes shards: ranges of the weight's numbers in memory order, whatever its
+shape, which suits every optimiser that treats numbers one by one. A reduce-scatter turns the
+gradients of a bundle of weights into shards, an all-gather turns shards into weights. The
+collectives of a tensor or context team turn its members' parts and partial sums into whole tensors,
+and back.
 """
 
 from collections.abc import Mapping
@@ -43,7 +45,7 @@ aten = torch.ops.aten
 
 
 class Ways:
-    """One rank: that of a device of the plan."""
+    """How the rank of one device of the plan runs."""
 
     def __init__(
         self,
@@ -53,28 +55,30 @@ class Ways:
         cuts: Mapping[str, AnyCut] | None = None,
         tokens: int = 0,
     ) -> None:
-        """`cuts`: of the weights that teams divide, by name; None: they are to be found out.
-        `tokens`: of a sample, where a team divides them."""
+        """`cuts`: how tensor teams cut the weights, by name; None: the ops that read a weight
+        decide. `tokens`: how many tokens a sample has, where a team divides them."""
         self.plan, self.expansion, self.device = plan, expansion, device
         self.cuts, self.tokens = cuts, tokens
         self._known: dict[int, Mapping[str, Share]] = {}
         self._rows: dict[int, int] = {}
-        """By tensor of numbers of tokens: how many there are, of the step that is being built."""
+        """By tensor that counts the tokens of experts: the planned number of tokens, in the step
+        that is being built."""
 
     def team(self, op: int) -> Team:
-        """Its place in the tensor team that runs an op."""
+        """The rank's place in the tensor team that runs an op."""
         return self._team(self.plan.parts[int(self.expansion.part_of_op[op])])
 
     def _team(self, part: Part) -> Team:
         return Team(part.tensor, self._place(part) % part.tensor)
 
     def context(self, op: int) -> Team:
-        """Its place in the context team that runs an op."""
+        """The rank's place in the context team that runs an op."""
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
         return Team(part.context, self._place(part) // part.tensor % part.context)
 
     def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
-        """The keys and values of all members of a context team, by those of a planned attention."""
+        """The gathered keys and values of all members of a context team, by the key and value
+        arguments of the planned attention."""
         expansion, graph = self.expansion, builder.graph
         gathered = [
             builder.root[t]
@@ -88,19 +92,20 @@ class Ways:
         return dict(zip(keys_of(kernel), gathered, strict=True))
 
     def team_of(self, name: str, step: TracedStep) -> Team:
-        """Its place in the tensor team that holds a tensor."""
+        """The rank's place in the tensor team that holds a tensor."""
         share = self.shares(step).get(name, Share())
         return Team(share.width, share.member)
 
     def cut(self, name: str) -> AnyCut | None:
-        """How a tensor that is there from the start is cut; None: that is to be found out."""
+        """How its tensor team cuts a tensor that is there before the step; None: the ops that read
+        it decide."""
         if self.cuts is not None:
             weight = name.rpartition(".")[0]  # of which the optimiser has a tensor
             return self.cuts.get(name, self.cuts.get(weight, WHOLE))
         return WHOLE if name.startswith("input ") else None
 
     def shares(self, step: TracedStep) -> Mapping[str, Share]:
-        """What of a step's state the rank holds a part or a row of only, by name."""
+        """The share that the rank holds of each tensor of the state that is divided, by name."""
         if step.samples not in self._known:
             self._known[step.samples] = self._find_shares(step)
         return self._known[step.samples]
@@ -127,7 +132,7 @@ class Ways:
 
     @cached_property
     def _updates(self) -> dict[int, Part]:
-        """The planned updates of parameters, and their parts."""
+        """By planned update of a parameter: the plan's part that it is in."""
         place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
         return {
             update: self.plan.parts[int(self.expansion.part_of_op[op])]
@@ -137,12 +142,12 @@ class Ways:
 
     @cached_property
     def _divided(self) -> frozenset[int]:
-        """The planned updates whose state is divided among holders."""
+        """The planned updates whose state ZeRO divides among holders."""
         return frozenset(update for bundle in self.expansion.bundles for update in bundle)
 
     @cached_property
     def _of_experts(self) -> frozenset[int]:
-        """The planned updates of weights that replicas hold different ones of."""
+        """The planned updates of experts that replicas divide."""
         place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
         return frozenset(
             update
@@ -151,22 +156,22 @@ class Ways:
         )
 
     def _expert_team(self, part: Part) -> Team:
-        """Its place among the replicas that hold different experts."""
+        """The rank's place among the replicas that hold different experts."""
         return Team(part.expert, self._place(part) // part.width % part.expert)
 
     def _place(self, part: Part) -> int:
-        """Its place among the devices of a part; in a part that it is not in, the first."""
+        """The rank's place among the devices of a part; 0 in a part that it is not in."""
         return part.devices.index(self.device) if self.device in part.devices else 0
 
     def _holders(self, part: Part, update: int) -> tuple[int, int]:
-        """How many hold the same weights as it does, and the rank's place among them."""
+        """How many ranks hold the weight of an update, and this rank's place among them."""
         replica, member = divmod(self._place(part) // part.tensor, part.context)
         if update in self._of_experts:
             return num_expert_holders(part), replica // part.expert * part.context + member
         return num_holders(part), replica * part.context + member
 
     def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """What it has of its part of a tensor that is there from the start: as large as that."""
+        """A tensor of the size of the shard that the rank holds of its team's part of a tensor."""
         share = self.shares(step).get(name)
         if share is None:
             return tensor
@@ -176,7 +181,7 @@ class Ways:
         return torch.empty(share.row(tensor).shape, dtype=tensor.dtype)
 
     def own_experts(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """As large as those of a tensor's experts that it holds; other tensors as they are."""
+        """A tensor of the size of those experts that the rank holds; other tensors as they are."""
         share = self.shares(step).get(name)
         if share is None or share.experts == 1:
             return tensor
@@ -185,14 +190,17 @@ class Ways:
         )
 
     def wanted(self, builder: Builder, op: int) -> AnyCut | None:
-        """A gradient is best cut as the weight is that it updates, by itself or in a sum."""
+        """The cut of the weight that an op's result is the gradient of, by itself or as a term of a
+        sum; None: it is no gradient."""
         return self._weight_cut(
             builder, int(self.expansion.origin[op]), int(self.expansion.part_of_op[op])
         )
 
     def _weight_cut(self, builder: Builder, kernel: int, part: int) -> AnyCut | None:
-        """The cut of the weight that a kernel updates, or that is updated by what it makes; of
-        copies the one in this part."""
+        """The cut of the weight that a kernel updates, or that is updated by the kernel's result.
+
+        Where a gradient updates several copies of a weight, the copy in this part counts.
+        """
         ledger = builder.step.ledger
         readers = [kernel]
         while True:
@@ -206,7 +214,7 @@ class Ways:
             readers = ledger.versions[ledger.kernels[readers[0]].made[0]].readers
 
     def talk(self, builder: Builder, op: int) -> list[Node]:
-        """Call a collective, or take a part; what it gives."""
+        """Call a collective, or take the rank's part of a whole tensor; returns the results."""
         if self.expansion.axis[op] == Axis.REPLICAS:
             return [add_moments(builder, op)]
         bundle = int(self.expansion.bundle[op])
@@ -233,7 +241,8 @@ class Ways:
         return []
 
     def _exchange(self, builder: Builder, op: int, kind: Kind) -> Node:
-        """What a team makes of a tensor; or a member alone, of a tensor that it has all of."""
+        """Call a collective of a tensor team, or take the member's part of a tensor that it has all
+        of."""
         team, origin = builder.team, self.expansion.tensor_origin
         read = [t for t in builder.graph.inputs[op].tolist() if builder.graph.tensor_bytes[t] > 0]
         made = builder.graph.outputs[op].tolist()[0]
@@ -255,8 +264,11 @@ class Ways:
         return with_cuts(builder.call(talk(tokens, team.width, team.member), given), tokens, rows)
 
     def _take_features(self, builder: Builder, op: int, given: Node, tensor: int) -> Node:
-        """A member's part of a gradient that another part has found for a copy of its weights: so
-        that who reads it has the part that its weights are."""
+        """A member's part of a gradient that another part of the plan found for a copy of its
+        weight.
+
+        It is cut as the weight is that the reader updates.
+        """
         made, team = builder.graph.outputs[op].tolist()[0], builder.team
         reader = int(builder.graph.readers[made][0])
         planned = int(self.expansion.origin[reader])
@@ -281,7 +293,8 @@ class Ways:
     def _scatter(
         self, builder: Builder, op: int, updates: tuple[int, ...], holders: tuple[int, int]
     ) -> list[Node]:
-        """The gradients as updates read them, each once; and the shards of their sums."""
+        """Call the reduce-scatter of a bundle's gradients, each once; returns the shards of their
+        sums."""
         step = builder.step
         found: dict[int, tuple[Node, Layout]] = {}
         origin = self.expansion.tensor_origin
@@ -297,7 +310,8 @@ class Ways:
         return [builder.item(made, place) for place in range(len(views))]
 
     def run(self, builder: Builder, op: int) -> Node | None:
-        """Call an op in a way of its own; None: as it was planned."""
+        """Call an op that is not called as it was planned: an update of shards, a synchronised
+        batch norm, a loss over divided classes. None: it is none of these."""
         planned = int(self.expansion.origin[op])
         kernel = builder.step.ledger.kernels[planned]
         if planned in self._divided:
@@ -312,7 +326,7 @@ class Ways:
         return None
 
     def _update(self, builder: Builder, op: int, update: int, kernel: Kernel) -> Node:
-        """An update of shards."""
+        """Call an update on the shards of its weight, gradient and optimiser state."""
         step = builder.step
         part = self._updates[update]
         name, _ = updated(step, update)
@@ -336,7 +350,7 @@ class Ways:
 
 
 def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:
-    """Where each of them begins when they stand in a row."""
+    """The layouts of weights that lie one after the other in one buffer."""
     found, start = [], 0
     for each in layouts:
         found.append(Layout(each.shape, each.stride, start, each.dtype))
@@ -350,7 +364,8 @@ def _held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
 
 
 def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
-    """The parameter that an op updates, and the optimiser's tensors of it with as many numbers."""
+    """The name of the parameter that an op updates, and those of the optimiser's tensors of its
+    size."""
     kernel = step.ledger.kernels[update]
     names = [_held_name(step, kernel, old) for old in kernel.node.all_input_nodes]
     parameters = [name for name in names if name in step.trace.parameter_names]
@@ -364,7 +379,7 @@ def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
 
 
 def gradients(step: TracedStep, update: int) -> dict[Node, int]:
-    """The nodes of an update that are gradients, and their tensors."""
+    """The arguments of an update that are gradients, with their tensors of the planned graph."""
     kernel = step.ledger.kernels[update]
     return {
         old: step.tensor_of[kernel.reads[old.name]]

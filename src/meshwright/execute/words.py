@@ -1,9 +1,10 @@
-"""Cross entropy over classes that a team divides, as ops and the words between them.
+"""Cross entropy over a vocabulary that a tensor team divides: ops, and all-reduces between them.
 
-A member takes the sum of exponentials of its own classes; the team's maximum and sum of these make
-the logarithm of the whole sum, which all who read the softmax are given. The scores themselves
-stay as they are. In backward a row's gradient is not zero at its target only, so that its sum over
-classes is known without a word.
+A member takes the logarithm of the sum of exponentials over its own classes. Two all-reduces of a
+number a row, a maximum and a sum, turn these into the logarithm of the sum over all classes, which
+every op that reads the softmax is given; the scores themselves stay as they are. In backward the
+gradient of a row is zero except at its target, so its sum over classes needs no communication. A
+"word" is such a number a row that members exchange.
 """
 
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ from meshwright.execute.exchange import Exchange
 from meshwright.execute.talk import Begun, nothing
 
 _MEAN = 1
-"""The value of the argument `reduction`."""
+"""The value of the argument `reduction` that stands for a mean."""
 
 
 def start_log_softmax(scores: Tensor, dim: int, to_float: bool) -> list[Tensor]:
-    """The scores, and the logarithm of the sum of exponentials of a member's own."""
+    """The scores, and by row the logarithm of the sum of exponentials over the member's own
+    classes."""
     made = scores.float() if to_float else scores.clone()
     return [made, made.float().logsumexp(dim, keepdim=True)]
 
@@ -31,28 +33,31 @@ def start_log_softmax(scores: Tensor, dim: int, to_float: bool) -> list[Tensor]:
 def log_softmax_backward(
     gradient: Tensor, scores: Tensor, log_sum: Tensor, sums: Tensor, dim: int, dtype: torch.dtype
 ) -> Tensor:
-    """A member's part of the gradient of scores; `sums`: of the gradient over all classes."""
+    """A member's part of the gradient of the scores; `sums`: by row, the sum of the given gradient
+    over all classes."""
     chances = (scores.float() - log_sum).exp()
     return (gradient.float() - chances * sums.unsqueeze(dim)).to(dtype)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of all targets a member of a context team has; by default all."""
+    """Which rows of the targets a member of a context team has; by default all of them."""
 
     cut: AnyCut = WHOLE
     width: int = 1
     member: int = 0
 
     def of(self, targets: Tensor) -> Tensor:
-        """Its own."""
+        """The member's own rows of a tensor."""
         return pieces(targets, self.cut, self.width, self.member)
 
 
 @dataclass(frozen=True)
 class NllLoss:
-    """The loss from the logarithms of the targets' chances, or its term of own rows, and the weight
-    of all rows."""
+    """The loss from the log-probabilities of the targets, and the total weight of all rows.
+
+    A member of a context team gets its term of the loss, from its own rows.
+    """
 
     rows: Rows
     __name__ = "nll_loss_forward"
@@ -101,7 +106,8 @@ class NllLossBackward:
 
 @dataclass(frozen=True)
 class TeamMax:
-    """A member's numbers, and beside them the greatest of all members'."""
+    """An all-reduce by maximum: a member's own numbers, and beside them the greatest of all
+    members'."""
 
     __name__ = "team_max"
 
@@ -135,7 +141,8 @@ class TeamLogSum:
 
 @dataclass(frozen=True)
 class PickTargets:
-    """The logarithms of the targets' chances, each from the member that has the class."""
+    """The all-reduce that gives every member the log-probability of each row's target, from the
+    member that has its class."""
 
     first: int
     """The number of the member's first class."""
