@@ -9,28 +9,19 @@ again, with the weight cut within each of these segments.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
-import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.call import Call, Narrowed, Operand, Uncut, operands_in
-from meshwright.execute.cut.cut import (
-    TERMS,
-    WHOLE,
-    AnyCut,
-    Cut,
-    local_shape,
-    pieces,
-    plain_cut,
-)
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_cut
 from meshwright.execute.cut.table import cut_call
+from meshwright.execute.on_parts import OnParts, Taken, Team
 from meshwright.execute.traced import HELD_OPS, TracedStep
 from meshwright.program.expand.expansion import Held
 
@@ -39,86 +30,6 @@ CUT, FROM, ROWS = "cut", "from", "rows"
 the names of the weights that this cut comes from. ROWS: how a context team cuts the whole value."""
 
 _SPLITS = {"split", "split_with_sizes", "chunk", "slice", "view", "_unsafe_view", "reshape"}
-
-
-@dataclass(frozen=True)
-class Team:
-    """A rank's place in a team: the number of members, and its own number."""
-
-    width: int = 1
-    member: int = 0
-
-    def part(self, value: Any, cut: Any) -> Any:
-        """A tensor without numbers of the shape of a member's part; a list of them for several
-        tensors."""
-        if isinstance(value, tuple | list):
-            cuts = cut if isinstance(cut, tuple) else (cut,) * len(value)
-            return [self.part(each, own) for each, own in zip(value, cuts, strict=True)]
-        if not isinstance(cut, Cut) or not isinstance(value, torch.Tensor):
-            return value
-        shape = local_shape(value.shape, cut, self.width, self.member)
-        return torch.empty(shape, dtype=value.dtype, device="meta")
-
-
-@dataclass(frozen=True)
-class Taken:
-    """How a member makes what an op needs of an argument: a part of the whole, or a term of a
-    sum."""
-
-    place: int
-    """The place of the argument among the leaves of all arguments."""
-    old: AnyCut
-    """How the argument is cut."""
-    new: AnyCut
-    """How the op needs the argument to be cut."""
-    team: Team
-
-
-@dataclass(frozen=True)
-class OnParts(Around):
-    """An op that is called on a member's parts of arguments of which the member has the whole."""
-
-    target: Any
-    places: tuple[Taken, ...]
-    spreads: tuple[tuple[Cut, Team], ...] = ()
-    """How the result is cut that is wanted as a term of a sum: the member's part, zeros
-    elsewhere."""
-
-    def given(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """The arguments with the member's parts in place of whole tensors."""
-        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        for each in self.places:
-            whole, team = leaves[each.place], each.team
-            if isinstance(each.old, Cut) and each.new is TERMS:
-                leaves[each.place] = spread(whole, each.old, team.width, team.member)
-            else:
-                leaves[each.place] = pieces(whole, each.new, team.width, team.member)
-        return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
-
-    def kept(self, made: Any) -> Any:
-        """The results, spread where terms are wanted."""
-        for cut, team in self.spreads:
-            made = spread(made, cut, team.width, team.member)
-        return made
-
-    def around(self, target: Any) -> "OnParts":
-        """The same around another op of these arguments."""
-        return replace(self, target=target)
-
-
-def spread(part: torch.Tensor, cut: Cut, width: int, member: int) -> torch.Tensor:
-    """A tensor of the whole shape with a member's part and zeros elsewhere: its term of the sum."""
-    whole = part.new_zeros((*part.shape[: cut.dim], cut.size, *part.shape[cut.dim + 1 :]))
-    start, taken = 0, 0
-    for count, size in cut.runs:
-        own = size // width
-        for _ in range(count):
-            piece = part.narrow(cut.dim, taken, own)
-            whole.narrow(cut.dim, start + member * own, own).copy_(piece)
-            start, taken = start + size, taken + own
-    return whole
 
 
 class Segmented(Exception):  # noqa: N818 - tells the builder to start again

@@ -18,7 +18,8 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, counts_steps, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut
-from meshwright.execute.member import CUT, ROWS, Team, token_cut, with_cuts
+from meshwright.execute.member import CUT, ROWS, token_cut, with_cuts
+from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.loss import LOSSES, has_words, run_loss, say
 from meshwright.execute.rebuild.norm import add_moments, run_norm, word_of

@@ -18,7 +18,8 @@ from torch.utils import _pytree as pytree
 from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, AnyCut
-from meshwright.execute.member import CUT, FROM, ROWS, Cutter, Team
+from meshwright.execute.member import CUT, FROM, ROWS, Cutter
+from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.arrived import has_arrived_rows, with_arrived_rows
 from meshwright.execute.rebuild.held import HeldTensors, Shards
 from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_argument

@@ -12,7 +12,8 @@ from torch.fx import Graph as Nodes
 from torch.fx import Node
 
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
-from meshwright.execute.member import CUT, FROM, Team
+from meshwright.execute.member import CUT, FROM
+from meshwright.execute.on_parts import Team
 from meshwright.execute.traced import HELD_OPS, TracedStep
 
 

@@ -6,7 +6,8 @@ from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute import words
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
-from meshwright.execute.member import CUT, ROWS, Team, with_cuts
+from meshwright.execute.member import CUT, ROWS, with_cuts
+from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.builder import Builder
 
 LOSSES = frozenset(

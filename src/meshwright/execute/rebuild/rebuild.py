@@ -16,7 +16,8 @@ from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
-from meshwright.execute.member import CUT, ROWS, Segmented, Team, check_held, check_rows
+from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows
+from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.held import Shards
 from meshwright.execute.rebuild.weight_cut import decide_cuts
