@@ -1,7 +1,7 @@
-"""Whole tensors on the first rank, of what all ranks hold: one box after the other.
+"""Collects whole tensors on the first rank from the shards of all ranks, one box after the other.
 
-No other rank ever holds more than it does for training and a box in transit. Knows nothing of
-plans. All ranks make the same calls.
+The other ranks never hold more than their shards and one box in transit. Knows nothing of plans.
+All ranks make the same calls.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,15 @@ from meshwright.execute.piece import Box, Holding, whole_box
 from meshwright.execute.tensor_file import find_type
 
 _Facts = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Of a part: the tensor's name, its type and shape, and the box's offset and shape."""
+"""What the first rank must know of a shard: the tensor's name, its type and shape, and the offset
+and shape of the box."""
 
 
 def collect(
     state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
 ) -> dict[str, torch.Tensor]:
-    """On the first rank every tensor of which ranks hold parts, on the CPU; on others nothing."""
+    """Every tensor of which ranks hold shards, whole and on the CPU; nothing on ranks other than
+    the first."""
     parts = name_parts(state, holdings)
     rank = dist.get_rank() if dist.is_initialized() else 0
     sizes = gather({key: each.num_bytes for key, each in parts.items()}, dict[str, int])

@@ -1,4 +1,5 @@
-"""From a checkpoint to weights in the Hub's layout: one process, one tensor after the other."""
+"""Exports a checkpoint as weights in the Hub's layout, in one process, one tensor after the
+other."""
 
 from collections.abc import Callable
 from pathlib import Path

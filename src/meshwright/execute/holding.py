@@ -33,15 +33,15 @@ class Part:
     """A box of a tensor that a rank has."""
 
     name: str
-    """Of the tensor."""
+    """The name of the tensor."""
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     box: Box
     data: torch.Tensor
 
     @property
     def num_bytes(self) -> int:
-        """How many it takes in a file."""
+        """How many bytes the box takes in a file."""
         return self.data.numel() * self.data.element_size()
 
 
@@ -54,7 +54,8 @@ def _holding_of(name: str, tensor: torch.Tensor, holdings: Mapping[str, Holding]
 def name_parts(
     state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
 ) -> dict[str, Part]:
-    """By the name in a file: equal for equal boxes; empty ones are in none."""
+    """The boxes that a rank holds, by their names in a file; equal boxes of a tensor have equal
+    names, and empty ones are left out."""
     found = {}
     for name, tensor in state.items():
         holding = _holding_of(name, tensor, holdings)
@@ -186,7 +187,7 @@ class _Read:
 
 
 def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> Iterator[_Read]:
-    """All that makes up what is wanted of a saved tensor."""
+    """The reads that together fill what a rank wants of a saved tensor."""
     boxes = [each.box for each in saved.pieces]
     overlaps, missing = find_overlaps(wanted.boxes, boxes)
     assert not missing, "the manifest was checked"
@@ -210,7 +211,7 @@ def _check_state(
     saved: Mapping[str, SavedTensor],
     holdings: Mapping[str, Holding],
 ) -> None:
-    """The checkpoint has every tensor that is asked for, as it is asked for."""
+    """Check that a checkpoint has every tensor of the state, in its shape and type."""
     missing = [quoted(name) for name in state if name not in saved]
     if missing:
         raise InputError(f"must have every tensor of the model, lacks {some(missing)}")

@@ -74,7 +74,7 @@ class OnParts(Around):
         return made
 
     def around(self, target: Any) -> "OnParts":
-        """The same around another op of these arguments."""
+        """The same wrapper around another op with the same arguments."""
         return replace(self, target=target)
 
 

@@ -53,7 +53,7 @@ class Holding:
     """What a rank has of a tensor."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     tiles: tuple[Tile, ...]
 
     @property

@@ -23,11 +23,11 @@ from meshwright.files import decode_json, write_bytes
 
 SINGLE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 FILE_BYTES = 5_000_000_000
-"""How large files grow before there is another, as the Hub's tools had it for years."""
+"""The size at which a new file is begun: for years the default of the Hub's own tools."""
 
 
 class _Index(msgspec.Struct):
-    """What of an index is used."""
+    """The entries of an index file that are used."""
 
     weight_map: dict[str, str]
 
@@ -41,13 +41,14 @@ class Weights:
     """By the name of the model's `state_dict`."""
 
     def real(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """All of a tensor, in the type of the model's."""
+        """The whole tensor of that name, converted to the type that the model has it in."""
         values = torch.empty(tensor.shape, dtype=tensor.dtype)
         self.fill({name: values}, {})
         return values
 
     def fill(self, state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]) -> None:
-        """Fill tensors in place with slices of those of their names; others are not read."""
+        """Fill shards in place from the tensors of the same names; only the bytes of the shards are
+        read."""
         try:
             fill_parts(self.folder, self.tensors, state, holdings, lambda: None)
         except InputError as error:
@@ -100,7 +101,7 @@ def _list_files(folder: Path) -> dict[str, list[str] | None]:
 
 
 def persistent_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
-    """What of a model its `state_dict` has: by the first name of each tensor, all its names."""
+    """The tensors of a model's `state_dict`: by the first name of each tensor, all its names."""
     known: dict[int, str] = {}
     for name, each in (*model.named_parameters(), *model.named_buffers()):
         known.setdefault(id(each), name)
@@ -158,9 +159,9 @@ def write_weights(
     load: Callable[[str], torch.Tensor],
     file_bytes: int = FILE_BYTES,
 ) -> list[Path]:
-    """Write tensors in the Hub's layout, one after the other; the files.
+    """Write tensors in the Hub's layout, one after the other; returns the files.
 
-    `heads` have their shapes and types, `load` gives the values of one when it is written.
+    `heads` has the shapes and types of all; `load` gives the values of a tensor when it is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     there = sorted(each.name for each in folder.glob("*.safetensors*"))

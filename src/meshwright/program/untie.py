@@ -24,21 +24,21 @@ from meshwright.program.expand.rewrite import Rewrite
 
 @dataclass(frozen=True, slots=True)
 class _Tie:
-    """Weights of an op that another part's op reads, too."""
+    """A weight that ops of two parts read."""
 
     home: int
-    """The op of forward that holds them ..."""
+    """The forward op in the part that updates the weight."""
     other: int
-    """... and the other one."""
+    """The forward op in the other part, which gets a copy."""
     sum: int
-    """The op that adds up their gradients."""
+    """The op that adds up the gradients of both uses."""
     update: int
 
 
 def untie(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[Graph, Plan, Placement]:
-    """The step in which parts share no weights, the plan for it, and its numbers.
+    """The graph in which parts share no weights, the plan for it, and its placement.
 
-    Plain plans share them as `resolve` allows: as parts of the same devices.
+    Plain plans stay as they are: their parts may share weights on the same devices (`resolve`).
     """
     placement = resolve(graph, cluster, plan)
     ties = [] if plan.is_plain else list(_find_ties(graph, placement))
@@ -65,7 +65,8 @@ def _add_op(parts: list[Part], number: int, name: str, priority: float) -> None:
 def _move_sum(
     parts: list[Part], untied: Graph, name: str, placement: Placement, graph: Graph
 ) -> None:
-    """Let gradients be added up in the part that has the rest of that layer, if it is of one."""
+    """Move the op that adds up gradients to the part that has the other ops of its layer, if it is
+    in a layer."""
     try:
         stack = find_layers(untied)
     except InputError:
@@ -91,7 +92,8 @@ def _move_sum(
 
 
 def _find_ties(graph: Graph, placement: Placement) -> Iterator[_Tie]:
-    """The weights that parts share; InputError where it is not seen how they are updated."""
+    """The weights that parts share; InputError where the graph does not show how they are
+    updated."""
     part_of = placement.part_of_op
     for group in np.unique(graph.group[graph.group >= 0]).tolist():
         ops = np.flatnonzero(graph.group == group)
@@ -112,7 +114,7 @@ def _find_ties(graph: Graph, placement: Placement) -> Iterator[_Tie]:
 
 
 def _adds_gradients(graph: Graph, op: int) -> bool:
-    """Whether an op makes, of gradients alone, one that an update reads."""
+    """Whether an op adds up gradients, and only updates read the sum."""
     read, made = graph.inputs[op], graph.outputs[op]
     return bool(
         graph.phase[op] == Phase.BACKWARD
@@ -124,7 +126,7 @@ def _adds_gradients(graph: Graph, op: int) -> bool:
 
 
 def _copy_weights(rewrite: Rewrite, tie: _Tie, placement: Placement) -> int:
-    """Let the other op have a copy of the weights, and an update of it; the update."""
+    """Give the other op a copy of the weight, with an update of its own; returns the update."""
     graph, part_of = rewrite.graph, placement.part_of_op
     group = int(graph.group.max()) + 1 + tie.other
     there = (graph.group == graph.group[tie.home]) & (part_of == part_of[tie.other])

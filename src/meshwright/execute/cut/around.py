@@ -1,7 +1,7 @@
-"""Ops that are called with other arguments than they are given: those of a member's own.
+"""Wraps an op so that it runs on a member's own version of the arguments that it is given.
 
-The call of such an op is still that op's: it has its name and its schema, so that whoever knows
-what the op does need not know that a member runs it.
+The wrapper has the op's name, schema and tags, so that code which knows what the op does need not
+know that a member runs it.
 """
 
 from abc import ABC, abstractmethod
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Around(ABC):
-    """An op, and what is done with its arguments before and with its results after it."""
+    """An op, with what is done to its arguments before it runs and to its results after."""
 
     target: Any
-    """The op, or another of these."""
+    """The op, or another wrapper around it."""
 
     @property
     def __name__(self) -> str:
@@ -40,15 +40,15 @@ class Around(ABC):
     def given(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """What the op gets of these arguments."""
+        """The arguments that the op is called with."""
 
     @abstractmethod
     def kept(self, made: Any) -> Any:
-        """What becomes of the op's results."""
+        """The results of the wrapper, made of those of the op."""
 
     @abstractmethod
     def around(self, target: Any) -> "Around":
-        """The same around another op of these arguments."""
+        """The same wrapper around another op with the same arguments."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the op."""

@@ -25,18 +25,19 @@ _NEEDS = (
 
 @dataclass(frozen=True)
 class LaterRows(Around):
-    """Causal attention of queries that do not begin with the first row."""
+    """Causal attention of a context member's queries, which do not begin with the first row."""
 
     target: Any
     first: int
     """The number of the first query among all rows."""
     names: tuple[str, ...]
-    """Those of all arguments, in the order of the schema, up to the last that is given."""
+    """The names of the op's arguments, in the order of the schema, up to the last that is given."""
 
     def given(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """A mask takes the place of the flag."""
+        """The arguments with a mask in place of the causal flag, which would count queries from the
+        first row."""
         named = dict(zip(self.names, args, strict=False)) | dict(kwargs)
         mask = next(name for name in _MASKS if name in (*named, *self.names))
         named[mask] = self._mask(named["query"], named["key"], named.get(mask))
@@ -52,11 +53,11 @@ class LaterRows(Around):
         return mask & seen if is_choice else mask.masked_fill(~seen, float("-inf"))
 
     def kept(self, made: Any) -> Any:
-        """All of it."""
+        """The op's results as they are."""
         return made
 
     def around(self, target: Any) -> "LaterRows":
-        """The same around another op of these arguments."""
+        """The same wrapper around another op with the same arguments."""
         return replace(self, target=target)
 
 

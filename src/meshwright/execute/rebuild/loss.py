@@ -1,4 +1,5 @@
-"""Rebuilds losses over classes that a team divides: members say words about each row."""
+"""Rebuilds cross entropy over classes that a tensor team divides: members all-reduce a few numbers
+a row."""
 
 from torch.fx import Node
 
@@ -13,12 +14,15 @@ from meshwright.execute.rebuild.builder import Builder
 LOSSES = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
 )
-"""Ops that hear or say words where a team divides their classes."""
+"""Ops that read or make all-reduced numbers where a tensor team divides their classes."""
 
 
 def has_words(builder: Builder, op: int) -> bool:
-    """Whether an op hears or says a word about classes that a team divides: a message of no
-    planned tensor, to or from a collective; what ops save for others is none."""
+    """Whether an op gives numbers to an all-reduce over divided classes, or reads its result.
+
+    Such numbers are no tensor of the planned graph. Neither is what ops save for others, but that
+    goes to or comes from no collective.
+    """
     graph, expansion = builder.graph, builder.expansion
     near = [*graph.inputs[op].tolist(), *graph.outputs[op].tolist()]
     return any(
@@ -31,7 +35,7 @@ def has_words(builder: Builder, op: int) -> bool:
 
 
 def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
-    """A word of a softmax or loss over classes that a team divides."""
+    """Call an all-reduce of a softmax or loss over classes that a tensor team divides."""
     graph = builder.graph
     source = int(graph.tensor_source[read[0]])
     if len(read) == 1 and builder.expansion.tensor_origin[read[0]] < 0:
@@ -54,7 +58,8 @@ def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
 
 
 def run_loss(builder: Builder, op: int, kernel: Kernel) -> Node | None:
-    """A softmax or loss over classes that a team divides, with the words that it heard."""
+    """Call a softmax or loss over divided classes, or its backward, with the all-reduced numbers
+    that it reads."""
     graph, origin = builder.graph, builder.expansion.tensor_origin
     heard = [
         builder.root[t] for t in graph.inputs[op].tolist() if origin[t] < 0 and t in builder.root
@@ -105,7 +110,7 @@ def _keep_word(builder: Builder, op: int, node: Node) -> None:
 
 
 def _first(scores: Node, team: Team) -> int:
-    """The number of a member's first class."""
+    """The index of the first class that a member has."""
     cut = scores.meta[CUT]
     assert isinstance(cut, Cut)
     return plain_bounds(cut.size, team.width, team.member)[0]

@@ -17,7 +17,7 @@ from meshwright.program.expand.synchronise import NORMS
 
 
 def add_moments(builder: Builder, op: int) -> Node:
-    """The word of replicas about the samples of a batch norm, or about their gradient."""
+    """Call the all-reduce of the statistics of a batch norm, or of those of its gradient."""
     made = builder.graph.outputs[op].tolist()[0]
     norm = builder.graph.readers[made].tolist()[0]
     kernel = builder.step.ledger.kernels[int(builder.expansion.origin[norm])]
@@ -50,7 +50,7 @@ def run_norm(builder: Builder, op: int, kernel: Kernel, word: Node, num_replicas
 
 
 def word_of(builder: Builder, op: int) -> Node | None:
-    """What an op hears from all replicas; None: nothing."""
+    """The all-reduced statistics that an op reads; None: it reads none."""
     source = builder.graph.tensor_source
     for tensor in builder.graph.inputs[op].tolist():
         if builder.expansion.axis[source[tensor]] == Axis.REPLICAS:
@@ -59,7 +59,7 @@ def word_of(builder: Builder, op: int) -> Node | None:
 
 
 def _arguments(node: Node) -> dict[str, Any]:
-    """What a call is given, by name."""
+    """The arguments of a call, by name."""
     schema = node.target._schema  # type: ignore[union-attr]
     names = [each.name for each in schema.arguments]
     return {**dict(zip(names, node.args, strict=False)), **node.kwargs}

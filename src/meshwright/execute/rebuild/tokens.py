@@ -1,5 +1,5 @@
-"""Rebuilds what divides tokens: context teams, which bring keys and values together, and experts,
-to which tokens travel."""
+"""Rebuilds the collectives that move tokens: gathers of keys and values in context teams, and
+all-to-alls between replicas that divide experts."""
 
 import math
 
@@ -18,9 +18,9 @@ from meshwright.program.program import Kind
 
 
 def travel(builder: Builder, op: int, width: int, rows_of: dict[int, int]) -> list[Node]:
-    """Tokens on their way to experts or back, or how many they are.
+    """Call an all-to-all that sends tokens to experts or back, or that exchanges their numbers.
 
-    `rows_of`: by tensor of numbers of tokens, how many there are; it grows.
+    `rows_of`: by tensor that counts tokens, the planned number of tokens; it grows.
     """
     graph, expansion = builder.graph, builder.expansion
     read, made = graph.inputs[op].tolist(), graph.outputs[op].tolist()
@@ -49,8 +49,10 @@ def travel(builder: Builder, op: int, width: int, rows_of: dict[int, int]) -> li
 
 
 def is_of_tokens(builder: Builder, op: int) -> bool:
-    """Whether an op of the expansion divides tokens in a context team, or brings them together;
-    a slice does where all rows become some."""
+    """Whether an op divides tokens among a context team or gathers them.
+
+    A slice does so if it reads whole tensors and makes rows.
+    """
     if builder.expansion.is_collective[op]:
         return bool(builder.expansion.axis[op] == Axis.CONTEXT)
     rows, graph = builder.expansion.rows, builder.graph
@@ -58,7 +60,8 @@ def is_of_tokens(builder: Builder, op: int) -> bool:
 
 
 def exchange_tokens(builder: Builder, op: int, kind: Kind, tokens_of_sample: int) -> list[Node]:
-    """What a context team makes of rows, or of terms of gradients of all rows."""
+    """Call a context team's all-gather of rows or reduce-scatter of gradients, or take the member's
+    rows of a whole tensor."""
     graph, context = builder.graph, builder.context
     read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
     if kind == Kind.COMPUTE:
@@ -85,7 +88,7 @@ def exchange_tokens(builder: Builder, op: int, kind: Kind, tokens_of_sample: int
 
 
 def _scatter_keys(builder: Builder, read: list[int]) -> list[Node]:
-    """A member's rows of the gradients of all keys and values."""
+    """Call the reduce-scatter that gives a member its rows of the gradients of keys and values."""
     context = builder.context
     terms = [builder.root[each] for each in read]
     shapes = [each.meta["val"].shape for each in terms]

@@ -53,7 +53,7 @@ def divide_tokens(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
 
 
 class _Tokens:
-    """One pass over the ops, in order."""
+    """One pass over the ops, in order, that gives each member its rows of tokens."""
 
     def __init__(self, before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
         self.before, self.graph, self.stack, self.members = before, before.graph, stack, members
@@ -87,7 +87,7 @@ class _Tokens:
         return bool(self.rewrite.tensors[tensor]["rows"])
 
     def _grows(self, tensor: int) -> bool:
-        """Whether a tensor has rows, all of them or some."""
+        """Whether a tensor has a row for each token, of all tokens or of some."""
         each = self.rewrite.tensors[tensor]
         return bool(each["bytes"] > each["fixed_bytes"] and not each["is_partial"])
 
@@ -150,7 +150,7 @@ class _Tokens:
         return {"bytes": fixed + grown / part.context, "fixed_bytes": fixed}
 
     def _arrive(self, op: int, tensor: int) -> int:
-        """What an op gets of a tensor that may be of another part's team."""
+        """The tensor that an op reads in place of one that may come from another part's team."""
         if tensor >= self.graph.num_tensors:
             return tensor
         source = int(self.graph.tensor_source[tensor])
@@ -262,7 +262,8 @@ class _Tokens:
             self._waits.setdefault(reader, []).append(rows)
 
     def _order(self, op: int) -> list[int]:
-        """What keys that are gathered again wait for: the gradient that their reader reads."""
+        """A tensor without bytes that makes the second gather of keys wait for the gradient that
+        their reader reads."""
         for each in self._inputs(op):
             source = int(self.graph.tensor_source[each])
             is_here = self.before.part_of_op[source] == self.before.part_of_op[op]
@@ -271,7 +272,7 @@ class _Tokens:
         return []
 
     def _describe(self) -> None:
-        """Sizes of ops."""
+        """Set the sizes of ops as they are on a member's tokens."""
         before, stack = self.before, self.stack
         known = np.flatnonzero(before.origin >= 0)
         place = np.zeros(stack.graph.num_ops, dtype=np.int32)

@@ -1,7 +1,8 @@
-"""Makes of a tensor, as members of a tensor team hold it, what an op needs of it.
+"""Adds the collectives of tensor teams: they turn what members hold of a tensor into what an op
+needs.
 
-Adds collectives and slices to a rewrite, each once for all ops that need the same. Does not know
-why an op needs a tensor so: that is decided in `meshwright.program.expand.shard`.
+Collectives and slices are added to a rewrite, each once for all ops that need the same. What an op
+needs is decided in `meshwright.program.expand.shard`.
 """
 
 from collections import Counter
@@ -248,25 +249,28 @@ class Exchange:
         return self._sliced[key]
 
     def heard(self, op: int) -> list[int]:
-        """The words that an op needs, since it reads a softmax."""
+        """The all-reduced numbers that an op needs because it reads a softmax over divided
+        classes."""
         return [self._words[each] for each in self.inputs(op) if each in self._words]
 
     def ask_after(self, op: int) -> None:
-        """The team's words on a softmax; who reads it needs the last."""
+        """Add the all-reduces after a softmax over divided classes; its readers need the result of
+        the last one."""
         own = self.rewrite.add_tensor(op, float(self.members.loss_bytes[op]), 0.0, held=Held.TERMS)
         word = self._all_reduce_words(op, [own], _SOFTMAX_WORDS, self.rewrite.place[op])
         for tensor in self.graph.outputs[op].tolist():
             self._words[tensor] = word
 
     def ask_before(self, op: int, known: list[int]) -> int:
-        """The team's words on a loss, which waits for them: found from all that the loss reads."""
+        """Add the all-reduces before a loss over divided classes, which read all that the loss
+        reads."""
         knows = any(each in self._words for each in self.inputs(op))
         count = _LOSS_WORDS if knows else _LOSS_WORDS + _SOFTMAX_WORDS
         return self._all_reduce_words(op, known, count, op + _BEFORE)
 
     def row_sums(self, op: int) -> int:
-        """Of the gradient that a softmax's backward reads: its sums over all classes, which whoever
-        makes it knows from the targets."""
+        """By row, the sum over all classes of the gradient that the backward of a softmax reads;
+        the op that makes the gradient knows it from the targets."""
         backward = [
             int(self.graph.tensor_source[each])
             for each in self.inputs(op)

@@ -1,17 +1,17 @@
-"""Turns a step into what a replica runs that holds some of the experts: tokens travel to them.
+"""Expert parallelism: divides experts among replicas, and adds the all-to-alls of their tokens.
 
-Replicas in a row, as many as the part's `expert` width, hold different experts. Ops of experts
-(`Role.EXPERT`) then work on the tokens of all these replicas that chose the replica's own experts.
-What such ops read with a row a token is sent to the experts by an all-to-all, what they make of it
-and others read is sent back by another, once for all readers (Lepikhin et al. 2020, "GShard",
-section 3.2): two in forward, two for gradients in backward. Before the first of them replicas tell
-each other how many tokens go where, in an all-to-all of one number an expert: these numbers differ
-from step to step, no token is dropped, and buffers are as large as what arrives.
+Consecutive replicas, as many as the part's `expert` width, hold different experts. The ops of
+experts (`Role.EXPERT`) on a replica then work on those tokens of all these replicas that chose its
+own experts. An all-to-all sends the experts every tensor with a row a token that they read; another
+sends back every such tensor that other ops read of theirs, once for all readers (Lepikhin et al.
+2020, "GShard", section 3.2). That makes two in forward, and two for gradients in backward. Before
+the first of them, an all-to-all of one number an expert exchanges how many tokens go where: these
+numbers differ from step to step, no token is dropped, and buffers are as large as what arrives.
 
-Sizes and times are those of balanced tokens: every replica gets as many as it sends, and so the
-bytes of an all-to-all are those of what a replica sends. Gradients of experts are sums over the
-tokens of all these replicas already, and are synchronised only with replicas that hold the same
-experts. All-to-alls are called after the op whose tensor they move, `<op>.all_to_all`.
+Sizes and times assume balanced tokens: every replica receives as many as it sends, so the bytes of
+an all-to-all are those that a replica sends. The gradients of experts are already sums over the
+tokens of all these replicas, and are synchronised only among replicas that hold the same experts.
+All-to-alls are named after the op whose tensor they move, `<op>.all_to_all`.
 """
 
 from collections import Counter
@@ -30,7 +30,8 @@ from meshwright.program.program import Kind
 
 
 def divide_experts(before: Expansion, plan: Plan) -> Expansion:
-    """The expansion in which tokens travel; InputError where that is not known."""
+    """The expansion in which replicas divide experts; InputError where the graph does not show
+    how."""
     if all(part.expert == 1 for part in plan.parts):
         return before
     for number, part in enumerate(plan.parts):
@@ -43,7 +44,7 @@ def divide_experts(before: Expansion, plan: Plan) -> Expansion:
 
 
 def is_expert_gradient(expansion: Expansion, parts: Sequence[Part]) -> Bools:
-    """By tensor: whether it is the gradient of weights that replicas hold different ones of."""
+    """By tensor: whether it is a gradient of experts that replicas divide."""
     graph = expansion.graph
     widths = np.array([part.expert for part in parts])
     source = graph.tensor_source
@@ -54,7 +55,7 @@ def is_expert_gradient(expansion: Expansion, parts: Sequence[Part]) -> Bools:
 
 
 def divides_experts(expansion: Expansion, part: Part, update: int) -> bool:
-    """Whether an update of a part is of weights that replicas hold different ones of."""
+    """Whether an op updates experts that the replicas of its part divide."""
     return part.expert > 1 and bool(expansion.role[update] == Role.EXPERT)
 
 
@@ -64,7 +65,7 @@ def num_expert_holders(part: Part) -> int:
 
 
 class _Dispatch:
-    """One pass over the ops, in order."""
+    """One pass over the ops, in order, that sends tokens to experts and back."""
 
     def __init__(self, before: Expansion, plan: Plan) -> None:
         self.before, self.graph, self.parts = before, before.graph, plan.parts
@@ -78,7 +79,8 @@ class _Dispatch:
         self.ends_of: dict[int, int] = {}
         """By op of experts: the tensor that says where each expert's tokens end."""
         self.counted: dict[int, tuple[int, int]] = {}
-        """By such a tensor: that of the replica's own experts, and how many tokens go where."""
+        """By tensor that says where each expert's tokens end: the same for what arrives at the
+        replica's own experts, and the tensor of how many tokens go where."""
         self.moved: dict[int, int] = {}
         """By tensor: what an all-to-all makes of it."""
         self.names: Counter[str] = Counter()
@@ -105,7 +107,8 @@ class _Dispatch:
                 self.rewrite.replace_read(op, tensor, self._arrived(op, tensor))
 
     def _check_gradient(self, op: int, tensor: int) -> None:
-        """Only the update of the experts knows that their gradient is of some experts."""
+        """Refuse an op other than the experts' own update that reads their gradient, which has some
+        experts only."""
         if self.before.role[op] != Role.EXPERT:
             name, source = (
                 quoted(self.graph.op_names[each]) for each in (op, self.graph.tensor_source[tensor])
@@ -116,8 +119,8 @@ class _Dispatch:
             )
 
     def _find_ends(self, op: int, inputs: list[int]) -> int:
-        """The tensor that tells of an op's tokens: it reads that, or another of its inputs' ops
-        does."""
+        """The tensor that says where each expert's tokens end, which an op of experts or one before
+        it reads."""
         graph = self.graph
         sources = [int(graph.tensor_source[each]) for each in inputs]
         found = {self.ends_of[each] for each in sources if self.inside[each]}
@@ -137,7 +140,8 @@ class _Dispatch:
         return bool(self.graph.tensor_bytes[tensor] > self.graph.fixed_tensor_bytes[tensor])
 
     def _arrived(self, op: int, tensor: int) -> int:
-        """What an op on one side gets of a tensor of the other."""
+        """What an op of experts gets of a tensor of other ops, or another op of a tensor of
+        experts."""
         if self.inside[op] and not self._has_rows(tensor):
             return self._count(tensor)[0]
         if tensor not in self.moved:

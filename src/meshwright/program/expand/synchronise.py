@@ -1,11 +1,12 @@
-"""Lets batch norm see the samples of all replicas of its part: they add up their statistics.
+"""Synchronised batch norm: replicas of a part add up their statistics, so that all normalise alike.
 
 Before a batch norm normalises, replicas add up how many values of a channel each has, their sum and
 the sum of their squares; before its backward, the sums of the gradient and of its product with the
-centred values. That is one all-reduce each, of two numbers a channel and a count, which finds its
-terms from what the op reads. The op then reads the word, and all replicas have the same statistics.
+centred values. Each time that is one all-reduce of two numbers a channel and a count. It reads what
+the batch norm reads, finds this replica's sums and adds them up; the batch norm then reads the
+result, so that all replicas have the same statistics.
 
-In a pipeline the word is of one microbatch: an op sees no other samples than those of its own.
+In a pipeline the statistics are those of one microbatch, since an op sees no samples of others.
 Parts with a tensor team, and those whose replicas duplicate their ops, keep batch norm as it is.
 """
 
@@ -21,13 +22,14 @@ from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
 
 NORMS = frozenset(("native_batch_norm", "_native_batch_norm_legit"))
-"""Kinds of ops that take statistics of their samples in forward ..."""
+"""Kinds of forward ops that take statistics of their samples."""
 BACKWARD_NORMS = frozenset(("native_batch_norm_backward",))
-"""... and those that are their backward."""
+"""Kinds of ops that are the backward of those in `NORMS`."""
 WORD_BYTES = 8.0
-"""Of a number in a word: in double precision, sums of squares less a square lose nothing."""
+"""The bytes of one statistic in the all-reduce: the variance is a difference of large sums, which
+needs double precision."""
 _STATISTIC_BYTES = 4.0
-"""Of a channel's mean as batch norm saves it, whatever the type of its samples."""
+"""The bytes of a channel's mean as batch norm saves it, whatever the type of its samples."""
 _BEFORE = -0.5
 
 
@@ -43,8 +45,8 @@ def with_batch_statistics(graph: Graph, plan: Plan) -> Plan:
 
 
 def find_norms(graph: Graph) -> Iterator[tuple[int, float]]:
-    """Ops that take statistics, or read those of forward in backward, and how many channels they
-    have."""
+    """The batch norms that take statistics, each followed by its backward ops, with their numbers
+    of channels."""
     forward = [op for op, kind in enumerate(graph.kind) if kind in NORMS]
     for op in forward:
         if graph.phase[op] != Phase.FORWARD:
@@ -66,7 +68,7 @@ def _is_divided(part: Part) -> bool:
 
 
 def synchronise(before: Expansion, plan: Plan) -> Expansion:
-    """Add the words of replicas where a plan asks for them."""
+    """Add the all-reduces of statistics where a plan asks for them."""
     if not plan.batch_statistics:
         return before
     rewrite, graph = Rewrite(before), before.graph

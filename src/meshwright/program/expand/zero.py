@@ -1,9 +1,11 @@
-"""ZeRO: those that hold the same weights divide optimiser state (1), gradients (2), weights (3).
+"""ZeRO: ranks that hold the same weights divide optimiser state (1), gradients (2), weights (3).
 
-Bundles of weights move together. Gradients are scattered: once a step for ZeRO 1, in every backward
-for 2 and 3. Each holder updates its share; then the weights are gathered, by ZeRO 3 not before a
-microbatch needs them. In the order of ops each collective stands right after what it waits for, so
-that a stream that takes collectives in this order never waits longer than it must.
+Weights move in bundles, with one collective for all weights of a bundle. A reduce-scatter gives
+each holder its shard of the gradients: once a step for ZeRO 1, in every backward for ZeRO 2 and 3.
+Each holder updates its shard. An all-gather then makes the weights whole again: after the update
+for ZeRO 1 and 2, ahead of each use by a microbatch for ZeRO 3. In the order of ops each collective
+stands right after what it waits for, so that a stream that takes collectives in this order never
+waits longer than it must.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,22 +26,23 @@ _WORK = (
     "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
     "fixed_bytes_written", "workspace_bytes", "state_bytes",
 )  # fmt: skip
-"""What an update does and holds, of which each holder has its share."""
+"""The columns of an update's work and state, of which each holder has an equal share."""
 
 _GATHER, _SCATTER = 0.25, 0.5
 """Where collectives stand after the op that they wait for: backward needs weights before anyone
 needs gradients."""
 _NEXT = 2.0**-20
-"""From an op to one that is moved behind it: between two old places there is room for all."""
+"""The distance from an op to one that is placed behind it, so small that all fit between two
+ops."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Division:
-    """One part, and what its holders divide."""
+    """Weights of one part that the same devices hold, and how ZeRO divides them."""
 
     zero: int
     axis: Axis
-    """Those who hold the same of these weights."""
+    """The devices that hold the same of these weights."""
     holders: int
     weights: Weights
     bundles: tuple[Bundle, ...]
@@ -88,7 +91,8 @@ def num_holders(part: Part) -> int:
 def _make_divisions(
     rewrite: Rewrite, graph: Graph, weights: Weights, part: Part, number: int
 ) -> list[_Division]:
-    """What all replicas hold, and the experts that only some do; what has one holder is left."""
+    """The weights that ZeRO divides: those that all replicas hold, and the experts that some hold.
+    Weights with one holder stay whole."""
     before, found = rewrite.before, []
     updates = weights.updates.get(number, ())
     kinds = (
@@ -117,10 +121,10 @@ def _make_divisions(
 
 
 def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
-    """Updates do and hold a share each; what else is held is divided where it is optimiser state.
+    """Give every holder its share of each update's work and of the optimiser state.
 
-    State stands with the update where a capture saw it there; what forward ops then have beyond
-    weights are buffers, running means for instance, which every holder needs.
+    A capture notes state with the update that it saw use it; what forward ops then hold beyond
+    weights are buffers, running means for instance, which every holder needs whole.
     """
     graph = rewrite.graph
     owners: dict[int, bool] = {}
@@ -152,7 +156,7 @@ def _divide_holdings(rewrite: Rewrite, divisions: Sequence[_Division]) -> None:
 
 
 def _shares(divisions: Sequence[_Division]) -> Iterator[tuple[Update, float]]:
-    """Every update, with what each holder does of it."""
+    """Every update, with the fraction of it that each holder does."""
     for division in divisions:
         for bundle in division.bundles:
             for update in bundle:
@@ -160,9 +164,9 @@ def _shares(divisions: Sequence[_Division]) -> Iterator[tuple[Update, float]]:
 
 
 def _order_updates(rewrite: Rewrite, division: _Division) -> None:
-    """Let a part's updates take their places in the order in which their gradients arrive.
+    """Order a part's updates as their gradients arrive.
 
-    Only where no update waits for another, and nobody for one of them.
+    That is done only where no update waits for another, and no op waits for an update.
     """
     graph = rewrite.graph
     ops = [update.op for bundle in division.bundles for update in bundle]
@@ -233,7 +237,7 @@ def _gather_for_use(rewrite: Rewrite, division: _Division, *, keeps: bool) -> No
 
 
 def _place(spans: list[Span], number: int) -> float:
-    """Right after the op that it waits for; those that wait for none before all uses."""
+    """The place of an all-gather: right after the op that it waits for, or before all uses."""
     after = spans[number].after
     return after + _GATHER if after >= 0 else spans[0].ops[0] - 0.5 + number * _GATHER
 
