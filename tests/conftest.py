@@ -68,3 +68,14 @@ def place(plans: Path) -> Iterator[Any]:
 
     with opened_place(plans) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def four() -> Iterator[Any]:
+    """Four ranks (see `ranks`) that all tests of a worker share: what they imported and compiled
+    for one test, they have for the next."""
+    from ranks import RANKS, Ranks  # needs torch
+
+    ranks = Ranks(RANKS)
+    yield ranks
+    ranks.close()

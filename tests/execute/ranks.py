@@ -6,26 +6,26 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from forked import processes
 
-Call = tuple[Callable[..., Any], tuple[Any, ...]]
+RANKS = 4
+"""How many ranks most tests train with."""
 
 
 class Ranks:
-    """Processes for up to so many ranks; `call` runs one function on the first few of them."""
+    """Processes for up to so many ranks; `call` runs one function on the first few of them.
 
-    def __init__(self, count: int) -> None:
-        context = processes()
+    They are started when a call needs them, and anew after a call that failed, so that tests share
+    them and none sees what another has broken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
         self.pipes: list[Connection] = []
-        self.processes = []
-        for rank in range(count):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
-            process.start()
-            self.pipes.append(mine)
-            self.processes.append(process)
+        self.processes: list[BaseProcess] = []
 
     def call(
         self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 120
@@ -34,8 +34,18 @@ class Ranks:
 
         An error on any of them is raised, and then the others, which may wait for it for ever, end.
         """
+        assert count <= self.most
+        try:
+            return self._call(count, function, args, timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _call(
+        self, count: int, function: Callable[..., Any], args: tuple[Any, ...], timeout: float
+    ) -> list[Any]:
+        self._start(count)
         pipes = self.pipes[:count]
-        assert len(pipes) == count, "the ranks have ended after an error"
         port = free_port()
         for pipe in pipes:
             pipe.send((count, port, function, args))
@@ -45,26 +55,34 @@ class Ranks:
             waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers]
             ready = wait(waiting, max(0.0, until - time.monotonic()))
             if not ready:
-                self.close()
                 raise AssertionError(f"no answer from ranks {set(range(count)) - set(answers)}")
             for pipe in waiting:
                 if pipe not in ready:
                     continue
                 is_error, answer = pipe.recv()
                 if is_error:
-                    self.close()
                     raise AssertionError(answer)
                 answers[pipes.index(pipe)] = answer
         return [answers[rank] for rank in range(count)]
+
+    def _start(self, count: int) -> None:
+        context = processes()
+        for rank in range(len(self.pipes), count):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
+            process.start()
+            theirs.close()  # so that a rank that is killed is seen to have ended
+            self.pipes.append(mine)
+            self.processes.append(process)
 
     def close(self) -> None:
         """End the processes."""
         for pipe in self.pipes:
             pipe.close()
-        self.pipes = []
         for process in self.processes:
             process.kill()
             process.join()
+        self.pipes, self.processes = [], []
 
 
 def free_port() -> int:

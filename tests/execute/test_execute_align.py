@@ -1,7 +1,7 @@
 """Replicas of one sample run the graph's ops, although a step traced on one sample has others."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import BATCH, MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -34,18 +34,10 @@ from meshwright.plan.plan import Plan, Schedule, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
 STEPS = 3
-RANKS = 4
 TOLERANCE = 1e-5
 TOKENS = 32
 BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 @cache

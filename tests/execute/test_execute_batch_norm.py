@@ -1,6 +1,6 @@
 """Batch norm over replicas trains as one process does: losses, weights and running statistics."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from itertools import product
 from typing import Any
@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import NORMED, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -34,22 +34,7 @@ from meshwright.program.program import Kind  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
-STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[list[Ranks]]:
-    ranks = [Ranks(RANKS)]
-    yield ranks
-    ranks[-1].close()
-
-
-@pytest.fixture
-def four(started: list[Ranks]) -> Ranks:
-    """The ranks, new ones if they have ended after an error."""
-    if not started[-1].pipes:
-        started.append(Ranks(RANKS))
-    return started[-1]
+STEPS, TOLERANCE = 5, 1e-5
 
 
 @cache

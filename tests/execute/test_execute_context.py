@@ -1,6 +1,5 @@
 """Context teams on real processes train as one process does: each member has its tokens."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -26,7 +25,7 @@ from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind  
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
-STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
+STEPS, TOLERANCE = 5, 1e-5
 MODELS = (
     "gpt2", "gpt2, tied", "gpt2, dropping", "llama", "llama, scaled", "bert", "bert, dropping",
 )  # fmt: skip
@@ -41,21 +40,6 @@ TEAMS: dict[str, dict[str, Any]] = {
 CASES = [
     f"{team}, zero {zero}, {again}" for team, zero, again in product(TEAMS, range(4), Recompute)
 ]
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[list[Ranks]]:
-    ranks = [Ranks(RANKS)]
-    yield ranks
-    ranks[-1].close()
-
-
-@pytest.fixture
-def four(started: list[Ranks]) -> Ranks:
-    """The ranks, new ones if they have ended after an error."""
-    if not started[-1].pipes:
-        started.append(Ranks(RANKS))
-    return started[-1]
 
 
 def make_part(graph: Graph, ops: Any, first: int = 0, **more: Any) -> Part:

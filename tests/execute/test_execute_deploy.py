@@ -1,6 +1,6 @@
 """Plans of `deploy` run on real processes: the losses and gradients of one process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -33,16 +33,8 @@ from meshwright.plan.plan import Part, Plan, Sync  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 2
-RANKS = 4
 TOLERANCE = 1e-5
 DEVICES = ("d0", "d1", "d2", "d3")
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 @cache

@@ -1,6 +1,6 @@
 """Random numbers are a sample's own, whoever draws them and with whom."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,14 +37,6 @@ from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
 
 BATCH, STEPS, TOLERANCE = 8, 3, 1e-5
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    """Four processes."""
-    ranks = Ranks(4)
-    yield ranks
-    ranks.close()
 
 
 def fill(samples: int, first: int, along: SampleDim, shape: tuple[int, ...]) -> Any:

@@ -1,6 +1,5 @@
 """Replicas that hold different experts, and tensor teams of experts, train as one process does."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from expert_models import captured, train_eagerly, train_shares  # noqa: E402
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_plans import device_names  # noqa: E402
 
 from meshwright.graph.graph import Graph  # noqa: E402
@@ -16,22 +15,7 @@ from meshwright.graph.stack.find import find_layers  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
-STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[list[Ranks]]:
-    ranks = [Ranks(RANKS)]
-    yield ranks
-    ranks[-1].close()
-
-
-@pytest.fixture
-def four(started: list[Ranks]) -> Ranks:
-    """The ranks, new ones if they have ended after an error."""
-    if not started[-1].pipes:
-        started.append(Ranks(RANKS))
-    return started[-1]
+STEPS, TOLERANCE = 5, 1e-5
 
 
 def plan_of(graph: Graph, count: int, microbatches: int = 0, **how: Any) -> Plan:

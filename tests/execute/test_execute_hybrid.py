@@ -1,7 +1,7 @@
 """Plans with ZeRO and recomputation on real processes train as one process does."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -29,7 +29,7 @@ from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
-STEPS, RANKS, TOLERANCE = 5, 4, 1e-5
+STEPS, TOLERANCE = 5, 1e-5
 
 KINDS = {
     "data": lambda graph: data_plan(graph, RANKS),
@@ -49,21 +49,6 @@ NEEDLESS = ("language", "tied", "dropping")
 """Models with biases of attention's keys, whose gradients are rounding errors: Adam makes these as
 large as all others."""
 CASES = [f"{kind}, zero {zero}, {again}" for kind, zero, again in product(KINDS, ZEROS, AGAIN)]
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[list[Ranks]]:
-    ranks = [Ranks(RANKS)]
-    yield ranks
-    ranks[-1].close()
-
-
-@pytest.fixture
-def four(started: list[Ranks]) -> Ranks:
-    """The ranks, new ones if they have ended after an error."""
-    if not started[-1].pipes:
-        started.append(Ranks(RANKS))
-    return started[-1]
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -31,23 +30,8 @@ from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
-RANKS, BEFORE, AFTER = 4, 3, 2
+BEFORE, AFTER = 3, 2
 TOLERANCE = 1e-6
-
-
-@pytest.fixture(scope="module")
-def started() -> Iterator[list[Ranks]]:
-    ranks = [Ranks(RANKS)]
-    yield ranks
-    ranks[-1].close()
-
-
-@pytest.fixture
-def four(started: list[Ranks]) -> Ranks:
-    """The ranks, new ones if they have ended."""
-    if not started[-1].pipes:
-        started.append(Ranks(RANKS))
-    return started[-1]
 
 
 @cache
@@ -184,21 +168,16 @@ def die(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str, folder: 
 
 
 @pytest.mark.parametrize("plan", few(EVERY, "stages, zero 3"))
-def test_killed_ranks_go_on_with_the_same_bits(tmp_path: Path, plan: str) -> None:
+def test_killed_ranks_go_on_with_the_same_bits(four: Ranks, tmp_path: Path, plan: str) -> None:
     name = "heads" if plan in TEAMS else "odd"
     graph = captured(name, "adamw")
     made = EVERY[plan](graph)
     count = len({device for part in made.parts for device in part.devices})
-    first, second = Ranks(count), Ranks(count)
-    try:
-        with pytest.raises((EOFError, ConnectionResetError)):
-            first.call(count, die, name, graph, made, "adamw", str(tmp_path / "parts"))
-        again = call(second, name, plan, "adamw", AFTER, tmp_path / "parts")
-        whole = call(second, name, plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
-        assert equal_bits(again, whole)
-    finally:
-        first.close()
-        second.close()
+    with pytest.raises((EOFError, ConnectionResetError)):
+        four.call(count, die, name, graph, made, "adamw", str(tmp_path / "parts"))
+    again = call(four, name, plan, "adamw", AFTER, tmp_path / "parts")
+    whole = call(four, name, plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
+    assert equal_bits(again, whole)
 
 
 def test_a_rank_writes_its_shards_and_no_more(four: Ranks, tmp_path: Path) -> None:

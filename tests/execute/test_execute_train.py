@@ -1,6 +1,6 @@
 """Plans run on real processes: the losses and parameters of one process, whatever the plan."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -36,15 +36,7 @@ from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS = 5
-RANKS = 4
 TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 @cache

@@ -1,6 +1,5 @@
 """Tied weights as copies on several ranks: the first stage embeds, the last has the head."""
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import LEARNING_RATE, OPTIMIZER, data_plan, random_placement  # noqa: E402
 
@@ -31,17 +30,8 @@ from meshwright.search.instance import make_instance  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
-RANKS, STEPS, TOLERANCE = 4, 5, 1e-5
+STEPS, TOLERANCE = 5, 1e-5
 COPIES = ("words.weight", "head.weight")
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    # Here first, so that ranks find lowering compiled and do not all compile it at once.
-    lower_frozen(captured(), connected(RANKS), PLANS["2 stages x 2 replicas"]())
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 @cache

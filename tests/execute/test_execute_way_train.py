@@ -1,7 +1,6 @@
 """Training over several interfaces, here two process groups on the loopback, is that of one."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from rails import rails_cluster  # noqa: E402
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
     LEARNING_RATE,
@@ -33,15 +32,7 @@ from meshwright.plan.plan import Allocation, Plan, ScheduleKind, Sync  # noqa: E
 from quick import few  # noqa: E402
 
 STEPS = 3
-RANKS = 4
 TOLERANCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 @cache
@@ -73,24 +64,25 @@ def train_on_rails(
     from meshwright.execute.interface import find_wiring
     from meshwright.execute.trainer import Trainer, lower_frozen
 
-    way.LEAST_BYTES = 0  # all of these messages are small
     cluster = rails_cluster(RANKS, (1e6, 1e6))
     lowered = lower_frozen(graph, cluster, plan)
-    os.environ[INTERFACES] = variable
-    wiring = find_wiring(cluster, lowered.program, range(RANKS), cluster.hosts, rank)
     workload = make_workload(name)
-    trainer = Trainer(
-        lowered,
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=OPTIMIZER,
-        learning_rate=LEARNING_RATE,
-        wiring=wiring,
-    )
-    for _ in range(STEPS):
-        trainer.step(workload.args)
-    losses = trainer.gather_losses()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(way, "LEAST_BYTES", 0)  # all of these messages are small
+        patch.setenv(INTERFACES, variable)
+        wiring = find_wiring(cluster, lowered.program, range(RANKS), cluster.hosts, rank)
+        trainer = Trainer(
+            lowered,
+            workload,
+            rank=rank,
+            device=torch.device("cpu"),
+            optimizer=OPTIMIZER,
+            learning_rate=LEARNING_RATE,
+            wiring=wiring,
+        )
+        for _ in range(STEPS):
+            trainer.step(workload.args)
+        losses = trainer.gather_losses()
     state = {key: each.clone() for key, each in trainer.state.items()}
     exchange = trainer.exchange
     divided = [

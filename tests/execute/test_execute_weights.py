@@ -1,7 +1,6 @@
 """Weights in the Hub's layout: read in slices under any plan, and exported again."""
 
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from ranks import Ranks  # noqa: E402
+from ranks import RANKS, Ranks  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 from small_models import MODELS, make_workload  # noqa: E402
 from small_plans import LEARNING_RATE, data_plan, device_names, hybrid  # noqa: E402
@@ -31,7 +30,7 @@ from meshwright.plan.plan import Part, Plan, Recompute  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
-RANKS, STEPS = 4, 2
+STEPS = 2
 
 
 class Tied(nn.Module):
@@ -158,13 +157,6 @@ def plans(graph: Graph) -> dict[str, Plan]:
         "zero 3": hybrid(data_plan(graph, RANKS), 3, Recompute.NONE),
         "teams of 2, zero 3": Plan(parts=(part,)),
     }
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Ranks]:
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
 
 
 def train_from(
