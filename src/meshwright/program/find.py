@@ -5,6 +5,15 @@ Each of these leaves the buffer and the instruction that writes it in `counts`.
 
 from meshwright.compiled import Array, Bool, Float, Int, inlined, outlined
 from meshwright.graph.graph import Split
+from meshwright.program.here import (
+    NEAR,
+    has_rows,
+    has_whole,
+    keep_rows,
+    keep_whole,
+    take_rows,
+    take_whole,
+)
 from meshwright.program.move import join, transfer, valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
@@ -26,9 +35,6 @@ from meshwright.program.record import (
 _ALL_REDUCE, _ALL_GATHER = int(Kind.ALL_REDUCE), int(Kind.ALL_GATHER)
 _SUM, _CONCATENATE = int(Kind.SUM), int(Kind.CONCATENATE)
 _NONE = int(Split.NONE)
-
-_NEAR = 1e-9
-"""Shares of a batch closer than this are the same row."""
 
 
 @inlined
@@ -66,55 +72,6 @@ def _nearest(given: Given, part: Int, target: Int, device: Int, q: Int) -> Int:
 
 
 @inlined
-def _has_whole(made: Made, device: Int) -> Bool:
-    """Whether a device has all of the tensor and microbatch that are looked for."""
-    return made.held[device].whole_stamp == made.counts[STAMP]
-
-
-@inlined
-def _take_whole(made: Made, device: Int) -> None:
-    """Find the whole tensor that a device has."""
-    made.counts[FOUND_BUFFER] = made.held[device].whole_buffer
-    made.counts[FOUND_WRITER] = made.held[device].whole_writer
-
-
-@inlined
-def _keep_whole(made: Made, device: Int) -> None:
-    """Let others find on the device the whole tensor that was found."""
-    made.held[device].whole_stamp = made.counts[STAMP]
-    made.held[device].whole_buffer = made.counts[FOUND_BUFFER]
-    made.held[device].whole_writer = made.counts[FOUND_WRITER]
-
-
-@inlined
-def _has_rows(made: Made, device: Int, low: Float, high: Float) -> Bool:
-    """Whether a device has these rows of the tensor and microbatch that are looked for."""
-    held = made.held[device]
-    return (
-        held.rows_stamp == made.counts[STAMP]
-        and abs(held.rows_from - low) < _NEAR
-        and abs(held.rows_to - high) < _NEAR
-    )
-
-
-@inlined
-def _take_rows(made: Made, device: Int) -> None:
-    """Find the rows that a device has."""
-    made.counts[FOUND_BUFFER] = made.held[device].rows_buffer
-    made.counts[FOUND_WRITER] = made.held[device].rows_writer
-
-
-@inlined
-def _keep_rows(made: Made, device: Int, low: Float, high: Float) -> None:
-    """Let others find on the device the rows that were found."""
-    made.held[device].rows_stamp = made.counts[STAMP]
-    made.held[device].rows_from = low
-    made.held[device].rows_to = high
-    made.held[device].rows_buffer = made.counts[FOUND_BUFFER]
-    made.held[device].rows_writer = made.counts[FOUND_WRITER]
-
-
-@inlined
 def _find_replica(
     given: Given, part: Int, slot: Int, target: Int, q: Int, is_whole: Bool
 ) -> tuple[Int, Int]:
@@ -130,8 +87,8 @@ def _find_replica(
         if (
             r < replicas
             and _speaks(given, part, r, target, q)
-            and slots[first + r].rows_from <= slots[slot].rows_from + _NEAR
-            and slots[first + r].rows_to >= slots[slot].rows_to - _NEAR
+            and slots[first + r].rows_from <= slots[slot].rows_from + NEAR
+            and slots[first + r].rows_to >= slots[slot].rows_to - NEAR
         ):
             return r, 1
     return -1, 2
@@ -174,13 +131,13 @@ def find_rows(
     # What a device holds for one reader's replica, it holds for the others of that part.
     low = -1.0 - target if adds_up else given.slots[slot].rows_from
     high = -1.0 - target if adds_up else given.slots[slot].rows_to
-    if _has_rows(made, device, low, high):
-        _take_rows(made, device)
-    elif given.ops[source].split == _NONE and not adds_up and _has_whole(made, device):
-        _take_whole(made, device)
+    if has_rows(made, device, low, high):
+        take_rows(made, device)
+    elif given.ops[source].split == _NONE and not adds_up and has_whole(made, device):
+        take_whole(made, device)
     else:
         _bring_rows(given, made, t, m, base, slot, q, before, is_gathered, target)
-        _keep_rows(made, device, low, high)
+        keep_rows(made, device, low, high)
 
 
 @inlined
@@ -221,13 +178,13 @@ def _bring_rows(
     elif taken == 1 and given.slots[first + covering].device == device:
         made.counts[FOUND_BUFFER] = base + covering
         made.counts[FOUND_WRITER] = instance(given, source, m, covering)
-    elif taken == 1 and replicas == 1 and _has_whole(made, device):
-        _take_whole(made, device)
+    elif taken == 1 and replicas == 1 and has_whole(made, device):
+        take_whole(made, device)
     elif taken == 1:
         size = given.tensors[t].bytes if adds_up else rows_bytes(given, t, high - low)
         transfer(given, made, t, m, base + covering, covering, device, low, high, size, is_gathered)
         if adds_up and replicas == 1:  # its only term is the sum, which others here may read
-            _keep_whole(made, device)
+            keep_whole(made, device)
 
 
 @outlined
@@ -274,7 +231,7 @@ def _gather_pieces(
     for r in range(replicas):
         piece_low = 0.0 if is_partial else max(low, given.slots[first + r].rows_from)
         piece_high = 1.0 if is_partial else min(high, given.slots[first + r].rows_to)
-        if piece_high - piece_low < _NEAR:
+        if piece_high - piece_low < NEAR:
             continue
         if not _speaks(given, part, r, target, q):
             continue
@@ -313,7 +270,7 @@ def find_whole(
 ) -> None:
     """All rows (or the sum) of a tensor whose source is replicated, for one replica of a reader."""
     device = given.slots[slot].device
-    if not _has_whole(made, device):
+    if not has_whole(made, device):
         source = given.tensors[t].source
         part = given.ops[source].part
         first = given.parts[part].slot
@@ -335,8 +292,8 @@ def find_whole(
                 given, made, t, m, base, device, 0.0, 1.0, before, is_gathered, is_partial, target,
                 q, 0,
             )  # fmt: skip
-            _keep_whole(made, device)
-    _take_whole(made, device)
+            keep_whole(made, device)
+    take_whole(made, device)
 
 
 @outlined
@@ -411,7 +368,7 @@ def find_copy(
             if (
                 _speaks(given, part, each, target, q)
                 and abs(low - given.slots[slot].rows_from) + abs(high - given.slots[slot].rows_to)
-                < _NEAR
+                < NEAR
             ):
                 r = each
     if given.slots[first + r].device == device:
@@ -421,9 +378,9 @@ def find_copy(
         if after >= 0:
             add_order(made, after, reader)
         return
-    if not _has_whole(made, device):
+    if not has_whole(made, device):
         transfer(
             given, made, t, m, base + r, r, device, 0.0, 1.0, given.tensors[t].bytes, is_gathered
         )
-        _keep_whole(made, device)
-    _take_whole(made, device)
+        keep_whole(made, device)
+    take_whole(made, device)
