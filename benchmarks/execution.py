@@ -31,7 +31,7 @@ from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import run_program, simulate
 
 TESTBED = "execution"
-MOST_SECONDS = 5.0
+MOST_SECONDS = 10.0
 """Plans that are predicted to take longer are left out."""
 LEAST_SHARE = 0.02
 """And those in which not even a second device computes for this share of the step."""

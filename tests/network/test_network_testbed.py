@@ -61,6 +61,9 @@ def test_packets_last_200_us_and_bursts_100() -> None:
     # A slow link's are two frames, a fast one's packets what IP allows.
     assert (packet_bytes(10 * MBIT), burst_bytes(10 * MBIT)) == (3_028, 3_028)
     assert packet_bytes(10_000 * MBIT) == 65_536
+    # What 16 hosts send at once comes in as many packets a second as two cores can carry.
+    assert packet_bytes(500 * MBIT, 4) == packet_bytes(500 * MBIT)
+    assert packet_bytes(200 * MBIT, 16) == round(200e6 * 1514 / 1448 / 8 * 16 * 50e-6)
 
 
 def test_hosts_are_namespaces_with_addresses_in_the_clusters_order() -> None:

@@ -20,8 +20,9 @@ import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted
 from meshwright.execute.environment import INTERFACE
+from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
 from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
-from meshwright.execute.work import AddedUp, Line, Plain, Staged, StagedMany, Work, join_works
+from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
 from meshwright.program.collective import Lane
 
 _ANY = -1
@@ -73,8 +74,8 @@ class Exchange:
     lines: Mapping[int, Line] = field(default_factory=dict)
     """Where collectives of a group wait for those of its lane; of none: they do so by themselves.
     """
-    is_tagged: bool = True
-    """Whether messages between two ranks are told apart by tags; NCCL knows their order only."""
+    is_gloo: bool = True
+    """Not NCCL, which knows messages between two ranks by their order only, not by tags."""
     opened: Sequence[Any] = ()
     """All process groups that were made."""
 
@@ -107,14 +108,19 @@ class Exchange:
         return self.channels.get((source, target), self.default)
 
     def _tag(self, task: int) -> int:
-        return task + 1 if self.is_tagged else 0
+        return task + 1 if self.is_gloo else 0
 
     def all_reduce(self, flat: torch.Tensor, group: int, *, is_max: bool = False) -> Work:
         """Start to add up a flat tensor over a group, in place, or to find the greatest numbers."""
+        ranks = self.groups[group].ranks
         what = dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM
-        return self._collective(
-            flat, group, lambda each, way: dist.all_reduce(each, what, group=way, async_op=True)
-        )
+
+        def start(piece: torch.Tensor, way: Any) -> Any:
+            if self.is_gloo:
+                return start_sum(piece, Ranks(ranks, way), is_max=is_max)
+            return dist.all_reduce(piece, what, group=way, async_op=True)
+
+        return self._collective(flat, group, start)
 
     def broadcast(self, flat: torch.Tensor, group: int) -> Work:
         """Start to overwrite a flat tensor with that of the group's first rank."""
@@ -134,41 +140,36 @@ class Exchange:
         return Plain(work, (own, flats))
 
     def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
-        """Start to add up a row for each member, of which this rank gets its own.
-
-        Gloo's own is an all-reduce that throws away most of its result; an exchange of rows, added
-        up here, moves as little as rings do.
-        """
+        """Start to add up a row for each member, of which this rank gets its own."""
         bundle = self.groups[group]
         place = {rank: number for number, rank in enumerate(self.members[group])}
         order = [place[rank] for rank in bundle.ranks]
         if order != sorted(order):
             rows = rows[order]
+        if not self.is_gloo:
+            way = bundle.groups[0]
+            return Plain(
+                dist.reduce_scatter_tensor(own, rows.flatten(), group=way, async_op=True), rows
+            )
         if self.is_staged:
             rows = rows.cpu()
-        if own.is_cuda and not self.is_staged:
-            work = self._in_turn(
-                group,
-                lambda: dist.reduce_scatter_tensor(
-                    own, rows.flatten(), group=bundle.groups[0], async_op=True
-                ),
-            )
-            return Plain(work, rows)
-        start, pieces = 0, []
-        for column, way in bundle.cut(torch.empty(own.shape, dtype=own.dtype, device="meta")):
-            given = rows[:, start : start + column.numel()].contiguous()
-            pieces.append((given, torch.empty_like(given), way))
-            start += column.numel()
-        work = self._in_turn(
-            group,
-            lambda: join_works(
-                [
-                    dist.all_to_all_single(found, given, group=way, async_op=True)
-                    for given, found, way in pieces
-                ]
-            ),
-        )
-        return AddedUp(work, [found for _, found, _ in pieces], own)
+        host = torch.empty(own.shape, dtype=own.dtype) if self.is_staged else own
+        pieces = bundle.cut(host)
+
+        def start() -> Work:
+            works, column = [], 0
+            for piece, way in pieces:
+                columns = rows[:, column : column + len(piece)].contiguous()
+                works.append(
+                    start_scatter(
+                        piece, columns, Ranks(bundle.ranks, way), is_alone=len(pieces) == 1
+                    )
+                )
+                column += len(piece)
+            return join_works(works)
+
+        work = self._in_turn(group, start)
+        return Staged(work, host, own) if self.is_staged else Plain(work, (rows, own))
 
     def all_to_all(
         self, given: Sequence[torch.Tensor], sizes: Sequence[int], group: int
@@ -184,18 +185,19 @@ class Exchange:
         if self.is_staged:
             sent = sent.cpu()
         host = torch.empty(received.shape, dtype=torch.uint8) if self.is_staged else received
-        work = self._in_turn(
-            group,
-            lambda: dist.all_to_all_single(
-                host,
-                sent,
-                [sizes[each] for each in order],
-                [len(given[each]) for each in order],
-                group=bundle.groups[rail],
-                async_op=True,
-            ),
-        )
-        pieces = torch.split(received, [sizes[each] for each in order])
+        taken = [sizes[each] for each in order]
+        counts = [len(given[each]) for each in order]
+        way = bundle.groups[rail]
+
+        def start() -> Any:
+            if self.is_gloo:
+                return start_swap(
+                    torch.split(host, taken), torch.split(sent, counts), Ranks(bundle.ranks, way)
+                )
+            return dist.all_to_all_single(host, sent, taken, counts, group=way, async_op=True)
+
+        work = self._in_turn(group, start)
+        pieces = torch.split(received, taken)
         parts = dict(zip(order, pieces, strict=True))
         found = [parts[each] for each in range(len(order))]
         if self.is_staged:
@@ -206,12 +208,15 @@ class Exchange:
         bundle = self.gatherers.get(group, self.groups[group])
         of_rank = dict(zip(self.members[group], flats, strict=True))
         parts = [[each for each, _ in bundle.cut(of_rank[rank])] for rank in bundle.ranks]
-        return join_works(
-            [
-                dist.all_gather([each[place] for each in parts], piece, group=way, async_op=True)
-                for place, (piece, way) in enumerate(bundle.cut(own))
-            ]
-        )
+        works: list[Any] = []
+        pieces = bundle.cut(own)
+        for number, (piece, way) in enumerate(pieces):
+            found, ranks = [each[number] for each in parts], Ranks(bundle.ranks, way)
+            if self.is_gloo:
+                works.append(start_gather(found, piece, ranks, is_alone=len(pieces) == 1))
+            else:
+                works.append(dist.all_gather(found, piece, group=way, async_op=True))
+        return join_works(works)
 
     def _collective(
         self, flat: torch.Tensor, group: int, start: Callable[[torch.Tensor, Any], Any]
@@ -271,7 +276,7 @@ def open_exchange(
         is_staged=device.type == "cuda" and backend == "gloo",
         default=Bundle(groups={0: dist.group.WORLD}),
         lines=_open_lines(used) if backend == "gloo" else {},
-        is_tagged=backend == "gloo",
+        is_gloo=backend == "gloo",
         opened=opener.opened,
     )
 

@@ -123,23 +123,6 @@ class StagedMany:
             target.copy_(host)
 
 
-@dataclass(slots=True)
-class AddedUp:
-    """Rows that come from all members, column by column, and are added up when they are there."""
-
-    work: Any
-    found: list[torch.Tensor]
-    target: torch.Tensor
-
-    def wait(self) -> None:
-        """Return when it is done."""
-        self.work.wait()
-        start = 0
-        for rows in self.found:
-            self.target[start : start + rows.shape[1]].copy_(rows.sum(0))
-            start += rows.shape[1]
-
-
 def join_works(works: Sequence[Any]) -> Work:
     """One work for all pieces of a message."""
     only: Work = works[0]

@@ -24,9 +24,9 @@ SHOWN_ACKNOWLEDGEMENT = (
 """The same as `tc filter show` words it."""
 
 
-def packet_bytes(kbit_per_second: float) -> int:
-    """The largest packet, several frames in one, that goes at this rate."""
-    wanted = kbit_per_second * 1000 / 8 * PACKET_SECONDS
+def packet_bytes(kbit_per_second: float, seconds: float = PACKET_SECONDS) -> int:
+    """The largest packet, several frames in one, that goes at this rate in so many seconds."""
+    wanted = kbit_per_second * 1000 / 8 * seconds
     return round(min(max(2 * FRAME_BYTES, wanted), MAX_PACKET_BYTES))
 
 

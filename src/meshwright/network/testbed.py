@@ -134,7 +134,7 @@ def plan_testbed(
             *_plug_commands(wiring),
             *_start_commands(wiring, folders, kind, plain),
             *_address_commands(wiring, leaving, networks, kind),
-            *_shape_commands((*plain, *switching), kind),
+            *_shape_commands((*plain, *switching), kind, len(wiring.hosts)),
             *_configure_commands(wiring, folders, networks, kind),
         ),
         remove=tuple(remove_command(each) for each in namespaces),
@@ -234,7 +234,7 @@ def _address_commands(
             rates = queue_rates(networks[host.name]) or rates
         # A host has one size of packets: between what the slowest and the fastest flow need.
         wide = [rate for rate in rates if rate >= FAINT * max(rates)]
-        packet = packet_bytes(sqrt(min(wide) * max(wide)) if wide else 0.0)
+        packet = packet_bytes(sqrt(min(wide) * max(wide)) if wide else 0.0, len(wiring.hosts))
         if kind == "ovs":
             packet = max(packet, PACKET_BYTES)
         lines = ["link set dev lo up"]
@@ -272,11 +272,12 @@ def _network(wiring: Wiring, cable: Cable) -> ipaddress.IPv4Network:
     return ipaddress.IPv4Interface(f"{end.address}/{end.prefix}").network
 
 
-def _shape_commands(ports: Iterable[Port], kind: Kind) -> Iterator[Command]:
+def _shape_commands(ports: Iterable[Port], kind: Kind, num_hosts: int) -> Iterator[Command]:
+    least = PACKET_BYTES if kind == "ovs" else 0
     lines: dict[str, list[str]] = {}
     for port in ports:
         lines.setdefault(port.namespace, []).extend(
-            shape_lines(port, PACKET_BYTES if kind == "ovs" else 0)
+            shape_lines(port, num_hosts=num_hosts, least_packet_bytes=least)
         )
     for namespace, each in lines.items():
         if each:

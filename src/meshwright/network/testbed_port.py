@@ -13,6 +13,9 @@ from meshwright.network.htb import FRAME_BYTES, PAYLOAD_BYTES
 PACKETS_IN_FLIGHT = 3
 """Of a connection, queues included (TCP small queues). Two keep a link busy. With the kernel's own
 4 MB the older of two connections between two hosts had 80% of the link; with this, half."""
+HOST_SECONDS = 50e-6
+"""A packet takes the cores about this long, from host to host, with all who wake up for it (2
+ARM cores, 2026-11): with more hosts packets must be larger, or the cores are the network."""
 LEAST_KBIT_PER_SECOND = 12
 """A guarantee that comes to nothing: guarantees add up past the capacity that leaves share."""
 
@@ -81,9 +84,10 @@ def wire_kbit_per_second(bytes_per_second: float) -> int:
     return max(1, round(bytes_per_second * 8 * FRAME_BYTES / PAYLOAD_BYTES / 1000))
 
 
-def packet_bytes(bytes_per_second: float) -> int:
+def packet_bytes(bytes_per_second: float, num_hosts: int = 1) -> int:
     """The largest packet, several frames in one, that goes at this rate of payload."""
-    return htb.packet_bytes(wire_kbit_per_second(bytes_per_second))
+    seconds = max(htb.PACKET_SECONDS, num_hosts * HOST_SECONDS)
+    return htb.packet_bytes(wire_kbit_per_second(bytes_per_second), seconds)
 
 
 def burst_bytes(bytes_per_second: float) -> int:
@@ -91,7 +95,7 @@ def burst_bytes(bytes_per_second: float) -> int:
     return htb.burst_bytes(wire_kbit_per_second(bytes_per_second))
 
 
-def shape_lines(port: Port, least_packet_bytes: int = 0) -> tuple[str, ...]:
+def shape_lines(port: Port, *, num_hosts: int = 1, least_packet_bytes: int = 0) -> tuple[str, ...]:
     """Lines for `tc -batch`; none where nothing is to be shaped.
 
     What no filter names (ARP) passes unshaped: HTB without a default class sends it at once.
@@ -102,7 +106,9 @@ def shape_lines(port: Port, least_packet_bytes: int = 0) -> tuple[str, ...]:
     lines = [f"qdisc add dev {port.interface} root handle 1: htb", _acknowledgement_line(port)]
     number = 1
     for lane in port.lanes:
-        added = _lane_lines(port.interface, lane, number, least_packet_bytes)
+        # The same for all leaves of a lane: turns of different size would be unequal shares.
+        quantum = max(packet_bytes(lane.bytes_per_second, num_hosts), least_packet_bytes)
+        added = _lane_lines(port.interface, lane, number, quantum)
         number += len(lane.flows) + (len(lane.flows) > 1)
         lines += added
     return tuple(lines)
@@ -116,10 +122,8 @@ def _acknowledgement_line(port: Port) -> str:
     )
 
 
-def _lane_lines(interface: str, lane: Lane, number: int, least_packet_bytes: int) -> list[str]:
+def _lane_lines(interface: str, lane: Lane, number: int, quantum: int) -> list[str]:
     """Classes from `number` on, and their filters: a flow alone needs no class above its own."""
-    # The same for all leaves of a lane: turns of different size would be unequal shares.
-    quantum = max(packet_bytes(lane.bytes_per_second), least_packet_bytes)
     if len(lane.flows) == 1:
         (flow,) = lane.flows
         rate = min(flow.bytes_per_second, lane.bytes_per_second)

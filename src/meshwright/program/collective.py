@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.graph.graph import Split
+from meshwright.graph.graph import Phase, Split
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
 from meshwright.program.program import PAIR, Kind
@@ -97,7 +97,7 @@ def show_collectives(
         first, num_slots = int(placement.replica_start[part]), len(work.plan.parts[part].devices)
         axis, kind = Axis(int(expansion.axis[op])), Kind(int(expansion.collective[op]))
         members = teams_of(work, part, axis)
-        lane = _lane(axis, kind)
+        lane = _lane(axis, kind, Phase(int(work.graph.phase[op])))
         devices = placement.replica_device[placement.replicas(part)]
         numbers = [groups.number(lane, tuple(devices[each].tolist())) for each in members]
         of_slot = np.empty(num_slots, dtype=np.int64)
@@ -117,8 +117,9 @@ def show_collectives(
         mine["priority"] = -(when * (len(turn) + 1.0) + turn[op])[:, None]
 
 
-def _lane(axis: Axis, kind: Kind) -> Lane:
-    if axis not in HOLDING:
+def _lane(axis: Axis, kind: Kind, phase: Phase) -> Lane:
+    """Sums of gradients over a team, as of a norm's weights, hold up none of its activations."""
+    if axis not in HOLDING and phase != Phase.UPDATE:
         return Lane.TEAM
     return Lane.GATHER if kind == Kind.ALL_GATHER else Lane.SYNC
 
