@@ -9,9 +9,7 @@ On hosts with several network interfaces gloo has a process group for each rail,
 in pieces over several (`meshwright.execute.way`); NCCL chooses interfaces by itself.
 """
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,37 +17,10 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.environment import INTERFACE
+from meshwright.execute.bundle import Bundle, Opener
 from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
-from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
+from meshwright.execute.way import Wiring
 from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
-from meshwright.program.collective import Lane
-
-_ANY = -1
-"""Stands for the rail of process groups that have none."""
-_PAIR = -1
-"""Tells process groups of transfers apart from those of collectives of the same ranks, ..."""
-_LANE = -2
-"""... and those of other lanes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bundle:
-    """The process groups of the same ranks: one a rail, or one alone."""
-
-    groups: Mapping[int, Any]
-    """By rail."""
-    division: Division = ((0, 1.0),)
-    ranks: tuple[int, ...] = ()
-    """In the order that they have in the groups."""
-
-    def cut(self, flat: torch.Tensor) -> list[tuple[torch.Tensor, Any]]:
-        """The pieces of a flat tensor, each with its process group."""
-        size = flat.element_size()
-        return [
-            (flat[start // size : end // size], self.groups[rail])
-            for rail, start, end in cut_pieces(flat.numel() * size, self.division)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -257,7 +228,7 @@ def open_exchange(
     backend = dist.get_backend()
     if backend not in ("gloo", "nccl"):
         raise InputError(f"backend: must be gloo or nccl, got {quoted(backend)}")
-    opener = _Opener(rank_of, wiring if backend == "gloo" else None)
+    opener = Opener(rank_of, wiring if backend == "gloo" else None)
     made = {
         number: opener.open_group(number, groups[number], lane)
         for number, lane in sorted(used.items())
@@ -285,105 +256,6 @@ def _open_lines(lane_of: Mapping[int, int]) -> dict[int, Line]:
     """By group the line of its lane."""
     lines = {lane: Line() for lane in sorted(set(lane_of.values()))}
     return {group: lines[lane] for group, lane in lane_of.items()}
-
-
-class _Opener:
-    """Makes process groups, each once, in the same order on all ranks."""
-
-    def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
-        self.rank_of, self.wiring = rank_of, wiring
-        self.known: dict[tuple[tuple[int, ...], int], Any] = {}
-        self.order_of: dict[tuple[int, frozenset[int]], tuple[int, ...]] = {}
-
-    @property
-    def opened(self) -> list[Any]:
-        """All that were made, of which this rank is a member."""
-        return [
-            each for each in self.known.values() if each is not dist.GroupMember.NON_GROUP_MEMBER
-        ]
-
-    def open_group(self, number: int, members: Sequence[int], lane: int) -> Bundle:
-        """Of a group of the program; around a ring where rails are known.
-
-        What runs at the same time on two lanes has connections of its own.
-        """
-        ring = None if self.wiring is None else self.wiring.rails.rings.get(number)
-        if ring is None:
-            ranks = tuple(self.rank_of[each] for each in members)
-            # Groups that differ in who serves are the same processes.
-            ranks = self.order_of.setdefault((lane, frozenset(ranks)), ranks)
-            key = ranks if lane == Lane.SYNC else (_LANE, lane, *ranks)
-            return Bundle(groups={0: self._make(key, ranks, _ANY)}, ranks=ranks)
-        # When gloo (of torch 2.13) adds up, each rank sends to the one before it.
-        return self._open_ring(ring, ring.devices[::-1])
-
-    def open_gatherers(self) -> dict[int, Bundle]:
-        """Of groups that gather around a ring: each rank sends to the one after it."""
-        if self.wiring is None:
-            return {}
-        rails = self.wiring.rails
-        return {
-            number: self._open_ring(ring, ring.devices)
-            for number, ring in sorted(rails.rings.items())
-            if number in rails.gathered
-        }
-
-    def _open_ring(self, ring: Ring, devices: Sequence[int]) -> Bundle:
-        ranks = tuple(self.rank_of[each] for each in devices)
-        return Bundle(
-            groups={rail: self._open(ranks, rail) for rail, _ in ring.division},
-            division=ring.division,
-            ranks=ranks,
-        )
-
-    def open_pair(self, source: int, target: int) -> Bundle:
-        """Of an ordered pair of devices by themselves."""
-        ranks = self.rank_of[source], self.rank_of[target]
-        return Bundle(groups={0: self._make((_PAIR, *ranks), tuple(sorted(ranks)), _ANY)})
-
-    def open_rails(self) -> dict[tuple[int, int], Bundle]:
-        """Of all pairs of devices that have rails."""
-        if self.wiring is None:
-            return {}
-        rails, host_of = self.wiring.rails, self.wiring.host_of
-        groups = {}
-        for rail in rails.used:
-            on_it = (
-                self.rank_of[k] for k, host in enumerate(host_of) if host in rails.places[rail]
-            )
-            ranks = tuple(sorted(rank for rank in on_it if rank >= 0))
-            # Never a collective's own: a transfer would wait behind it on their one connection.
-            groups[rail] = self._make((_PAIR, *ranks), ranks, rail)
-        return {
-            pair: Bundle(groups=groups, division=division) for pair, division in rails.pairs.items()
-        }
-
-    def _open(self, ranks: tuple[int, ...], rail: int = _ANY) -> Any:
-        """A process group of these ranks, on a rail or wherever the environment says."""
-        return self._make(ranks, ranks, rail)
-
-    def _make(self, key: tuple[int, ...], ranks: tuple[int, ...], rail: int) -> Any:
-        if (key, rail) not in self.known:
-            names = {} if self.wiring is None else self.wiring.names
-            with bound_to(names.get(rail)):
-                self.known[key, rail] = dist.new_group(list(ranks), sort_ranks=False)
-        return self.known[key, rail]
-
-
-@contextmanager
-def bound_to(interface: str | None) -> Iterator[None]:
-    """Within this gloo makes process groups on an interface of this host; None: on any."""
-    if interface is None:
-        yield
-        return
-    before = os.environ.get(INTERFACE)
-    os.environ[INTERFACE] = interface
-    try:
-        yield
-    finally:
-        del os.environ[INTERFACE]
-        if before is not None:
-            os.environ[INTERFACE] = before
 
 
 def close_exchange(exchange: Exchange) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.errors import InputError, NonFiniteError, RankError, some
+from meshwright.execute.bundle import bound_to
 from meshwright.execute.environment import (
     INTERFACE,
     LOOPBACK,
@@ -23,7 +24,6 @@ from meshwright.execute.environment import (
     read_place,
     run_folder,
 )
-from meshwright.execute.exchange import bound_to
 from meshwright.execute.fault import end_process
 from meshwright.execute.message import gather, message_device, share
 from meshwright.execute.store import NamedStore, open_store
