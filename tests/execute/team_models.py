@@ -1,12 +1,15 @@
 """Models of transformers so small that they train in moments, and small ones of our own."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 import transformers
-from small_models import MODELS, make_workload
+from expert_models import make_workload as make_experts
+from small_models import MODELS, NORMED
+from small_models import make_workload as make_small
 from torch import nn
 
 from meshwright.capture.capture import capture_workload
@@ -49,21 +52,23 @@ def _llama(*, dtype: torch.dtype = torch.float32) -> Made:
     return transformers.LlamaForCausalLM(config).to(dtype), _texts()
 
 
-def _bert(*, drop: float = 0.0) -> Made:
+def _bert(*, drop: float = 0.0, has_pooler: bool = True) -> Made:
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
         intermediate_size=32, max_position_embeddings=16, hidden_dropout_prob=drop,
         attention_probs_dropout_prob=drop,
     )  # fmt: skip
+    if not has_pooler:
+        return transformers.BertForMaskedLM(config), _texts()
     model = transformers.BertForPreTraining(config)
     return model, _texts(next_sentence_label=torch.randint(0, 2, (BATCH,)))
 
 
-def _vit() -> Made:
+def _vit(*, drop: float = 0.0) -> Made:
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=32,
-        image_size=12, patch_size=4, num_channels=3, num_labels=4, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        image_size=12, patch_size=4, num_channels=3, num_labels=4, hidden_dropout_prob=drop,
+        attention_probs_dropout_prob=drop,
     )  # fmt: skip
     model = transformers.ViTForImageClassification(config)
     images = {"pixel_values": torch.randn(BATCH, 3, 12, 12)}
@@ -79,11 +84,11 @@ def _t5(*, drop: float = 0.0, tied: bool = True) -> Made:
     return transformers.T5ForConditionalGeneration(config), _texts()
 
 
-def _swin() -> Made:
+def _swin(*, drop: float = 0.0) -> Made:
     config = transformers.SwinConfig(
         image_size=16, patch_size=2, num_channels=3, embed_dim=8, depths=[2, 2], num_heads=[2, 4],
-        window_size=4, num_labels=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        drop_path_rate=0.0,
+        window_size=4, num_labels=4, hidden_dropout_prob=drop, attention_probs_dropout_prob=drop,
+        drop_path_rate=drop,
     )  # fmt: skip
     model = transformers.SwinForImageClassification(config)
     images = {"pixel_values": torch.randn(BATCH, 3, 16, 16)}
@@ -108,18 +113,33 @@ HUB: dict[str, Callable[[], Made]] = {
     "llama-bf16": lambda: _llama(dtype=torch.bfloat16),
     "bert": _bert,
     "bert-dropping": lambda: _bert(drop=0.2),
+    "bert-masked": lambda: _bert(drop=0.2, has_pooler=False),
     "vit": _vit,
+    "vit-dropping": lambda: _vit(drop=0.2),
     "t5": _t5,
     "t5-untied": lambda: _t5(tied=False),
+    "t5-dropping": lambda: _t5(drop=0.2, tied=False),
     "swin": _swin,
+    "swin-dropping": lambda: _swin(drop=0.2),
     "mixtral": _mixtral,
 }
 
 
+SORTED = {"sorted": "two of four", "sorted-mixtral": "mixtral"}
+"""Models with experts that tokens are sorted by, as `expert_models` calls them."""
+UNLAYERED = (
+    "unet", "odd", "inception", "experts", "fourier", "recurrent", "perceptron", "dropping",
+    "residual", "normed", "normed unet", "t5", "t5-untied", "t5-dropping",
+)  # fmt: skip
+"""Models without layers that teams could divide; stages are blocks of their chain of ops."""
+
+
 def make(name: str) -> Workload:
     """A model with its weights and a batch, the same in every process."""
-    if name in MODELS:
-        return make_workload(name)
+    if name in MODELS or name in NORMED:
+        return make_small(name)
+    if name in SORTED:
+        return replace(make_experts(SORTED[name]), name=name)
     torch.manual_seed(7)
     model, kwargs = HUB[name]()
     return Workload(name=name, model=model.train(), kwargs=kwargs)
@@ -136,8 +156,8 @@ def expected(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[fl
     """Losses and tensors after plain training in one process, as `small_models.train_eagerly`."""
     workload = make(name)
     model = workload.model
-    traced = Steps(make(name), captured(name), optimizer)
-    repeated = RepeatedDraws(traced.draws(int(captured(name).batch)), 0)
+    graph = captured(name, optimizer=optimizer)
+    repeated = RepeatedDraws(Steps(make(name), graph, optimizer).draws(int(graph.batch)), 0)
     update: torch.optim.Optimizer = (
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
         if optimizer == "momentum"

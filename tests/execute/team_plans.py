@@ -10,15 +10,22 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from ranks import Ranks
-from team_models import LEARNING_RATE, OPTIMIZER, captured, expected, make
+from team_models import LEARNING_RATE, OPTIMIZER, UNLAYERED, captured, expected, make
+from torch.utils import _pytree as pytree
 
+from meshwright.capture.capture import trace_workload
+from meshwright.capture.trace import Trace
+from meshwright.capture.workload import Workload
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.state import canonical_names
 from meshwright.execute.trainer import Trainer, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Kind
+from meshwright.search.chain import make_chain
+from meshwright.search.instance import make_instance
 from small import connected
 
 RANKS, STEPS = 8, 5
@@ -30,6 +37,8 @@ class Stage:
 
     tensor: int = 1
     sequence: bool = False
+    context: int = 1
+    expert: int = 1
     replicas: int = 1
     shares: tuple[float, ...] = ()
     zero: int = 0
@@ -39,7 +48,7 @@ class Stage:
 
     @property
     def num_devices(self) -> int:
-        return self.tensor * self.replicas
+        return self.tensor * self.context * self.replicas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +79,8 @@ class Case:
 
 def _show(stage: Stage) -> str:
     words = [f"t{stage.tensor}{'s' if stage.sequence else ''}"]
+    words += [f"c{stage.context}"] if stage.context > 1 else []
+    words += [f"e{stage.expert}"] if stage.expert > 1 else []
     words += [f"x{stage.replicas}"] if stage.replicas > 1 else []
     words += ["shares " + "/".join(f"{each:g}" for each in stage.shares)] if stage.shares else []
     words += [f"z{stage.zero}"] if stage.zero else []
@@ -90,6 +101,8 @@ def make_plan(case: Case) -> Plan:
                 devices=tuple(f"d{first + k}" for k in range(stage.num_devices)),
                 tensor=stage.tensor,
                 sequence=stage.sequence,
+                context=stage.context,
+                expert=stage.expert,
                 shares=stage.shares,
                 zero=stage.zero,
                 recompute=stage.again,
@@ -97,17 +110,24 @@ def make_plan(case: Case) -> Plan:
         )
         first += stage.num_devices
     schedule = Schedule(kind=case.kind, microbatches=case.microbatches) if case.kind else None
-    return Plan(parts=tuple(parts), schedule=schedule)
+    return with_batch_statistics(graph, Plan(parts=tuple(parts), schedule=schedule))
 
 
 def _divide_ops(graph: Graph, case: Case) -> Sequence[Any]:
     if len(case.stages) == 1:
         return [np.ones(graph.num_ops, dtype=np.bool_)]
-    layer = find_layers(graph).layer_of_op
+    layer = _blocks(graph) if case.model in UNLAYERED else find_layers(graph).layer_of_op
     count, stages = int(layer.max()) + 1, len(case.stages)
     inner = case.bounds or [round(count * k / stages) for k in range(1, stages)]
     bounds = [0, *inner, count]
     return [(layer >= low) & (layer < high) for low, high in pairwise(bounds)]
+
+
+def _blocks(graph: Graph) -> Any:
+    """By op: its block of the chain that a model without layers is."""
+    blocks = make_chain(make_instance(graph, connected(1)), [0]).block_of_op
+    assert blocks.min() >= 0, "no end is wrapped around a model without tied weights"
+    return blocks
 
 
 def num_ranks(plan: Plan) -> int:
@@ -116,7 +136,7 @@ def num_ranks(plan: Plan) -> int:
 
 
 class Call(NamedTuple):
-    """A collective."""
+    """A collective; of rows that travel to experts no bytes are noted."""
 
     kind: str
     ranks: tuple[int, ...]
@@ -131,6 +151,7 @@ def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
         "broadcast": lambda flat, *_: [flat],
         "all_gather": lambda flats, *_: flats,
         "reduce_scatter": lambda _, rows, *__: [rows],
+        "all_to_all": lambda *_: [],  # how many rows travel is known at run time only
     }
 
     def noting(kind: str) -> Any:
@@ -160,7 +181,7 @@ def planned_calls(trainer: Trainer) -> list[Call]:
         Call(
             Kind(int(row["kind"])).name.lower(),
             tuple(sorted(trainer.rank_of[device] for device in program.groups[row["group"]])),
-            float(row["bytes"]),
+            0.0 if row["kind"] == Kind.ALL_TO_ALL else float(row["bytes"]),
         )
         for row in mine
     ]
@@ -190,19 +211,46 @@ def check_calls(trained: Trained, *, num_holders: int) -> None:
         assert other.bytes <= one.bytes <= other.bytes + filling, (one, other)
 
 
-def run_case(case: Case, steps: int = STEPS) -> list[Trained]:
-    """Train by the case's plan on ranks of its own."""
-    plan = make_plan(case)
-    count = num_ranks(plan)
-    lower_frozen(case.graph, connected(RANKS), plan)  # what cannot be lowered is refused here
-    ranks = Ranks(count)
-    try:
-        return ranks.call(count, _train, case, case.graph, plan, steps, timeout=180)
-    finally:
-        ranks.close()
+class Crew:
+    """Ranks that stay between cases; new ones after an error."""
+
+    def __init__(self) -> None:
+        self._ranks = Ranks(0)
+
+    def run(self, case: Case, steps: int = STEPS) -> list[Trained]:
+        """Train by the case's plan."""
+        plan = make_plan(case)
+        count = num_ranks(plan)
+        lower_frozen(case.graph, connected(RANKS), plan)  # what cannot be lowered is refused here
+        if len(self._ranks.pipes) < count:
+            self._ranks.close()
+            self._ranks = Ranks(RANKS)
+        return self._ranks.call(count, _train, case, case.graph, plan, steps, timeout=300)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._ranks.close()
+
+
+_traced: dict[tuple[Any, ...], Trace] = {}
+"""What a rank has traced, for all cases of the same model."""
+
+
+def _trace(workload: Workload, optimizer: str, autocast: str | None, *, untie: bool) -> Trace:
+    """As `trace_workload`, once for a model's step."""
+    samples = next(iter(pytree.tree_leaves((workload.args, workload.kwargs)))).shape[0]
+    key = workload.name, samples, optimizer, autocast, untie
+    if key not in _traced:
+        _traced[key] = trace_workload(workload, optimizer, autocast, untie=untie)
+    return _traced[key]
 
 
 def _train(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
+    with patch("meshwright.execute.steps.trace_workload", _trace):
+        return _train_traced(rank, case, graph, plan, steps)
+
+
+def _train_traced(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
     workload = make(case.model)
     trainer = Trainer(
         lower_frozen(graph, connected(RANKS), plan),

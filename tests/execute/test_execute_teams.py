@@ -4,14 +4,15 @@ Every plan is trained on real gloo processes; losses and all that ranks hold are
 training, and the collectives that ranks start with those of the lowered program.
 """
 
-import random
+from collections.abc import Iterator
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 pytest.importorskip("transformers", reason="most models here are of transformers")
 
-from team_plans import STEPS, Case, Stage, check_calls, run_case, worst_differences  # noqa: E402
+from random_plans import random_case  # noqa: E402
+from team_plans import STEPS, Case, Crew, Stage, check_calls, worst_differences  # noqa: E402
 
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.plan.plan import Recompute, ScheduleKind  # noqa: E402
@@ -27,15 +28,24 @@ SHIFTED = ("language", "tied")
 """Models whose loss leaves a token out, so that teams say less about it than is planned."""
 
 
-def check(case: Case) -> None:
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    made = Crew()
+    yield made
+    made.close()
+
+
+def check(crew: Crew, case: Case) -> None:
     """Train and compare."""
-    answers = run_case(case)
+    answers = crew.run(case)
     loss, worst, where = worst_differences(case, answers, STEPS)
     assert loss <= TOLERANCE, f"{case}: losses are {loss:.1e} apart"
     assert worst <= TOLERANCE, f"{case}: {where} is {worst:.1e} apart"
     for each in answers:
         if case.model not in SHIFTED:
-            check_calls(each, num_holders=max(stage.replicas for stage in case.stages))
+            check_calls(
+                each, num_holders=max(stage.replicas * stage.context for stage in case.stages)
+            )
 
 
 def stages(*each: Stage) -> tuple[Stage, ...]:
@@ -75,8 +85,8 @@ PIPELINES = [
 
 
 @pytest.mark.parametrize("case", few(PIPELINES, PIPELINES[7]), ids=str)
-def test_pipelines_of_teams_train_alike(case: Case) -> None:
-    check(case)
+def test_pipelines_of_teams_train_alike(crew: Crew, case: Case) -> None:
+    check(crew, case)
 
 
 ALONE = [
@@ -96,58 +106,16 @@ ALONE = [
 
 
 @pytest.mark.parametrize("case", few(ALONE, ALONE[1]), ids=str)
-def test_models_train_alike_on_one_stage(case: Case) -> None:
-    check(case)
+def test_models_train_alike_on_one_stage(crew: Crew, case: Case) -> None:
+    check(crew, case)
 
 
 @pytest.mark.parametrize("model", ["unet", "odd"])
-def test_a_model_without_layers_has_no_tensor_widths(model: str) -> None:
+def test_a_model_without_layers_has_no_tensor_widths(crew: Crew, model: str) -> None:
     with pytest.raises(InputError, match="layers"):
-        run_case(Case(model=model, stages=(Stage(tensor=2),)))
-
-
-RANDOM = ("gpt2", "gpt2-untied", "gpt2-dropping", "llama", "bert", "bert-dropping", "vit",
-          "language", "mixtral")  # fmt: skip
-DROPPING = ("gpt2-dropping", "bert-dropping")
-WIDTHS = {"llama": (1, 2), "mixtral": (1, 2), "language": (1, 2)}
-"""Of models whose heads do not allow all: of grouped ones those of keys count."""
-RIGID = ("mixtral", "vit")
-"""Models whose rows cannot be divided by `sequence`: experts take them; or they are odd."""
-
-
-def random_case(seed: int) -> Case:
-    """A model, a pipeline of one to three stages and all that each may have; eight ranks at most.
-
-    A third of them drops."""
-    draw = random.Random(seed)
-    model = draw.choice(DROPPING if seed % 3 == 0 else RANDOM)
-    count = draw.choice((1, 2, 2, 3))
-    made, left = [], 8
-    for number in range(count):
-        most = left - (count - 1 - number)
-        tensor = draw.choice([each for each in WIDTHS.get(model, (1, 2, 4)) if each <= most])
-        replicas = draw.choice([each for each in (1, 1, 2) if each * tensor <= most])
-        left -= tensor * replicas
-        made.append(
-            Stage(
-                tensor=tensor,
-                sequence=tensor > 1 and model not in RIGID and draw.random() < 0.5,
-                replicas=replicas,
-                shares=(0.75, 0.25) if replicas == 2 and draw.random() < 0.4 else (),
-                zero=draw.choice((0, 1, 2, 3)),
-                again=draw.choice((NONE, SELECTIVE, FULL)),
-            )
-        )
-    kind = draw.choice((GPIPE, ONE_F, ZERO_BUBBLE)) if count > 1 else None
-    return Case(
-        model=model,
-        stages=tuple(made),
-        kind=kind,
-        microbatches=draw.choice((1, 2)) if kind else 1,
-        untie=count > 1 and model in TIED,
-    )
+        crew.run(Case(model=model, stages=(Stage(tensor=2),)))
 
 
 @pytest.mark.parametrize("seed", few(range(300), 1))
-def test_random_plans_train_alike(seed: int) -> None:
-    check(random_case(seed))
+def test_random_plans_train_alike(crew: Crew, seed: int) -> None:
+    check(crew, random_case(seed))

@@ -214,18 +214,24 @@ class _Step:
         """What each parameter is updated with: copies that are read, with the sum of theirs.
 
         Added up in the order in which forward reads them: so that a pipeline can do all of it where
-        the first of them is, and no stage has to wait for an update and to be waited for.
+        the first of them is, and no stage has to wait for an update and to be waited for. The first
+        that is read is updated where the tied parameter would be, and the others come last, as
+        `meshwright.program.untie` has them.
         """
         if not self.tied:
             return gradients
         in_order = _order_by_reader(list(self.parameters))
         found = dict(gradients)
+        place = {name: number for number, name in enumerate(self.parameters)}
         for names in self.tied:
             read = [name for name in in_order if name in names]
             parts = [gradients[name] for name in read if name in gradients]
             if parts:
                 found |= dict.fromkeys(read, functools.reduce(torch.add, parts))
-        return {name: found[name] for name in self.trained if name in found}
+                place |= {name: len(self.parameters) + place[name] for name in read[1:]}
+                place[read[0]] = place[names[0]]
+        in_place = sorted((name for name in self.trained if name in found), key=place.__getitem__)
+        return {name: found[name] for name in in_place}
 
     def _forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
         queue = iter(tensors)

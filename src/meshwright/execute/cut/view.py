@@ -84,8 +84,9 @@ def cut_slice(request: Request) -> Call:
     if request["step"] != 1:
         raise request.refuse("a dimension that is not cut, for steps other than 1")
     cut, local_start, local_length = _range(request, operand.cut, start, length)
-    args = (operand, dim, local_start, local_length)
-    return request.answer([cut], _aten.narrow.default, args=args)
+    # A slice again, not a narrow, so that a second team can cut what the first has left.
+    args = (operand, dim, local_start, local_start + local_length)
+    return request.answer([cut], _aten.slice.Tensor, args=args)
 
 
 def cut_select(request: Request) -> Call:
