@@ -290,3 +290,15 @@ def _cast_product(
     builder.add_use(builder.add_tensor(cast, weight, fixed_bytes=weight), op)
     builder.add_use(x, op)
     return builder.add_tensor(op, 16.0 * columns)
+
+
+@pytest.mark.parametrize("kind", ["cumsum", "strided_sort", "_fft_r2c"])
+def test_features_that_an_op_may_need_all_of_are_not_divided(kind: str) -> None:
+    graph = MODELS["gpt"]
+    kinds = tuple(kind if each == "tanh" else each for each in graph.kind)  # of GELU
+    found = find_layers(replace(graph, kind=kinds)).kinds[1]
+    for op, path in ops_of(found, Phase.FORWARD):
+        if path in ("mlp.c_fc", "mlp.c_proj", "mlp.act"):
+            assert found.role[op] == Role.WHOLE, found.graph.op_names[op]
+        if path in ("attn.c_attn", "attn.c_proj"):
+            assert found.role[op] == Role.INNER, found.graph.op_names[op]

@@ -258,3 +258,15 @@ def test_what_no_rows_divide_is_refused_in_one_line() -> None:
         InputError, match=r"context must divide the tokens of a sample \(64\), got 3"
     ):
         expanded(graph, plan_of(graph, (3, 1, False)))
+
+
+def test_a_loss_that_leaves_a_token_out_cannot_be_divided() -> None:
+    # A loss on scores[:, :-1]: one member would have 31 tokens of a sample and another 32.
+    graph = model("gpt")
+    loss = next(op for op, kind in enumerate(graph.kind) if kind == "_log_softmax")
+    shifted = graph.tensor_bytes.copy()
+    shifted[graph.outputs[loss]] *= 63 / 64
+    graph = replace(graph, tensor_bytes=shifted)
+    expanded(graph, plan_of(graph, (1, 2, True)))
+    with pytest.raises(InputError, match="context must be 1 where an op leaves a token of each"):
+        expanded(graph, plan_of(graph, (2, 1, False)))

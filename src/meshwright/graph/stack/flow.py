@@ -2,9 +2,9 @@
 
 A product with weights that reads the residual stream can have its columns cut; what follows works
 on a member's own features, until a product with weights sums over them (Shoeybi et al. 2019,
-"Megatron-LM", section 3). Where features are needed whole before such a product comes - by a norm,
-by a sum with the stream, by the next layer - the first product is not cut. Looks at structure, not
-at names.
+"Megatron-LM", section 3). Where features are needed whole before such a product comes - by a norm
+or a sort, by a sum with the stream, by the next layer - the first product is not cut. Looks at
+structure, not at names of modules.
 """
 
 from dataclasses import dataclass
@@ -28,6 +28,9 @@ _FACTOR_SHARE = 1 / 16
 """A tensor with so few bytes beside another has a number a row: a factor, not features."""
 _REDUCED_SHARE = 2.5
 """A result with fewer than this over the features is one sum a row (it may be in more bits)."""
+_ALONG = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "topk", "fft")
+"""In the names of ops that work along a dimension, which may be that of the features: a graph does
+not say which it is."""
 _FEWEST_FEATURES = 64.0
 """Where a graph does not say how many there are: less than any model has."""
 
@@ -155,7 +158,8 @@ class _Walk:
             return
         is_after_loss = states == {State.REDUCED}
         mixes = len(states) > 1 and not self._ends(op)
-        if (has_stream and not is_after_loss) or mixes or self._norms(op, cut, origins):
+        needs_all = self._norms(op, cut, origins) or self._goes_along(op)
+        if (has_stream and not is_after_loss) or mixes or needs_all:
             self.refused |= origins
         self.role[op] = self._inner_role(op, origins)
         if is_after_loss or self._sums(op, cut, origins):
@@ -191,6 +195,10 @@ class _Walk:
         weights = graph.parameter_bytes[op] / 2  # scale and shift, in two bytes or more
         has_statistics = bool(np.any(made <= self._row_bytes(cut, origins)))
         return has_statistics or bool(weights >= self._features(origins))
+
+    def _goes_along(self, op: int) -> bool:
+        """Whether it may need all features, to sort them or to add them up one after another."""
+        return any(each in self.graph.kind[op] for each in _ALONG)
 
     def _features(self, origins: frozenset[int]) -> float:
         known = max(float(self.graph.product_columns[each]) for each in origins)

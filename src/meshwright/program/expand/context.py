@@ -131,6 +131,11 @@ class _Tokens:
                 f"part {number}: context must be 1 where an op works on other rows than tokens, as "
                 f"{name} does, got {context}"
             )
+        if self.members.drops_tokens[planned]:
+            raise InputError(
+                f"part {number}: context must be 1 where an op leaves a token of each sample out, "
+                f"as {name} does, got {context}"
+            )
         if self.attends[planned] and "attention" not in graph.kind[planned]:
             raise InputError(
                 f"part {number}: context must be 1 where attention is not one op, but made of "

@@ -23,6 +23,11 @@ _ADD = "add"
 _COPIES = frozenset(("_to_copy", "clone", "copy", "select_backward", "slice_backward"))
 """Kinds of ops that give a sum of copies from copies of the terms: casts, copies, padding."""
 
+_FEWEST_TOKENS = 5
+"""From so many on, all but one of them is no part that features are split into."""
+_BITS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Numbers that an op makes may have so many times the bits of those it reads, or a part."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Members:
@@ -43,6 +48,9 @@ class Members:
     """By op: whether the rows it works on are the tokens of the model's layers, so that members
     can divide them; products of one row a sample, layers in which rows meet, and what sorts tokens
     by expert, computes them there and puts them back, have others."""
+    drops_tokens: Bools
+    """By op: whether it leaves out one of a sample's tokens, as a loss does that compares each with
+    the next: members of a context team would have different numbers of them."""
     loss_bytes: Floats
     """By op: four bytes a row of its layer."""
     is_add: Bools
@@ -89,6 +97,7 @@ def find_members(stack: Stack) -> Members:
         is_softmax=by_op(_is_softmax),
         is_loss=by_op(_is_loss),
         has_tokens=by_op(lambda kind: _has_tokens(kind, tokens[kind])),
+        drops_tokens=by_op(lambda kind: _drops_tokens(kind, tokens[kind])),
         loss_bytes=by_op(lambda kind: np.full(kind.graph.num_ops, loss_bytes(kind))),
         is_add=np.array([name == _ADD for name in plain])[codes] & several,
         is_copy=np.array([name in _COPIES for name in plain])[codes] & ~several,
@@ -174,6 +183,22 @@ def _has_tokens(kind: LayerKind, tokens: float) -> Bools:
     known = graph.partner >= 0
     has[known] &= ~is_few[graph.partner[known]]
     return has
+
+
+def _drops_tokens(kind: LayerKind, tokens: float) -> Bools:
+    """By the bytes it makes of what it reads, in numbers of the same bits or of others; in a layer
+    that repeats, as many tokens leave as enter."""
+    graph = kind.graph
+    found = np.zeros(graph.num_ops, dtype=np.bool_)
+    if tokens < _FEWEST_TOKENS or (kind.is_input.any() and kind.is_leaving.any()):
+        return found
+    grown = np.where(kind.has_rows, graph.tensor_bytes - graph.fixed_tensor_bytes, 0.0)
+    for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
+        made, read = (grown[each] for each in (graph.outputs[op], graph.inputs[op]))
+        parts = np.outer(made[made > 0], 1 / read[read > 0]).ravel()
+        bits = np.outer(parts, _BITS)
+        found[op] = bool(np.isclose(bits, 1 - 1 / tokens, rtol=1e-9, atol=0.0).any())
+    return found
 
 
 def template_rows(stack: Stack, layers: Ints) -> list[Ints]:
