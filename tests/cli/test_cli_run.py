@@ -20,10 +20,10 @@ from meshwright.plan.plan import Plan
 from small import connected, layers, stages
 
 
-def write_plan(folder: Path) -> tuple[Graph, Plan]:
+def write_plan(folder: Path, microbatches: int = 4) -> tuple[Graph, Plan]:
     """Two stages of 20 ms a microbatch each way, between which 100 kB a microbatch go."""
     graph = layers(2, forward=0.08, backward=0.08, activation=4e5, batch=4)
-    plan = stages(graph, [["d0"], ["d1"]], "1f1b", 4)
+    plan = stages(graph, [["d0"], ["d1"]], "1f1b", microbatches)
     cluster = connected(2, bandwidth=1e9)
     folder.mkdir()
     plan.save(folder / "plan.json")
@@ -84,16 +84,21 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
         (["run", "plan", "--emulate", "--weights", "none"], "weights none: must be a folder"),
         (["export", "none", "out"], "checkpoints none: there is none"),
         (["run", "plan", "--emulate", "--testbed", "--name", "a b"], "a name must be 1 to 16"),
+        (["run", "plan", "--emulate", "--check"], "--check: needs --model"),
+        (["run", "plan", "--emulate", "--backend", "nccl"], "nccl: ranks must compute on cuda"),
+        (["run", "thirds", "--emulate"], "a batch of 4 samples cannot be cut into 3 equal"),
     ],
 )
 def test_what_cannot_run_is_refused_in_one_line(
     words: list[str], message: str, tmp_path: Path
 ) -> None:
     write_plan(tmp_path / "plan")
+    write_plan(tmp_path / "thirds", microbatches=3)
     done = meshwright(*words, folder=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+    assert "rank " not in done.stderr  # none has been started
 
 
 def test_a_host_that_no_variable_can_name_is_refused() -> None:

@@ -32,6 +32,7 @@ from meshwright.execute.environment import (
     is_rank,
     read_place,
 )
+from meshwright.execute.runnable import check_runnable
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.graph import Graph
@@ -62,6 +63,9 @@ TRACE_FILE = "trace.json"
 REPORT = "MESHWRIGHT_REPORT"
 """The launcher's variable: the file for what the first rank would print. The launcher prints it
 once all have ended: a rank killed after the last step would have it printed again."""
+TRIAL = "MESHWRIGHT_TRIAL"
+"""The launcher's variable for a process that tries the plan before ranks start: the file for the
+reason, where the plan is refused."""
 CHECK_TOLERANCE = 1e-4
 """Of losses, relative where they are above one: sums in another order differ in the last bits."""
 RANK_BYTES = 0.25 * GIB
@@ -98,6 +102,15 @@ def _check_writable(folder: Path) -> None:
         raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from None
 
 
+def _check_options(arguments: Namespace) -> None:
+    """Refuse what emulated ranks cannot do, and what no rank can on the CPU."""
+    if arguments.emulate and arguments.check:
+        raise InputError("--check: needs --model, emulated ranks compute no losses")
+    kind = "cpu" if arguments.emulate else arguments.device
+    if arguments.backend == "nccl" and kind == "cpu":
+        raise InputError("backend nccl: ranks must compute on cuda, not on cpu; use gloo")
+
+
 def check_memory(num_ranks: int, total_bytes: float) -> None:
     """Refuse to start more ranks than a machine can hold even if the model were nothing."""
     if num_ranks * RANK_BYTES > total_bytes:
@@ -118,6 +131,8 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     placement = resolve(graph, cluster, plan)
     devices = np.unique(placement.replica_device).tolist()
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
+    _check_options(arguments)
+    check_runnable(graph, cluster, plan)
     hosts = [cluster.devices[device].host for device in devices]
     outer = os.environ.get(VARIABLE)
     if not arguments.testbed:
@@ -136,16 +151,22 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
 
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
     """Run this command once a rank, in a testbed or here; the exit code."""
-    from meshwright.execute.launch import TERMINATED, launch
+    from meshwright.execute.launch import TERMINATED, launch, run_alone
     from meshwright.execute.process import Guard
 
     if arguments.model:
         say(f"importing and calling {arguments.model}" if ":" in arguments.model else
             f"training {arguments.model} on {len(hosts)} ranks")  # fmt: skip
     command = module_command("meshwright", *sys.argv[1:])
+    code = int(ExitCode.DONE)
     with Guard() as guard:
-        report = guard.folder / "report"
-        code = launch(
+        report, refusal = guard.folder / "report", guard.folder / "refusal"
+        if arguments.model:
+            variables = {TRIAL: str(refusal)}
+            code = run_alone(command, len(hosts), variables, arguments.stall, guard)
+            if refusal.exists():
+                raise InputError(refusal.read_text(encoding="utf-8"))
+        code = code or launch(
             command,
             len(hosts),
             prefixes=rank_commands(hosts, testbed),
@@ -195,6 +216,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         hasten_wakeups()
     from meshwright.execute.fault import end_process
     from meshwright.execute.session import Settings, run_rank
+    from meshwright.execute.trial import try_plan
 
     settings = Settings(
         steps=arguments.steps,
@@ -214,8 +236,12 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         is_checked=arguments.check,
         is_measured=arguments.emulate or arguments.output is not None,
     )
-    outcome = run_rank(graph, cluster, plan, _builder(arguments, graph), settings, say)
-    code: int = ExitCode.DONE
+    build, code = _builder(arguments, graph), int(ExitCode.DONE)
+    if TRIAL in os.environ and build is not None:
+        with _refused_to(Path(os.environ[TRIAL])):
+            try_plan(graph, cluster, plan, build, settings)
+        end_process(code)
+    outcome = run_rank(graph, cluster, plan, build, settings, say)
     if outcome.rank == 0:
         with handed_over():
             _present(arguments, graph, cluster, plan, outcome)
@@ -223,6 +249,17 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
+
+
+@contextlib.contextmanager
+def _refused_to(path: Path) -> Iterator[None]:
+    """Leave the reason of a refusal in a file, and say nothing: ranks would say the rest again."""
+    for number in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    try:
+        yield
+    except InputError as error:
+        write_bytes(path, str(error).encode())
 
 
 @contextlib.contextmanager

@@ -11,13 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.errors import InputError, quoted
 from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Start
 from meshwright.execute.lookup import Lookup, held_name
-from meshwright.execute.rows import Rows
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import Kind
 
 
 def bind_part(lookup: Lookup, device: int) -> Part:
@@ -315,14 +313,3 @@ class _PartBinder:
                     )
                 )
         return tuple(sorted(receives, key=lambda each: self._send_order(each.instruction)))
-
-
-def check_rows(program: Program, rows: Rows) -> None:
-    """Refuse replicas without a sample."""
-    for row in program.instructions[program.instructions["kind"] == Kind.COMPUTE]:
-        if rows.count(row["rows_from"], row["rows_to"]) < 1:
-            name = program.device_names[row["device"]]
-            raise InputError(
-                f"device {quoted(name)}: a replica's share of a microbatch of {rows.samples} "
-                f"samples must be at least one sample, got {row['rows_to'] - row['rows_from']:.3g}"
-            )

@@ -56,11 +56,23 @@ def pick_device(kind: str | None) -> torch.device:
 
 
 def pick_backend(device: torch.device, backend: str | None) -> str:
-    """NCCL where every rank of the host has a GPU of its own, else gloo."""
-    if backend is not None:
-        return backend
-    shares = device.type == "cuda" and read_place().num_local_ranks > torch.cuda.device_count()
-    return "nccl" if device.type == "cuda" and not shares else "gloo"
+    """NCCL where there is one and every rank of the host has a GPU of its own, else gloo.
+
+    One that was asked for is refused where these ranks cannot use it.
+    """
+    num_ranks, reason = read_place().num_local_ranks, ""
+    if device.type != "cuda":
+        reason = f"ranks must compute on cuda, not on {device.type}"
+    elif not dist.is_nccl_available():
+        reason = "this PyTorch must have been built with it"
+    elif num_ranks > torch.cuda.device_count():
+        reason = (
+            f"every rank of a host must have a GPU of its own, {num_ranks} have "
+            f"{torch.cuda.device_count()}"
+        )
+    if backend == "nccl" and reason:
+        raise InputError(f"backend nccl: {reason}; use gloo")
+    return backend or ("gloo" if reason else "nccl")
 
 
 def meet(stall_seconds: float) -> tuple[Any, list[str]]:

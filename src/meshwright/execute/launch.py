@@ -88,6 +88,33 @@ def launch(
     return TERMINATED if signals.numbers else code
 
 
+def run_alone(
+    command: Sequence[str],
+    num_ranks: int,
+    variables: Mapping[str, str],
+    limit_seconds: float,
+    guard: Guard,
+) -> int:
+    """Run `command` as if it were the first of so many ranks, before there are any.
+
+    Whatever it does, it is ended after so long. Ctrl-C ends it and raises KeyboardInterrupt;
+    SIGTERM ends it and gives 143, anything else 0.
+    """
+    # Nobody is joined, so that the address is one to be read only.
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
+    until = time.monotonic() + limit_seconds
+    with noted_signals() as signals:
+        rank = start_rank(command, make_environment({**given, **variables}, 0, num_ranks), guard)
+        while rank.peek() is None and not signals.numbers and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        rank.send(signal.SIGKILL)
+        rank.reap()
+        guard.forget(rank.process_id)
+    if signal.SIGINT in signals.numbers:
+        raise KeyboardInterrupt
+    return TERMINATED if signals.numbers else 0
+
+
 @contextmanager
 def noted_signals() -> Iterator[_Signals]:
     """Within this, SIGINT and SIGTERM are noted; other threads than the first get none."""

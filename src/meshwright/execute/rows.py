@@ -6,7 +6,8 @@ nearest sample, by one rule for all parts, so that parts agree about whose rows 
 
 from dataclasses import dataclass
 
-from meshwright.errors import InputError
+from meshwright.errors import InputError, quoted
+from meshwright.program.program import Kind, Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,14 @@ def divide_batch(name: str, batch: float, microbatches: int) -> Rows:
             f"microbatches; use a number of microbatches that divides it"
         )
     return Rows(samples=int(batch) // microbatches, microbatches=microbatches)
+
+
+def check_rows(program: Program, rows: Rows) -> None:
+    """Refuse replicas without a sample."""
+    for row in program.instructions[program.instructions["kind"] == Kind.COMPUTE]:
+        if rows.count(row["rows_from"], row["rows_to"]) < 1:
+            name = program.device_names[row["device"]]
+            raise InputError(
+                f"device {quoted(name)}: a replica's share of a microbatch of {rows.samples} "
+                f"samples must be at least one sample, got {row['rows_to'] - row['rows_from']:.3g}"
+            )

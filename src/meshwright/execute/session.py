@@ -40,6 +40,7 @@ from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
+from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
 from meshwright.execute.walk import Progress, Walk
 from meshwright.execute.way import Wiring
@@ -116,6 +117,7 @@ def run_rank(
     with reported_errors(rank, "", run_folder()), shown_once():
         lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
         device = pick_device("cpu" if build is None else settings.device)
+        backend = pick_backend(device, settings.backend)
         store, hosts = meet(settings.stall_seconds)
         rank_of = assign_ranks(cluster, lowered.devices, hosts)
         names = names_by_rank(cluster, rank_of)
@@ -123,7 +125,7 @@ def run_rank(
             reported_errors(rank, names[rank], run_folder()),
             shown_once(),
             watched(names, settings.stall_seconds) as watch,
-            joined_group(pick_backend(device, settings.backend), store, watch),
+            joined_group(backend, store, watch),
         ):
             with waiting(watch, "agreeing on network interfaces"):
                 wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
@@ -310,16 +312,21 @@ def make_trainer(
         checks_ops=settings.checks_ops,
         weights=None if settings.weights is None else open_weights(settings.weights),
     )
+    check_steps(lowered, trainer.planned, settings)
+    return trainer
+
+
+def check_steps(lowered: Lowered, planned: Steps, settings: Settings) -> None:
+    """Refuse steps whose samples cannot be apart, or that one process cannot repeat."""
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(
             lowered.graph,
-            trainer.planned,
+            planned,
             takes_batch=lowered.plan.batch_statistics
             and (settings.allows_microbatch_statistics or lowered.program.microbatches == 1),
         )
     if settings.is_checked:
-        check_repeatable(lowered.graph, trainer.planned.any())
-    return trainer
+        check_repeatable(lowered.graph, planned.any())
 
 
 def _note(watch: Progress | None, doing: str) -> None:

@@ -20,7 +20,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.apart import check_sums
-from meshwright.execute.bind import bind_part, check_rows
+from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.code import Held
 from meshwright.execute.draw import Stream
@@ -33,7 +33,8 @@ from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
-from meshwright.execute.rows import Rows, divide_batch
+from meshwright.execute.rows import Rows
+from meshwright.execute.runnable import check_runnable
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
@@ -46,10 +47,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.context import divide_tokens
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.shard import shard
-from meshwright.program.lower import emit_program
 from meshwright.program.program import Kind, Program, freeze_order
-from meshwright.program.untie import untie
-from meshwright.program.work import prepare_work
 from meshwright.simulate.simulate import run_program
 
 
@@ -87,22 +85,18 @@ class Lowered:
 
 def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
     """Lower a plan and fix the order in which every device runs."""
-    graph, plan, placement = untie(graph, cluster, plan)
-    work = prepare_work(graph, cluster, plan)
-    program = emit_program(work, cluster)
-    timeline = run_program(program, cluster, sharing=sharing)
-    rows = divide_batch(graph.name, graph.batch, program.microbatches)
-    check_rows(program, rows)
+    found = check_runnable(graph, cluster, plan)
+    timeline = run_program(found.program, cluster, sharing=sharing)
     return Lowered(
-        graph=graph,
-        program=freeze_order(program, timeline.start, timeline.finish),
-        expansion=work.expansion,
-        shards=_find_shards(graph, placement, plan),
-        plan=plan,
+        graph=found.graph,
+        program=freeze_order(found.program, timeline.start, timeline.finish),
+        expansion=found.work.expansion,
+        shards=_find_shards(found.graph, found.placement, found.plan),
+        plan=found.plan,
         start=np.asarray(timeline.start),
-        split=work.split,
-        partial=work.tensor_partial,
-        rows=rows,
+        split=found.work.split,
+        partial=found.work.tensor_partial,
+        rows=found.rows,
     )
 
 
@@ -111,6 +105,28 @@ def _find_shards(graph: Graph, placement: Placement, plan: Plan) -> Expansion | 
         return None
     before = unexpanded(graph, placement)
     return divide_tokens(shard(before, graph, plan), graph, plan)
+
+
+def bind_rank(
+    lowered: Lowered, planned: Steps, device: int, *, is_mean: bool = True
+) -> tuple[TracedSteps, Part]:
+    """The steps as the rank of a device runs them, and what it runs of them."""
+    program = lowered.program
+    steps: TracedSteps = planned
+    if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
+        name = program.device_names[device]
+        steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
+    lookup = Lookup(
+        program=program,
+        rows=lowered.rows,
+        split=lowered.split,
+        steps=steps,
+        start=lowered.start,
+        is_mean=is_mean,
+        terms=_count_terms(lowered),
+    )
+    check_sums(lookup, lowered.partial)
+    return steps, bind_part(lookup, device)
 
 
 class Trainer:
@@ -146,14 +162,8 @@ class Trainer:
         self.number = self.rank_of.index(rank)
         self.planned = Steps(workload, lowered.graph, optimizer, autocast)
         """The steps as they were planned."""
-        self.steps: TracedSteps = self.planned
-        """The steps as this rank runs them."""
-        if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
-            self.steps = ExpandedSteps(
-                self.planned, lowered.plan, lowered.expansion, lowered.shards,
-                program.device_names[self.number],
-            )  # fmt: skip
-        self.part: Part = self._bind_part(is_mean)
+        self.steps, self.part = bind_rank(lowered, self.planned, self.number, is_mean=is_mean)
+        """The steps as this rank runs them, and what it runs of them."""
         with waiting(progress, "making process groups"):
             self.exchange: Exchange = open_exchange(
                 device, self.rank_of, program.groups, *communication(program), wiring
@@ -175,21 +185,6 @@ class Trainer:
         """The step after which the newest checkpoint of this run was written."""
         self.unchecked = self.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
-
-    def _bind_part(self, is_mean: bool) -> Part:
-        """What this rank does of the program, with the kernels that do it."""
-        lowered = self.lowered
-        lookup = Lookup(
-            program=lowered.program,
-            rows=lowered.rows,
-            split=lowered.split,
-            steps=self.steps,
-            start=lowered.start,
-            is_mean=is_mean,
-            terms=_count_terms(lowered),
-        )
-        check_sums(lookup, lowered.partial)
-        return bind_part(lookup, self.number)
 
     def _make_held(self, device: torch.device, learning_rate: float) -> Held:
         """The state that this rank trains, with the model's own values where files have none."""

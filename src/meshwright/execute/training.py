@@ -121,11 +121,12 @@ def open_training(
     _check_buffers(workload.model)
     lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
     device = pick_device(settings.device)
+    backend = pick_backend(device, settings.backend)
     store, hosts = meet(settings.stall_seconds)
     rank_of = assign_ranks(cluster, lowered.devices, hosts)
     with (
         watched(names_by_rank(cluster, rank_of), settings.stall_seconds) as watch,
-        joined_group(pick_backend(device, settings.backend), store, watch),
+        joined_group(backend, store, watch),
     ):
         with waiting(watch, "agreeing on network interfaces"):
             wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
