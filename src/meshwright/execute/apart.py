@@ -30,7 +30,7 @@ from meshwright.program.program import Kind
 _NORMS = {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"}
 _LINEAR = {
     "add", "sub", "neg", "sum", "mean", "mul", "div", "stack", "cat", "clone", "copy_", "add_",
-    "_to_copy", "mul_", "div_", "ones_like", "expand", "where", "unsqueeze", "view",
+    "_to_copy", "mul_", "div_", "ones_like", "expand", "where", "unsqueeze", "view", "cumsum",
 }  # fmt: skip
 """Of a sum over the batch they make a sum over the batch, if nothing else in them is one."""
 _ALONG = {
@@ -42,6 +42,9 @@ _ALONG = {
 not among them: experts sort samples to compute each by itself.)"""
 _COUNTED = {"nll_loss_forward", "nll_loss2d_forward"}
 """Of their results, backward reads only how many targets there are, which adds up."""
+_GROUPED = "_grouped_mm"
+"""The product of rows that are sorted by expert: where each expert's end is a sum over the samples
+whose rows they are, and of no use to others."""
 _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
@@ -101,7 +104,12 @@ def _why_mixed(kernel: Kernel, partial: set[int], *, makes_rows: bool) -> str:
     name = op_name(kernel.node)
     if name in _NORMS and _is_training(kernel.node):
         return "normalises over the batch"
-    sums = [version for version in kernel.reads.values() if version in partial]
+    ends = _argument(kernel.node, ("offs",)) if name == _GROUPED else None
+    sums = [
+        version
+        for read, version in kernel.reads.items()
+        if version in partial and read != getattr(ends, "name", None)
+    ]
     if sums and makes_rows:
         return "uses a sum over the batch for each sample"
     if sums and (name not in _LINEAR or (len(sums) > 1 and name in ("mul", "div", "mul_", "div_"))):
