@@ -1,8 +1,10 @@
 """Random plans that combine all that a part may have, as far as the model allows it."""
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from team_plans import RANKS, Case, Stage
 
@@ -77,7 +79,7 @@ def random_case(seed: int) -> Case:
     draw = random.Random(seed)
     models = DROPPING if seed % 3 == 0 else ALLOWED
     # Models that teams can divide are drawn more often: there is more to combine.
-    weights = [2 * len(each.expert) + 1 if max(each.tensor) > 1 else 1 for each in models.values()]
+    weights = [3 + max(each.expert) // 3 if max(each.tensor) > 1 else 1 for each in models.values()]
     name = draw.choices(list(models), weights)[0]
     allowed = models[name]
     count = min(draw.choice((1, 2, 2, 3)), allowed.most_stages)
@@ -85,13 +87,10 @@ def random_case(seed: int) -> Case:
     microbatches = draw.choice(allowed.microbatches) if count > 1 or draw.random() < 0.3 else 1
     if takes_turns:
         microbatches = draw.choice((2, 4))
-    made: tuple[Stage, ...] = ()
-    while not 2 <= _num_ranks(made) <= RANKS:
-        if takes_turns:
-            made = _draw_turns(draw, allowed, microbatches)
-        else:
-            places = range(count)
-            made = tuple(_draw_stage(draw, allowed, microbatches, k, count) for k in places)
+    if takes_turns:
+        made = _draw_turns(draw, allowed, microbatches)
+    else:
+        made = _draw_row(draw, allowed, microbatches, count)
     kind = draw.choice(_KINDS) if len(made) > 1 or microbatches > 1 else None
     return Case(
         model=name,
@@ -103,53 +102,67 @@ def random_case(seed: int) -> Case:
     )
 
 
-def _num_ranks(stages: Sequence[Stage]) -> int:
-    used = [each.num_devices for each in stages if each.home < 0]
-    return max([sum(used), *(each.home + each.num_devices for each in stages)])
+def _draw_row(
+    draw: random.Random, allowed: Allowed, microbatches: int, count: int
+) -> tuple[Stage, ...]:
+    """Stages on devices of their own, together as many as are left."""
+    left = max(draw.choice((4, 4, 6, RANKS, RANKS)), count)
+    made: list[Stage] = []
+    for place in range(count):
+        later = count - 1 - place
+        sizes = range(1 if count > 1 else 2, left - later + 1)
+        made.append(_draw_stage(draw, allowed, microbatches, sizes, (place, count)))
+        left -= made[-1].num_devices
+    return tuple(made)
 
 
 def _draw_turns(draw: random.Random, allowed: Allowed, microbatches: int) -> tuple[Stage, ...]:
     """Four stages, of which two sets of devices have two each, in turn."""
     width = draw.choice((1, 2, 4))
-    made = []
-    for place in range(4):
-        stage = Stage()
-        home = width * (place % 2)
-        while stage.num_devices != width or stage.home < 0:
-            stage = _draw_stage(draw, allowed, microbatches, place, 4, home)
-        made.append(stage)
-    return tuple(made)
+    return tuple(
+        replace(
+            _draw_stage(draw, allowed, microbatches, (width,), (place, 4)), home=width * (place % 2)
+        )
+        for place in range(4)
+    )
 
 
 def _draw_stage(
-    draw: random.Random, allowed: Allowed, microbatches: int, place: int, count: int, home: int = -1
+    draw: random.Random,
+    allowed: Allowed,
+    microbatches: int,
+    sizes: Sequence[int],
+    where: tuple[int, int],
 ) -> Stage:
-    tensor = draw.choice(allowed.tensor)
-    context = draw.choice(_contexts(allowed, tensor, place, count))
+    """A stage on as many devices as any of these; `where`: its number, and how many there are."""
     rows = allowed.batch // microbatches
-    numbers = (1, 2, 2, 4) if max(allowed.expert) > 1 else (1, 1, 2, 2, 3, 4)
-    replicas = draw.choice([each for each in numbers if rows % each == 0 or each == 3])
-    shares = _SHARES[replicas] if draw.random() < 0.4 or replicas == 3 else ()
-    if any(rows * share < 1 or rows * share % 1 for share in shares):
-        replicas, shares = (2 if rows > 1 else 1), ()
+    numbers = (1, 2, 4) if max(allowed.expert) > 1 else (1, 2, 3, 4)
+    tensor, context, replicas = draw.choice(
+        [
+            each
+            for each in product(allowed.tensor, _contexts(allowed, *where), numbers)
+            if math.prod(each) in sizes and (rows % each[2] == 0 or rows % 4 == 0)
+        ]
+    )
+    shares = _SHARES[replicas] if draw.random() < 0.4 or rows % replicas else ()
+    if any(rows * share % 1 for share in shares):
+        shares = ()
     experts = [each for each in allowed.expert if replicas % each == 0]
     is_divisible = tensor > 1 and allowed.tokens % (tensor * context) == 0
     return Stage(
         tensor=tensor,
         sequence=is_divisible and draw.random() < 0.5,
         context=context,
-        expert=draw.choice(experts[-2:]),
+        expert=draw.choice((experts[-1], *experts)),
         replicas=replicas,
         shares=shares,
         zero=draw.choice((0, 1, 2, 3)),
         again=draw.choice(tuple(Recompute)),
-        home=home,
     )
 
 
-def _contexts(allowed: Allowed, tensor: int, place: int, count: int) -> Sequence[int]:
-    is_inner = 0 < place < count - 1
-    is_early = place < count - 1
+def _contexts(allowed: Allowed, place: int, count: int) -> Sequence[int]:
+    """The widths that context teams of a stage may have."""
+    is_inner, is_early = 0 < place < count - 1, place < count - 1
     may = {"": False, "inner": is_inner, "early": is_early, "all": True}[allowed.context]
-    widths = [each for each in (2, 4) if allowed.tokens % each == 0 and tensor * each <= RANKS]
-    return [1, *widths] if may else [1]
+    return [each for each in (1, 2, 4) if allowed.tokens % each == 0] if may else [1]

@@ -9,16 +9,11 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from ranks import Ranks
 from team_models import LEARNING_RATE, OPTIMIZER, UNLAYERED, captured, expected, make
-from torch.utils import _pytree as pytree
 
-from meshwright.capture.capture import trace_workload
-from meshwright.capture.trace import Trace
-from meshwright.capture.workload import Workload
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.state import canonical_names
-from meshwright.execute.trainer import Trainer, lower_frozen
+from meshwright.execute.trainer import Lowered, Trainer
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
@@ -211,49 +206,11 @@ def check_calls(trained: Trained, *, num_holders: int) -> None:
         assert other.bytes <= one.bytes <= other.bytes + filling, (one, other)
 
 
-class Crew:
-    """Ranks that stay between cases; new ones after an error."""
-
-    def __init__(self) -> None:
-        self._ranks = Ranks(0)
-
-    def run(self, case: Case, steps: int = STEPS) -> list[Trained]:
-        """Train by the case's plan."""
-        plan = make_plan(case)
-        count = num_ranks(plan)
-        lower_frozen(case.graph, connected(RANKS), plan)  # what cannot be lowered is refused here
-        if len(self._ranks.pipes) < count:
-            self._ranks.close()
-            self._ranks = Ranks(RANKS)
-        return self._ranks.call(count, _train, case, case.graph, plan, steps, timeout=300)
-
-    def close(self) -> None:
-        """End the processes."""
-        self._ranks.close()
-
-
-_traced: dict[tuple[Any, ...], Trace] = {}
-"""What a rank has traced, for all cases of the same model."""
-
-
-def _trace(workload: Workload, optimizer: str, autocast: str | None, *, untie: bool) -> Trace:
-    """As `trace_workload`, once for a model's step."""
-    samples = next(iter(pytree.tree_leaves((workload.args, workload.kwargs)))).shape[0]
-    key = workload.name, samples, optimizer, autocast, untie
-    if key not in _traced:
-        _traced[key] = trace_workload(workload, optimizer, autocast, untie=untie)
-    return _traced[key]
-
-
-def _train(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
-    with patch("meshwright.execute.steps.trace_workload", _trace):
-        return _train_traced(rank, case, graph, plan, steps)
-
-
-def _train_traced(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
+def train(rank: int, case: Case, lowered: Lowered, steps: int) -> Trained:
+    """Train on one rank, as the case's plan was lowered."""
     workload = make(case.model)
     trainer = Trainer(
-        lower_frozen(graph, connected(RANKS), plan),
+        lowered,
         workload,
         rank=rank,
         device=torch.device("cpu"),

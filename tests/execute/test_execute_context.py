@@ -15,9 +15,8 @@ from small_transformers import captured, train_eagerly, train_rank  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
+from meshwright.cost.layer.call import loss_bytes  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.expanded import ExpandedSteps  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.graph.stack.find import find_layers  # noqa: E402
@@ -126,16 +125,12 @@ def test_stages_of_different_teams_train_alike(
     check(four, "llama", Plan(parts=tuple(parts), schedule=schedule))
 
 
-def test_rows_that_are_left_out_of_a_loss_are_refused_in_one_line() -> None:
+def test_rows_that_are_left_out_of_a_loss_are_refused_before_ranks_start() -> None:
     """Of six tokens five are compared: no two members can have as many of them."""
     words = torch.randint(0, 40, (4, 6))
     workload = Workload(name="language", model=Language(is_tied=False), args=(words,))
     graph = capture_workload(workload, "momentum")
     plan = plan_of("two, zero 0, none", graph)
-    lowered = lower_frozen(graph, connected(2), plan)
-    steps = ExpandedSteps(
-        Steps(workload, graph, "momentum"), plan, lowered.expansion, lowered.shards, "d0"
-    )
-    steps.planned[4]
-    with pytest.raises(InputError, match=r"op 'slice\w*': a context team of 2 cannot divide its"):
-        steps[4]
+    with pytest.raises(InputError, match=r"part 0: context must be 1 where a loss leaves out tok"):
+        lower_frozen(graph, connected(2), plan)
+    assert loss_bytes(find_layers(graph).kinds[-1]) == 4 * 5 * 4  # samples, tokens, bytes

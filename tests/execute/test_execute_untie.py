@@ -14,6 +14,7 @@ from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import LEARNING_RATE, OPTIMIZER, data_plan, random_placement  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.checkpoint import (  # noqa: E402
     find_checkpoint,
@@ -22,8 +23,9 @@ from meshwright.execute.checkpoint import (  # noqa: E402
 )
 from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
-from meshwright.graph.graph import Graph  # noqa: E402
-from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
+from meshwright.graph.graph import Graph, Phase  # noqa: E402
+from meshwright.plan.plan import Part, Plan, ScheduleKind  # noqa: E402
+from meshwright.program.untie import untie  # noqa: E402
 from meshwright.search.chain import make_chain, stages_plan  # noqa: E402
 from meshwright.search.consecutive import equal_stages  # noqa: E402
 from meshwright.search.instance import make_instance  # noqa: E402
@@ -126,6 +128,45 @@ def test_a_step_is_traced_as_it_was_planned(untie: bool) -> None:
     steps = Steps(make_workload("tied"), captured(untie=untie), OPTIMIZER)
     for samples in (4, 2):
         assert steps[samples].trace.tied == ((COPIES,) if untie else ())
+
+
+class Aliased(torch.nn.Module):
+    """A tied weight and a bias of two names, of which only the second is read, before others: the
+    updates of both stand elsewhere among those of the names of copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(12, 8)
+        self.bias = torch.nn.Parameter(torch.zeros(12))
+        self.norm, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 12)
+        self.head.weight, self.head.bias = self.words.weight, self.bias
+        self.scale = torch.nn.Parameter(torch.ones(12))
+
+    def forward(self, ids: Any) -> Any:
+        made = self.head(self.norm(self.words(ids))) * self.scale
+        return torch.nn.functional.cross_entropy(made.flatten(0, 1), ids.flatten())
+
+
+def test_copies_are_updated_where_untying_a_plan_has_them() -> None:
+    workload = Workload(name="aliased", model=Aliased(), args=(torch.randint(0, 12, (4, 3)),))
+    tied, wanted = (capture_workload(workload, OPTIMIZER, untie=each) for each in (False, True))
+    is_late = np.array([module in ("head", "norm") for module in tied.module])
+    users = is_late | (tied.phase != Phase.FORWARD)  # weights go where all ops are that read them
+    apart = [group for group in set(tied.group.tolist()) if users[tied.group == group].all()]
+    is_late = np.where(tied.group >= 0, np.isin(tied.group, apart) | is_late, is_late)
+    is_late &= ~((tied.phase == Phase.UPDATE) & ~np.isin(tied.group, apart))
+    parts = tuple(
+        Part(
+            ops=tuple(name for name, late in zip(tied.op_names, is_late, strict=True) if late == k),
+            devices=(f"d{2 * k}", f"d{2 * k + 1}"),
+            zero=1,
+        )
+        for k in range(2)
+    )
+    made, _, _ = untie(tied, connected(RANKS), Plan(parts=parts))
+    assert made.kind == wanted.kind
+    for op in range(made.num_ops):
+        assert made.inputs[op].tolist() == wanted.inputs[op].tolist(), made.op_names[op]
 
 
 def test_a_step_that_is_neither_capture_is_refused() -> None:

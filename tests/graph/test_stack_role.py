@@ -17,6 +17,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.stack.find import find_layers
+from meshwright.graph.stack.product import key_bytes
 from meshwright.graph.stack.stack import Cut, LayerKind, Role
 from unfused import unfused_gpt
 
@@ -154,6 +155,13 @@ def test_tokens_meet_outside_attention_where_a_transform_or_windows_mix_them() -
     fixed = np.minimum(graph.fixed_product_rows, windows)
     narrow = replace(graph, product_rows=windows, fixed_product_rows=fixed)
     assert find_layers(narrow).kinds[1].mixes_rows
+
+
+def test_queries_may_lie_in_the_result_of_a_fused_product() -> None:
+    assert key_bytes([12.0, 4.0, 4.0], 4.0) == 8  # keys and values are copies, as for a cache
+    assert key_bytes([12.0], 4.0) == 8
+    assert key_bytes([4.0, 8.0], 4.0) == 8
+    assert key_bytes([4.0, 1.0, 1.0], 4.0) == 2  # grouped heads
 
 
 def test_keys_and_values_are_what_attention_reads_beside_queries() -> None:

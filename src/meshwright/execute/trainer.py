@@ -30,6 +30,7 @@ from meshwright.execute.fault import name_rank
 from meshwright.execute.finite import LossCheck, check_losses, find_flaw
 from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
+from meshwright.execute.labels import check_labels, divided_bounds, find_labels
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
@@ -177,6 +178,8 @@ class Trainer:
         )
         self.walk = Walk(program, self.part, self.exchange, worker, progress)
         self.device = device
+        self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
+        self._labels = find_labels(self.planned.any())
         self.num_steps = 0
         self.losses: list[torch.Tensor] = []
         """This rank's part of every step's loss."""
@@ -355,6 +358,8 @@ class Trainer:
             raise InputError(
                 f"batch: must be {self.lowered.rows.batch} samples, as planned, got {batch}"
             )
+        samples = self.planned.any().samples
+        check_labels(self._labels, leaves, self._bounds, samples, batch)
         made = {}
         for key, number, first, count in self.part.inputs:
             tensor = leaves[number]

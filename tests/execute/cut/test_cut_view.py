@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright.execute.cut.call import Uncut
 from meshwright.execute.cut.cut import TERMS, AnyCut, Cut, pieces, plain_cut, through_view
+from meshwright.execute.cut.table import cut_call
 
 aten = torch.ops.aten
 
@@ -43,6 +44,17 @@ def test_tokens_of_samples_are_followed() -> None:
         aten.view.default, operand(tokens, plain_cut(0, 3)), [24, 5], width=3,
         expect=plain_cut(0, 24),
     )  # fmt: skip
+
+
+def test_a_range_that_one_team_has_cut_is_cut_by_another() -> None:
+    """Of a sample's 8 tokens a context team of 4 has two each, and `sequence` cuts those again."""
+    tokens = torch.randn(3, 8, 5)
+    whole = operand(tokens, plain_cut(1, 8))
+    first = cut_call(aten.slice.Tensor, (whole, 1, 0, 8), {}, tokens, 4, 0)
+    own = operand(tokens[:, :2], plain_cut(1, 2))
+    second = cut_call(first.target, (own, *first.args[1:]), {}, tokens[:, :2], 2, 1)
+    assert first.cuts == plain_cut(1, 8)
+    assert second.cuts == plain_cut(1, 2)
 
 
 def test_grouped_projections_have_segments_of_different_sizes() -> None:

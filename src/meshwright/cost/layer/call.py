@@ -13,6 +13,7 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.layer.result import Axis, Call
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Ints
+from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind
 from meshwright.plan.part import Recompute
 
@@ -50,7 +51,7 @@ def find_messages(kind: LayerKind) -> Messages:
 
 def loss_bytes(kind: LayerKind) -> float:
     """One number a row, of which a team adds up several for a loss over divided columns."""
-    return _LOSS_BYTES * kind.tokens * kind.graph.batch
+    return _LOSS_BYTES * kind.tokens * kind.graph.batch * share_of_rows(kind)
 
 
 def _lines(kind: LayerKind, tensors: Ints) -> tuple[_Line, ...]:

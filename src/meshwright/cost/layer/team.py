@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from meshwright.errors import InputError
+from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind, Stack
 
 
@@ -62,6 +63,8 @@ def _broken_row_rule(kind: LayerKind, team: Team) -> str | None:
 
     The embedding and the head may have products of other rows, such as one a sample.
     """
+    if kind.is_loss and team.context > 1 and share_of_rows(kind) < 1:
+        return f"context must be 1 where a loss leaves out tokens ({kind.name}), got {team.context}"
     if not (kind.is_input.any() and kind.is_leaving.any()):
         return None
     width = team.context * (team.tensor if team.sequence else 1)

@@ -4,7 +4,7 @@ import numpy as np
 
 from meshwright.graph.graph import Floats, Graph, Phase
 from meshwright.graph.stack.flow import Flow, State, find_flow
-from meshwright.graph.stack.product import attends, has_weight, is_expert
+from meshwright.graph.stack.product import attends, has_weight, is_expert, key_bytes
 from meshwright.graph.stack.role import find_roles
 from meshwright.graph.stack.stack import LayerKind, Role
 from meshwright.graph.stack.template import Template
@@ -19,7 +19,7 @@ def make_kind(name: str, layer: Template) -> LayerKind:
     roles = find_roles(layer, flow)
     graph = layer.graph
     heads, key_heads = _heads(graph, flow)
-    key_bytes, read_keys, written_keys = _keys(graph, flow)
+    all_keys, read_keys, written_keys = _keys(graph, flow)
     experts = graph.product_count[is_expert(graph)]
     return LayerKind(
         name=name,
@@ -37,7 +37,7 @@ def make_kind(name: str, layer: Template) -> LayerKind:
         is_input=layer.is_input,
         reduced=roles.reduced,
         spread=roles.spread,
-        key_bytes=key_bytes,
+        key_bytes=all_keys,
         read_keys=read_keys,
         written_keys=written_keys,
         dispatched=roles.dispatched,
@@ -128,8 +128,10 @@ def _keys(graph: Graph, flow: Flow) -> tuple[float, Floats, Floats]:
             keys = _unfused_key_bytes(graph, flow, op, read)
             total, read_keys[op] = total + keys, keys / read
             continue
-        keys = max(read - result, 0.0)
-        total, read_keys[op] = total + keys, keys / read
+        inputs = graph.inputs[op]
+        apart = graph.tensor_bytes[inputs[flow.state[inputs] == State.CUT]].tolist()
+        keys = key_bytes(apart, result)
+        total, read_keys[op] = total + keys, keys / min(read, keys + result)
         for each in np.flatnonzero(graph.partner == op).tolist():
             if graph.phase[each] == Phase.BACKWARD and graph.product_count[each] > 0:
                 read_keys[each] = min(keys / graph.bytes_read[each], 1.0)

@@ -1,11 +1,15 @@
 """Which ops of a graph multiply matrices, and what with. Looks at kinds and sizes of single ops."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from meshwright.graph.graph import Bools, Graph, Phase
 
 _THIN_SHARE = 1e-3
 """A product with less than this of the FLOPs of the layer's largest is not worth dividing."""
+_APART = 3
+"""Queries, keys and values."""
 _MATMULS = ("mm", "matmul", "linear", "einsum")
 
 
@@ -51,6 +55,17 @@ def attends(graph: Graph) -> Bools:
     """Forward products of activations with each other: scores, context, or both fused."""
     weightless: Bools = is_product(graph) & (graph.phase == Phase.FORWARD) & ~has_weight(graph)
     return weightless
+
+
+def key_bytes(read: Sequence[float], made: float) -> float:
+    """Bytes of keys and values among the tensors that fused attention reads.
+
+    They are what it reads besides its queries, which are as large as what it makes. Where the three
+    are apart, queries are the largest: they may lie in the result of a fused product.
+    """
+    if len(read) == _APART:
+        return sum(read) - max(read)
+    return max(sum(read) - made, 0.0)
 
 
 def is_expert(graph: Graph) -> Bools:

@@ -24,7 +24,7 @@ import numpy as np
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.stack.product import attends
+from meshwright.graph.stack.product import attends, key_bytes
 from meshwright.graph.stack.stack import Cut, Role, Stack
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
@@ -215,10 +215,9 @@ class _Tokens:
         return new
 
     def _key_bytes(self, op: int, rows: list[int]) -> float:
-        """All keys and values that attention reads: what it reads besides its queries, which are as
-        large as what it makes."""
-        read = float(self.graph.tensor_bytes[rows].sum())
-        return max(read - float(self.graph.tensor_bytes[self.graph.outputs[op]].max()), 0.0)
+        """All keys and values that attention reads."""
+        made = float(self.graph.tensor_bytes[self.graph.outputs[op]].max())
+        return key_bytes(self.graph.tensor_bytes[rows].tolist(), made)
 
     def _gather_keys(
         self, op: int, rows: list[int], size: float, order: list[int] | None = None

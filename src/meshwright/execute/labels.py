@@ -1,0 +1,128 @@
+"""Whether every part of a batch has its share of the labels that a loss does not ignore.
+
+A mean over labels is the mean of means of parts of a batch, each weighed by its samples, only where
+all parts have as many labels a sample. Every rank is given the whole batch, so that all of them
+find the same answer before they start a step, without a word.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.ledger import op_name
+from meshwright.errors import InputError
+from meshwright.execute.rows import Rows
+from meshwright.execute.traced import TracedStep
+from meshwright.program.program import Program
+
+_LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
+_MEAN = 1
+"""The value of the argument `reduction`."""
+
+Bounds = tuple[tuple[int, int], ...]
+"""The first sample and the end of each part of a batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What a loss is compared with, as a function of the step's inputs."""
+
+    target: Node
+    ignored: int
+    nodes: tuple[Node, ...]
+    """The calls that make it of inputs, in order."""
+    inputs: dict[Node, int]
+    """The inputs that these read, by their placeholders."""
+
+    def count(self, inputs: Sequence[torch.Tensor], sample: int, samples: int, batch: int) -> float:
+        """How many labels of a sample are not ignored; all samples of a traced step are that one,
+        since a trace holds for its number of samples only."""
+        known: dict[Node, Any] = {}
+        for node, number in self.inputs.items():
+            given = inputs[number].cpu()
+            if given.dim() and given.shape[0] == batch:
+                given = given[sample : sample + 1].expand(samples, *given.shape[1:]).contiguous()
+            known[node] = given
+        for node in self.nodes:
+            args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, node.kwargs))
+            known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return float((known[self.target] != self.ignored).sum()) / samples
+
+
+def divided_bounds(program: Program, rows: Rows) -> Bounds:
+    """The parts of a batch that losses are computed of; none where each sees all of it."""
+    is_loss = np.array([kind in _LOSSES for kind in program.graph.kind], dtype=np.bool_)
+    table = program.instructions
+    own = table[(table["op"] >= 0) & is_loss[table["op"]]]
+    pairs = sorted({(float(row["rows_from"]), float(row["rows_to"])) for row in own})
+    found = [
+        (number * rows.samples + rows.bound(start), number * rows.samples + rows.bound(end))
+        for number in range(rows.microbatches)
+        for start, end in pairs
+    ]
+    return tuple(found) if len(found) > 1 else ()
+
+
+def find_labels(step: TracedStep) -> list[Labels]:
+    """The labels of all losses that are means, where they are made of inputs alone."""
+    nodes = list(step.trace.module.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    inputs = placeholders[len(placeholders) - step.trace.num_inputs :]
+    number = {node: place for place, node in enumerate(inputs)}
+    found = []
+    for kernel in step.ledger.kernels:
+        if op_name(kernel.node) not in _LOSSES or kernel.node.args[3] != _MEAN:
+            continue
+        target, ignored = kernel.node.args[1], kernel.node.args[4]
+        assert isinstance(target, Node) and isinstance(ignored, int)
+        needed = _needed(target)
+        calls = tuple(node for node in nodes if node in needed and node.op == "call_function")
+        starts = {node for node in needed if node.op != "call_function"}
+        if starts <= set(number):
+            own = {node: number[node] for node in starts}
+            found.append(Labels(target=target, ignored=ignored, nodes=calls, inputs=own))
+    return found
+
+
+def _needed(node: Node) -> set[Node]:
+    """A node and all that it is made of."""
+    found, waiting = set(), [node]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found.add(each)
+            waiting += each.all_input_nodes
+    return found
+
+
+def check_labels(
+    labels: Sequence[Labels],
+    inputs: Sequence[torch.Tensor],
+    bounds: Bounds,
+    samples: int,
+    batch: int,
+) -> None:
+    """Refuse a batch whose labels are ignored more in one of its parts than in another.
+
+    `samples`: of the traced step that `labels` are of. Most batches have no ignored labels in their
+    inputs, which is all that is looked at then.
+    """
+    for each in labels if bounds else ():
+        given = [inputs[number] for number in each.inputs.values()]
+        if not any(bool((tensor == each.ignored).any()) for tensor in given):
+            continue
+        counts = [each.count(inputs, sample, samples, batch) for sample in range(batch)]
+        means = [sum(counts[start:end]) / (end - start) for start, end in bounds]
+        if max(means) - min(means) > 1e-9 * max(means):
+            least, most = (bounds[means.index(end)] for end in (min(means), max(means)))
+            raise InputError(
+                f"labels: the parts of a batch must have as many that count a sample (not "
+                f"{each.ignored}), got {min(means):g} in samples {least[0]} to {least[1] - 1} and "
+                f"{max(means):g} in {most[0]} to {most[1] - 1}; leave the batch whole (no "
+                f"microbatches, no replicas), or ignore as many in each"
+            )
