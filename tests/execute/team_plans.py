@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-import torch
 from ranks import Ranks
-from team_models import LEARNING_RATE, OPTIMIZER, UNLAYERED, captured, expected, make
+from small_plans import num_ranks
+from small_trainer import OPTIMIZER, make_trainer
+from team_models import UNLAYERED, captured, expected, make
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.capture import trace_workload
@@ -130,11 +131,6 @@ def _blocks(graph: Graph) -> Any:
     return blocks
 
 
-def num_ranks(plan: Plan) -> int:
-    """How many devices a plan uses."""
-    return len({device for part in plan.parts for device in part.devices})
-
-
 class Call(NamedTuple):
     """A collective; of rows that travel to experts no bytes are noted."""
 
@@ -252,14 +248,7 @@ def _train(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Train
 
 def _train_traced(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
     workload = make(case.model)
-    trainer = Trainer(
-        lower_frozen(graph, connected(RANKS), plan),
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=case.optimizer,
-        learning_rate=LEARNING_RATE,
-    )
+    trainer = make_trainer(rank, workload, graph, plan, connected(RANKS), optimizer=case.optimizer)
     said: list[Call] = []
     for step in range(steps):
         with listening(trainer.exchange, said) if step == steps - 1 else nullcontext():
