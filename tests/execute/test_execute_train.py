@@ -75,7 +75,7 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
-@pytest.mark.parametrize("kind", few(KINDS, "unequal", "server", "1f1b", "pipeline x data"))
+@pytest.mark.parametrize("kind", few(KINDS, "server", "1f1b"))
 def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
     check(four, "language", KINDS[kind](captured("language")))
 
@@ -87,7 +87,7 @@ def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> N
     check(four, name, KINDS["placement"](captured(name)))
 
 
-@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier", "dropping"))
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
 def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
     check(four, name, KINDS["pipeline x data"](captured(name)))
 
@@ -101,7 +101,9 @@ def test_every_model_trains_alike_under_every_kind_of_plan(
     check(four, name, KINDS[kind](captured(name)))
 
 
-@pytest.mark.parametrize("kind", ["unequal", "server", "one microbatch"])
+@pytest.mark.parametrize(
+    "kind", few(["unequal", "server", "one microbatch"], "unequal", "one microbatch")
+)
 @pytest.mark.parametrize("name", few(MIXING, "contrastive"))
 def test_what_compares_samples_sees_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
