@@ -53,7 +53,7 @@ class Block(nn.Module):
 class Language(nn.Module):
     """A causal transformer; its head may be tied to its embedding."""
 
-    def __init__(self, *, is_tied: bool, layers: int = 3, heads: int = 2) -> None:
+    def __init__(self, *, is_tied: bool, layers: int = 2, heads: int = 2) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.places = nn.Parameter(torch.randn(6, 16) / 8)
@@ -304,7 +304,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
     "tied": (lambda: Language(is_tied=True), _ids(40)),
-    "heads": (lambda: Language(is_tied=False, layers=2, heads=4), _ids(40)),
+    "heads": (lambda: Language(is_tied=False, heads=4), _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,
