@@ -19,8 +19,9 @@ import torch
 import torch.distributed as dist
 from forked import processes
 from ranks import free_port, refuse_pickles
+from small_plans import num_ranks
 from team_models import make
-from team_plans import RANKS, STEPS, Case, Trained, make_plan, num_ranks, train
+from team_plans import RANKS, STEPS, Case, Trained, make_plan, train
 
 from meshwright.errors import InputError
 from meshwright.execute.expanded import ExpandedSteps

@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from small_plans import LEARNING_RATE
+from small_trainer import Tensors, train_plainly
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
@@ -110,49 +110,8 @@ def captured(name: str, optimizer: str) -> Graph:
 
 
 @cache
-def train_eagerly(name: str, steps: int, optimizer: str) -> tuple[list[float], dict[str, Any]]:
+def train_eagerly(name: str, steps: int, optimizer: str) -> tuple[list[float], Tensors]:
     """Losses and weights after plain training in one process."""
     workload = make_workload(name)
-    model = workload.model
-    update: torch.optim.Optimizer = (
-        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-        if optimizer == "momentum"
-        else torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    )
-    losses = []
-    for _ in range(steps):
-        update.zero_grad()
-        output = model(*workload.args, **workload.kwargs)
-        loss = output if isinstance(output, torch.Tensor) else output.loss
-        loss.backward()
-        update.step()
-        losses.append(float(loss.detach()))
-    return losses, {key: each.detach() for key, each in model.named_parameters()}
-
-
-Found = tuple[list[float], dict[str, tuple[Any, Any]]]
-"""Losses, and by name what a rank holds and its `Share`; None: all of it."""
-
-
-def train_shares(
-    rank: int, name: str, graph: Graph, plan: Any, steps: int, optimizer: str
-) -> Found:
-    """Train a few steps on one rank."""
-    from meshwright.execute.trainer import Trainer, lower_frozen
-    from small import connected
-
-    workload = make_workload(name)
-    trainer = Trainer(
-        lower_frozen(graph, connected(4), plan),
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=optimizer,
-        learning_rate=LEARNING_RATE,
-    )
-    for _ in range(steps):
-        trainer.step(workload.args, workload.kwargs)
-    losses, shares = trainer.gather_losses(), trainer.steps.shares()
-    held = {key: (each.clone(), shares.get(key)) for key, each in trainer.state.items()}
-    trainer.close()
-    return losses, held
+    losses, tensors = train_plainly(workload, steps, optimizer)
+    return losses, {key: tensors[key] for key, _ in workload.model.named_parameters()}

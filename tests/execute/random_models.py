@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from small_trainer import make_trainer
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from meshwright.capture.workload import Workload
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
-from small import connected
 
 LENGTH, WIDTH, WORDS = 3, 4, 7
 LAYERS = (
@@ -147,17 +147,8 @@ def train_alone(recipe: Recipe, steps: int) -> Answer:
 
 def train_composed(rank: int, recipe: Recipe, graph: Graph, plan: Plan, steps: int) -> Answer:
     """What one rank of a plan holds of the same."""
-    from meshwright.execute.trainer import Trainer, lower_frozen
-
     workload = make_model(recipe)
-    trainer = Trainer(
-        lower_frozen(graph, connected(4), plan),
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer="momentum",
-        learning_rate=LEARNING_RATE,
-    )
+    trainer = make_trainer(rank, workload, graph, plan, learning_rate=LEARNING_RATE)
     gradients = {}
     for step in range(steps):
         trainer.step(workload.args)

@@ -2,17 +2,19 @@
 
 import itertools
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
+from small_trainer import OPTIMIZER, Tensors, train_plainly
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
-from meshwright.execute.draw import Draw
 from meshwright.execute.plain import RepeatedDraws
 from meshwright.execute.steps import Steps
+from meshwright.graph.graph import Graph
 
 BATCH = 16
 
@@ -51,7 +53,7 @@ class Block(nn.Module):
 class Language(nn.Module):
     """A causal transformer; its head may be tied to its embedding."""
 
-    def __init__(self, *, is_tied: bool, layers: int = 3, heads: int = 2) -> None:
+    def __init__(self, *, is_tied: bool, layers: int = 2, heads: int = 2) -> None:
         super().__init__()
         self.words = nn.Embedding(40, 16)
         self.places = nn.Parameter(torch.randn(6, 16) / 8)
@@ -302,7 +304,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "perceptron": (Perceptron, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 4))),
     "language": (lambda: Language(is_tied=False), _ids(40)),
     "tied": (lambda: Language(is_tied=True), _ids(40)),
-    "heads": (lambda: Language(is_tied=False, layers=2, heads=4), _ids(40)),
+    "heads": (lambda: Language(is_tied=False, heads=4), _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,
@@ -336,43 +338,16 @@ def make_workload(name: str) -> Workload:
     return Workload(name=name, model=make(), args=inputs())
 
 
-def _draws(name: str) -> dict[int, Draw]:
-    if name not in DRAWING:
-        return {}
-    workload = make_workload(name)
-    graph = capture_workload(workload, "momentum")
-    return Steps(workload, graph, "momentum").draws(BATCH)
+@cache
+def captured(name: str, optimizer: str = OPTIMIZER, *, untie: bool = False) -> Graph:
+    """The graph of a model's step."""
+    return capture_workload(make_workload(name), optimizer, untie=untie)
 
 
-def train_eagerly(
-    name: str, steps: int, lr: float = 1e-2, optimizer: str = "momentum"
-) -> tuple[list[float], dict[str, Any]]:
-    """Losses and tensors after plain training in one process; random numbers are those of a plan
-    with seed 0. Tensors are the model's, and the optimiser's by its own names."""
-    workload = make_workload(name)
-    repeated = RepeatedDraws(_draws(name), 0)
-    model = workload.model
-    update: torch.optim.Optimizer = (
-        torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-        if optimizer == "momentum"
-        else torch.optim.AdamW(model.parameters(), lr=lr)
-    )
-    losses = []
-    for step in range(steps):
-        update.zero_grad()
-        repeated.begin(step)
-        with repeated:
-            output = model(*workload.args)
-        loss = output["loss"] if isinstance(output, dict) else output
-        loss.backward()
-        update.step()
-        losses.append(float(loss.detach()))
-    return losses, {
-        **{key: each.detach() for key, each in model.named_parameters()},
-        **dict(model.named_buffers()),
-        **{
-            f"{key}.{kind}": value
-            for key, each in model.named_parameters()
-            for kind, value in update.state.get(each, {}).items()
-        },
-    }
+@cache
+def train_eagerly(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[float], Tensors]:
+    """Losses and tensors after plain training; random numbers are those of a plan with seed 0."""
+    draws = {}
+    if name in DRAWING:
+        draws = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH)
+    return train_plainly(make_workload(name), steps, optimizer, RepeatedDraws(draws, 0))

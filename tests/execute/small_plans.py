@@ -6,8 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 from small_models import make_workload
+from small_trainer import OPTIMIZER, Tensors, make_trainer, take_steps
 
+from meshwright.execute.piece import whole_box
+from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync, place_ops
 from meshwright.search.chain import make_chain, stages_plan
@@ -15,8 +20,6 @@ from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
 from small import connected
 
-LEARNING_RATE = 1e-2
-OPTIMIZER = "momentum"
 UNEQUAL = (0.5, 0.25, 0.125, 0.125)
 
 
@@ -93,26 +96,17 @@ def hybrid(plan: Plan, zero: int, again: Recompute) -> Plan:
     return replace(plan, parts=tuple(parts))
 
 
+def num_ranks(plan: Plan) -> int:
+    """How many devices a plan uses."""
+    return len({device for part in plan.parts for device in part.devices})
+
+
 def train_rank(
     rank: int, name: str, graph: Graph, plan: Plan, steps: int
-) -> tuple[list[float], dict[str, Any]]:
+) -> tuple[list[float], Tensors]:
     """Train a few steps on one rank: all losses, and what the rank holds."""
-    import torch
-
-    from meshwright.execute.trainer import Trainer, lower_frozen
-
-    workload = make_workload(name)
-    trainer = Trainer(
-        lower_frozen(graph, connected(4), plan),
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=OPTIMIZER,
-        learning_rate=LEARNING_RATE,
-    )
-    for _ in range(steps):
-        trainer.step(workload.args)
-    losses = trainer.gather_losses()
+    trainer = make_trainer(rank, make_workload(name), graph, plan)
+    losses = take_steps(trainer, steps)
     state = {key: each.clone() for key, each in trainer.state.items()}
     trainer.close()
     return losses, state
@@ -126,32 +120,13 @@ def train_pieces(
     rank: int, name: str, graph: Graph, plan: Plan, steps: int, optimizer: str = OPTIMIZER
 ) -> tuple[list[float], Held]:
     """As `train_rank`, where a rank may hold shards."""
-    trainer = make_trainer(rank, name, graph, plan, optimizer)
-    workload = make_workload(name)
-    for _ in range(steps):
-        trainer.step(workload.args)
-    losses, held = trainer.gather_losses(), held_by(trainer)
+    trainer = make_trainer(rank, make_workload(name), graph, plan, optimizer=optimizer)
+    losses, held = take_steps(trainer, steps), held_by(trainer)
     trainer.close()
     return losses, held
 
 
-def make_trainer(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str) -> Any:
-    """One rank of four."""
-    import torch
-
-    from meshwright.execute.trainer import Trainer, lower_frozen
-
-    return Trainer(
-        lower_frozen(graph, connected(4), plan),
-        make_workload(name),
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=optimizer,
-        learning_rate=LEARNING_RATE,
-    )
-
-
-def held_by(trainer: Any) -> Held:
+def held_by(trainer: Trainer) -> Held:
     """What a rank holds, copied."""
     holdings = trainer.holdings
     return {key: (each.clone(), holdings.get(key)) for key, each in trainer.state.items()}
@@ -159,10 +134,6 @@ def held_by(trainer: Any) -> Held:
 
 def join_held(answers: Sequence[Held]) -> dict[str, list[Any]]:
     """Every whole tensor that ranks hold, and those that their pieces make up together."""
-    import torch
-
-    from meshwright.execute.piece import whole_box
-
     found: dict[str, list[Any]] = {}
     made: dict[str, tuple[Any, Any]] = {}
     for held in answers:
@@ -182,3 +153,27 @@ def join_held(answers: Sequence[Held]) -> dict[str, list[Any]]:
         assert (count == count.min()).all(), f"{key}: each number has as many holders"
         found.setdefault(key, []).append(whole)
     return found
+
+
+def check_trained(
+    answers: Sequence[tuple[list[float], Held]],
+    expected: tuple[list[float], Tensors],
+    losses_within: float,
+    tensors_within: float,
+) -> None:
+    """Compare what `train_pieces` returns on all ranks with plain training: the losses, everything
+    that any rank holds, and all of each tensor."""
+    losses, tensors = expected
+    for own, _ in answers:
+        assert own == pytest.approx(losses, rel=losses_within, abs=losses_within)
+    found = join_held([held for _, held in answers])
+    assert set(found) >= set(tensors)
+    for key, wanted in tensors.items():
+        for each in found[key]:
+            torch.testing.assert_close(
+                each,
+                wanted,
+                rtol=tensors_within,
+                atol=tensors_within,
+                msg=lambda text, key=key: key + text,
+            )

@@ -1,20 +1,18 @@
-"""Tiny models of transformers, with and without dropout, and a rank's share in training one."""
+"""Tiny models of transformers, with and without dropout."""
 
 from functools import cache
 from typing import Any
 
 import torch
+from small_trainer import OPTIMIZER, Tensors, train_plainly
 
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
 from meshwright.execute.steps import Steps
 from meshwright.graph.graph import Graph
-from meshwright.plan.plan import Plan
-from small import connected
 
 BATCH, TOKENS, WORDS = 4, 8, 96
-LEARNING_RATE, OPTIMIZER = 1e-2, "momentum"
 SHAPE = {"vocab_size": WORDS, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
 
 
@@ -79,45 +77,12 @@ def captured(name: str) -> Graph:
 
 
 @cache
-def train_eagerly(name: str, steps: int) -> tuple[list[float], dict[str, Any]]:
+def train_eagerly(name: str, steps: int) -> tuple[list[float], Tensors]:
     """Losses and parameters, by all their names, after plain training in one process; random
     numbers are those of a plan with seed 0."""
     workload = make_workload(name)
     is_random = name.endswith("dropping")
     drawn = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH) if is_random else {}
-    repeated, model = RepeatedDraws(drawn, 0), workload.model
-    update = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    losses = []
-    for step in range(steps):
-        update.zero_grad()
-        repeated.begin(step)
-        with repeated:
-            loss = model(**workload.kwargs).loss
-        loss.backward()
-        update.step()
-        losses.append(float(loss.detach()))
-    named = model.named_parameters(remove_duplicate=False)
+    losses, _ = train_plainly(workload, steps, OPTIMIZER, RepeatedDraws(drawn, 0))
+    named = workload.model.named_parameters(remove_duplicate=False)
     return losses, {key: each.detach() for key, each in named if each.grad is not None}
-
-
-def train_rank(
-    rank: int, name: str, graph: Graph, plan: Plan, steps: int
-) -> tuple[list[float], dict[str, tuple[Any, Any]]]:
-    """Train on one rank: all losses, and of what the rank holds its numbers and which they are."""
-    from meshwright.execute.trainer import Trainer, lower_frozen
-
-    workload = make_workload(name)
-    trainer = Trainer(
-        lower_frozen(graph, connected(4), plan),
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=OPTIMIZER,
-        learning_rate=LEARNING_RATE,
-    )
-    for _ in range(steps):
-        trainer.step(workload.args, workload.kwargs)
-    losses, shares = trainer.gather_losses(), trainer.steps.shares()
-    state = {key: (each.clone(), shares.get(key)) for key, each in trainer.state.items()}
-    trainer.close()
-    return losses, state

@@ -10,17 +10,16 @@ import transformers
 from expert_models import make_workload as make_experts
 from small_models import MODELS, NORMED
 from small_models import make_workload as make_small
+from small_trainer import OPTIMIZER, Tensors, train_plainly
 from torch import nn
 
 from meshwright.capture.capture import capture_workload
-from meshwright.capture.trace import find_loss
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
 from meshwright.execute.steps import Steps
 from meshwright.graph.graph import Graph
 
 BATCH, TOKENS, WORDS = 8, 8, 32
-OPTIMIZER, LEARNING_RATE = "momentum", 1e-2
 
 Made = tuple[nn.Module, Mapping[str, Any]]
 
@@ -152,29 +151,8 @@ def captured(name: str, untie: bool = False, optimizer: str = OPTIMIZER) -> Grap
 
 
 @cache
-def expected(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[float], Any]:
-    """Losses and tensors after plain training in one process, as `small_models.train_eagerly`."""
-    workload = make(name)
-    model = workload.model
+def expected(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[float], Tensors]:
+    """Losses and tensors after plain training in one process."""
     graph = captured(name, optimizer=optimizer)
     repeated = RepeatedDraws(Steps(make(name), graph, optimizer).draws(int(graph.batch)), 0)
-    update: torch.optim.Optimizer = (
-        torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-        if optimizer == "momentum"
-        else torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
-    )
-    losses = []
-    for step in range(steps):
-        update.zero_grad()
-        repeated.begin(step)
-        with repeated:
-            loss = find_loss(model(*workload.args, **workload.kwargs), workload.loss)
-        torch.autograd.backward(loss)
-        update.step()
-        losses.append(float(loss.detach()))
-    tensors = {key: each.detach() for key, each in model.named_parameters()}
-    tensors |= dict(model.named_buffers())
-    for key, each in model.named_parameters():
-        for kind, value in update.state.get(each, {}).items():
-            tensors[f"{key}.{kind}"] = value
-    return losses, tensors
+    return train_plainly(make(name), steps, optimizer, repeated)

@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from team_models import LEARNING_RATE, OPTIMIZER, UNLAYERED, captured, expected, make
+from small_trainer import LEARNING_RATE, OPTIMIZER
+from team_models import UNLAYERED, captured, expected, make
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.state import canonical_names
@@ -123,11 +124,6 @@ def _blocks(graph: Graph) -> Any:
     blocks = make_chain(make_instance(graph, connected(1)), [0]).block_of_op
     assert blocks.min() >= 0, "no end is wrapped around a model without tied weights"
     return blocks
-
-
-def num_ranks(plan: Plan) -> int:
-    """How many devices a plan uses."""
-    return len({device for part in plan.parts for device in part.devices})
 
 
 class Call(NamedTuple):

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,17 +10,17 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import BATCH, MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
+from small_models import BATCH, MIXING, MODELS, captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
-    LEARNING_RATE,
-    OPTIMIZER,
     data_plan,
+    num_ranks,
     pipeline_plan,
     train_rank,
 )
+from small_trainer import OPTIMIZER  # noqa: E402
 from torch import nn  # noqa: E402
 
-from meshwright.capture.capture import capture_workload, trace_workload  # noqa: E402
+from meshwright.capture.capture import trace_workload  # noqa: E402
 from meshwright.capture.convert import are_alike, read_trace  # noqa: E402
 from meshwright.capture.trace import Trace, find_loss  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
@@ -40,19 +39,9 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
-@cache
-def captured(name: str, *, untie: bool = False) -> Graph:
-    return capture_workload(make_workload(name), OPTIMIZER, untie=untie)
-
-
-@cache
-def expected(name: str) -> tuple[list[float], dict[str, Any]]:
-    return train_eagerly(name, STEPS, LEARNING_RATE)
-
-
 def check(name: str, answers: list[tuple[list[float], dict[str, Any]]]) -> None:
     """Compare everything that any rank holds with plain training."""
-    losses, tensors = expected(name)
+    losses, tensors = train_eagerly(name, STEPS)
     seen = set()
     for found, state in answers:
         assert found == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
@@ -88,8 +77,10 @@ KINDS: dict[str, Callable[[Graph], Plan]] = {
 
 
 def check_ranks(ranks: Ranks, name: str, plan: Plan) -> None:
-    used = {device for part in plan.parts for device in part.devices}
-    check(name, ranks.call(len(used), train_rank, name, captured(name), plan, STEPS, timeout=240))
+    check(
+        name,
+        ranks.call(num_ranks(plan), train_rank, name, captured(name), plan, STEPS, timeout=240),
+    )
 
 
 @pytest.mark.slow

@@ -1,27 +1,25 @@
 """Batch norm over replicas trains as one process does: losses, weights and running statistics."""
 
 from collections.abc import Callable
-from functools import cache
 from itertools import product
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import NORMED, make_workload, train_eagerly  # noqa: E402
+from small_models import NORMED, captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
-    LEARNING_RATE,
     UNEQUAL,
+    check_trained,
     data_plan,
     hybrid,
-    join_held,
+    num_ranks,
     pipeline_plan,
     train_pieces,
 )
+from small_trainer import LEARNING_RATE  # noqa: E402
 
-from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
 from meshwright.execute.batch_norm import batch_norm, batch_norm_backward  # noqa: E402
@@ -35,16 +33,6 @@ from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 STEPS, TOLERANCE = 5, 1e-5
-
-
-@cache
-def captured(name: str) -> Graph:
-    return capture_workload(make_workload(name), "momentum")
-
-
-@cache
-def expected(name: str) -> tuple[list[float], dict[str, Any]]:
-    return train_eagerly(name, STEPS, LEARNING_RATE, "momentum")
 
 
 def divided(zero: int, again: Recompute) -> Callable[[Graph], Plan]:
@@ -75,19 +63,8 @@ def with_statistics(graph: Graph, plan: Plan) -> Plan:
 def test_statistics_are_those_of_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
     plan = with_statistics(graph, PLANS[kind](graph))
-    answers = four.call(
-        len(plan.parts[0].devices), train_pieces, name, graph, plan, STEPS, "momentum"
-    )
-    losses, tensors = expected(name)
-    for own, _ in answers:
-        assert own == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
-    found = join_held([held for _, held in answers])
-    assert set(found) >= set(tensors)
-    for key, wanted in tensors.items():
-        for each in found[key]:
-            torch.testing.assert_close(
-                each, wanted, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text, key=key: key + text
-            )
+    answers = four.call(num_ranks(plan), train_pieces, name, graph, plan, STEPS)
+    check_trained(answers, train_eagerly(name, STEPS), TOLERANCE, TOLERANCE)
 
 
 def test_words_are_two_numbers_a_channel_and_a_count() -> None:
@@ -144,7 +121,7 @@ def test_in_pipelines_statistics_are_those_of_a_microbatch(
     graph = captured(name)
     plan = pipeline_plan(graph, RANKS, 2, ScheduleKind(kind), 2)
     plan = with_statistics(graph, plan)
-    answers = four.call(RANKS, train_pieces, name, graph, plan, STEPS, "momentum")
+    answers = four.call(RANKS, train_pieces, name, graph, plan, STEPS)
     for own, _ in answers:
         assert own == pytest.approx(microbatched(name, 2), rel=TOLERANCE, abs=TOLERANCE)
 

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
+import small_trainer  # noqa: E402
 from small_plans import data_plan  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -14,7 +15,7 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.blame import Blame, Finding, Inspector, find_blame  # noqa: E402
-from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
+from meshwright.execute.trainer import Trainer  # noqa: E402
 from small import connected  # noqa: E402
 
 INFINITY = float("inf")
@@ -23,15 +24,9 @@ INFINITY = float("inf")
 def make_trainer(model: nn.Module, *args: Any, rate: float = 1e-2) -> Trainer:
     workload = Workload(name="tiny", model=model, args=args)
     graph = capture_workload(workload, "sgd")
-    return Trainer(
-        lower_frozen(graph, connected(1), data_plan(graph, 1)),
-        workload,
-        rank=0,
-        device=torch.device("cpu"),
-        optimizer="sgd",
-        learning_rate=rate,
-        checks_ops=True,
-    )
+    plan, cluster = data_plan(graph, 1), connected(1)
+    settings = {"optimizer": "sgd", "learning_rate": rate, "checks_ops": True}
+    return small_trainer.make_trainer(0, workload, graph, plan, cluster, **settings)
 
 
 def fail(trainer: Trainer, *batches: Any) -> NonFiniteError:

@@ -11,7 +11,9 @@ pytest.importorskip("transformers")
 
 from ranks import Ranks  # noqa: E402
 from small_models import Language  # noqa: E402
-from small_transformers import captured, train_eagerly, train_rank  # noqa: E402
+from small_plans import num_ranks  # noqa: E402
+from small_trainer import train_shares  # noqa: E402
+from small_transformers import captured, make_workload, train_eagerly  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
@@ -62,8 +64,9 @@ def check(ranks: Ranks, name: str, plan: Plan) -> None:
     """Train by the plan and compare all losses and every number that any rank holds of a weight."""
     graph = captured(name)
     losses, weights = train_eagerly(name, STEPS)
-    used = {device for part in plan.parts for device in part.devices}
-    answers = ranks.call(len(used), train_rank, name, graph, plan, STEPS, timeout=300)
+    answers = ranks.call(
+        num_ranks(plan), train_shares, make_workload, name, graph, plan, STEPS, timeout=300
+    )
     found = set()
     for own_losses, held in answers:
         assert own_losses == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)

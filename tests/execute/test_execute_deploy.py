@@ -21,6 +21,7 @@ from random_models import (  # noqa: E402
 )
 from ranks import Ranks  # noqa: E402
 from small_models import make_workload  # noqa: E402
+from small_plans import num_ranks  # noqa: E402
 
 from deploy_plans import WAYS, deploy_plan, find_units  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
@@ -61,8 +62,7 @@ def assert_alike(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str
 
 def check(ranks: Ranks, recipe: Recipe, plan: Plan) -> None:
     losses, gradients, tensors = expected(recipe)
-    used = {device for part in plan.parts for device in part.devices}
-    answers = ranks.call(len(used), train_composed, recipe, captured(recipe), plan, STEPS)
+    answers = ranks.call(num_ranks(plan), train_composed, recipe, captured(recipe), plan, STEPS)
     seen: set[str] = set()
     for answer in answers:
         assert answer[0] == pytest.approx(losses, rel=TOLERANCE)

@@ -10,12 +10,12 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from ranks import Ranks  # noqa: E402
-from small_plans import (  # noqa: E402
-    LEARNING_RATE,
+from small_plans import data_plan, pipeline_plan, random_placement  # noqa: E402
+from small_trainer import (  # noqa: E402
     OPTIMIZER,
-    data_plan,
-    pipeline_plan,
-    random_placement,
+    make_trainer,
+    take_steps,
+    train_plainly,
 )
 
 from meshwright.capture.attention import (  # noqa: E402
@@ -24,17 +24,14 @@ from meshwright.capture.attention import (  # noqa: E402
     attend_dropping_backward,
 )
 from meshwright.capture.capture import capture_workload  # noqa: E402
-from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.draw import SampleDim, Stream  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
-from small import connected  # noqa: E402
 
 BATCH, STEPS, TOLERANCE = 8, 3, 1e-5
 
@@ -114,33 +111,9 @@ def stock(name: str) -> Workload:
     return Workload(name=name, model=model, args=tuple(args), kwargs=kwargs)
 
 
-def train_plainly(name: str, graph: Graph) -> tuple[list[float], int]:
-    """The losses of one process, and how many ops draw."""
-    workload = stock(name)
-    draws = Steps(workload, graph, OPTIMIZER).draws(BATCH)
-    repeated = RepeatedDraws(draws, seed=0)
-    optimizer = torch.optim.SGD(workload.model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        repeated.begin(step)
-        with repeated:
-            loss: Any = find_loss(workload.model(*workload.args, **workload.kwargs), None)
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses, len(repeated.found)
-
-
 def train_rank(rank: int, name: str, graph: Graph, plan: Plan) -> list[float]:
-    workload = stock(name)
-    trainer = Trainer(
-        lower_frozen(graph, connected(4), plan), workload, rank=rank,
-        device=torch.device("cpu"), optimizer=OPTIMIZER, learning_rate=LEARNING_RATE,
-    )  # fmt: skip
-    for _ in range(STEPS):
-        trainer.step(workload.args, workload.kwargs)
-    losses = trainer.gather_losses()
+    trainer = make_trainer(rank, stock(name), graph, plan)
+    losses = take_steps(trainer, STEPS)
     trainer.close()
     return losses
 
@@ -160,8 +133,11 @@ def test_stock_transformers_with_dropout_train_as_one_process(
 ) -> None:
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     graph = capture_workload(stock(name), OPTIMIZER)
-    losses, num_draws = train_plainly(name, graph)
-    assert num_draws >= 1 + 3 * 2  # embeddings, and in each layer attention and both outputs
+    workload = stock(name)
+    repeated = RepeatedDraws(Steps(workload, graph, OPTIMIZER).draws(BATCH), seed=0)
+    losses, _ = train_plainly(workload, STEPS, OPTIMIZER, repeated)
+    # Embeddings, and in each layer attention and both outputs.
+    assert len(repeated.found) >= 1 + 3 * 2
     for found in four.call(4, train_rank, name, graph, PLANS[kind](graph)):
         assert found == pytest.approx(losses, rel=TOLERANCE)
 

@@ -6,9 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from expert_models import captured, train_eagerly, train_shares  # noqa: E402
+from expert_models import captured, make_workload, train_eagerly  # noqa: E402
 from ranks import RANKS, Ranks  # noqa: E402
-from small_plans import device_names  # noqa: E402
+from small_plans import device_names, num_ranks  # noqa: E402
+from small_trainer import train_shares  # noqa: E402
 
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.graph.stack.find import find_layers  # noqa: E402
@@ -28,9 +29,11 @@ def plan_of(graph: Graph, count: int, microbatches: int = 0, **how: Any) -> Plan
 def check(ranks: Ranks, name: str, plan: Plan, optimizer: str = "momentum") -> None:
     """Train by the plan and compare all losses and everything that any rank holds."""
     losses, tensors = train_eagerly(name, STEPS, optimizer)
-    count = len({device for part in plan.parts for device in part.devices})
     graph = captured(name, optimizer)
-    answers = ranks.call(count, train_shares, name, graph, plan, STEPS, optimizer, timeout=200)
+    answers = ranks.call(
+        num_ranks(plan), train_shares, make_workload, name, graph, plan, STEPS, optimizer,
+        timeout=200,
+    )  # fmt: skip
     seen = set()
     for own_losses, held in answers:
         assert own_losses == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import cache
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,25 @@ import pytest
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import make_workload, train_eagerly  # noqa: E402
+from small_models import captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
-    LEARNING_RATE,
     UNEQUAL,
+    check_trained,
     data_plan,
     device_names,
     held_by,
     hybrid,
-    join_held,
-    make_trainer,
+    num_ranks,
     pipeline_plan,
 )
+from small_trainer import make_trainer, take_steps  # noqa: E402
 
-from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 
 BEFORE, AFTER = 3, 2
 TOLERANCE = 1e-6
-
-
-@cache
-def captured(name: str, optimizer: str) -> Graph:
-    return capture_workload(make_workload(name), optimizer)
 
 
 def stages(graph: Graph, zero: int) -> Plan:
@@ -83,12 +76,10 @@ def go_on(
     """Resume, train, save: all losses of the run and what the rank then holds."""
     from meshwright.execute.resume import look_for_checkpoint, resume, save_state
 
-    trainer = make_trainer(rank, name, graph, plan, optimizer)
+    trainer = make_trainer(rank, make_workload(name), graph, plan, optimizer=optimizer)
     found = look_for_checkpoint(Path(folder), None, pytest.fail)
     earlier = resume(trainer, found)
-    for _ in range(steps):
-        trainer.step(trainer.workload.args)
-    losses = [*earlier, *trainer.gather_losses()]
+    losses = [*earlier, *take_steps(trainer, steps)]
     save_state(Path(folder), trainer, losses)
     held = held_by(trainer)
     trainer.close()
@@ -100,8 +91,7 @@ def call(
 ) -> list[tuple[list[float], Any]]:
     graph = captured(name, optimizer)
     made = EVERY[plan](graph)
-    count = len({device for part in made.parts for device in part.devices})
-    return ranks.call(count, go_on, name, graph, made, optimizer, steps, str(folder))
+    return ranks.call(num_ranks(made), go_on, name, graph, made, optimizer, steps, str(folder))
 
 
 PAIRS = [f"{one} -> {other}" for one, other in permutations(PLANS, 2)]
@@ -117,13 +107,8 @@ def check_pair(ranks: Ranks, folder: Path, pair: str, name: str, optimizer: str)
     first, second = pair.split(" -> ")
     call(ranks, name, first, optimizer, BEFORE, folder)
     answers = call(ranks, name, second, optimizer, AFTER, folder)
-    losses, tensors = train_eagerly(name, BEFORE + AFTER, LEARNING_RATE, optimizer)
-    for own, _ in answers:
-        assert own == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
-    found = join_held([held for _, held in answers])
-    for key, wanted in tensors.items():
-        for each in found[key]:
-            torch.testing.assert_close(each, wanted, rtol=10 * TOLERANCE, atol=10 * TOLERANCE)
+    expected = train_eagerly(name, BEFORE + AFTER, optimizer)
+    check_trained(answers, expected, TOLERANCE, 10 * TOLERANCE)
 
 
 @pytest.mark.parametrize("pair", few(PAIRS, *QUICK))
@@ -162,7 +147,7 @@ def test_a_run_that_was_broken_off_ends_with_the_same_bits(
 def die(rank: int, name: str, graph: Graph, plan: Plan, optimizer: str, folder: str) -> None:
     """Save, take a step more, and be killed: the first rank in its next save, others after it."""
     go_on(rank, name, graph, plan, optimizer, BEFORE, folder)
-    trainer = make_trainer(rank, name, graph, plan, optimizer)
+    trainer = make_trainer(rank, make_workload(name), graph, plan, optimizer=optimizer)
     trainer.step(trainer.workload.args)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -172,9 +157,8 @@ def test_killed_ranks_go_on_with_the_same_bits(four: Ranks, tmp_path: Path, plan
     name = "heads" if plan in TEAMS else "odd"
     graph = captured(name, "adamw")
     made = EVERY[plan](graph)
-    count = len({device for part in made.parts for device in part.devices})
     with pytest.raises((EOFError, ConnectionResetError)):
-        four.call(count, die, name, graph, made, "adamw", str(tmp_path / "parts"))
+        four.call(num_ranks(made), die, name, graph, made, "adamw", str(tmp_path / "parts"))
     again = call(four, name, plan, "adamw", AFTER, tmp_path / "parts")
     whole = call(four, name, plan, "adamw", BEFORE + AFTER, tmp_path / "whole")
     assert equal_bits(again, whole)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -12,16 +11,16 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import MIXING, MODELS, make_workload, train_eagerly  # noqa: E402
+from small_models import MIXING, MODELS, captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
-    LEARNING_RATE,
-    OPTIMIZER,
     data_plan,
     factor_plan,
+    num_ranks,
     pipeline_plan,
     random_placement,
     train_rank,
 )
+from small_trainer import OPTIMIZER, make_trainer  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
@@ -39,16 +38,6 @@ STEPS = 5
 TOLERANCE = 1e-5
 
 
-@cache
-def captured(name: str) -> Graph:
-    return capture_workload(make_workload(name), OPTIMIZER)
-
-
-@cache
-def expected(name: str) -> tuple[list[float], dict[str, Any]]:
-    return train_eagerly(name, STEPS, LEARNING_RATE)
-
-
 def steps_of(name: str) -> Steps:
     """The step of a model, traced at four samples."""
     steps = Steps(make_workload(name), captured(name), OPTIMIZER)
@@ -58,9 +47,8 @@ def steps_of(name: str) -> Steps:
 
 def check(ranks: Ranks, name: str, plan: Plan) -> None:
     """Train by the plan and compare everything that any rank holds."""
-    losses, tensors = expected(name)
-    used = {device for part in plan.parts for device in part.devices}
-    answers = ranks.call(len(used), train_rank, name, captured(name), plan, STEPS)
+    losses, tensors = train_eagerly(name, STEPS)
+    answers = ranks.call(num_ranks(plan), train_rank, name, captured(name), plan, STEPS)
     seen = set()
     for answer in answers:
         assert answer[0] == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
@@ -87,7 +75,7 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Whose samples are computed apart from each other."""
 
 
-@pytest.mark.parametrize("kind", few(KINDS, "unequal", "server", "1f1b", "pipeline x data"))
+@pytest.mark.parametrize("kind", few(KINDS, "server", "1f1b"))
 def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
     check(four, "language", KINDS[kind](captured("language")))
 
@@ -99,7 +87,7 @@ def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> N
     check(four, name, KINDS["placement"](captured(name)))
 
 
-@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier", "dropping"))
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
 def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
     check(four, name, KINDS["pipeline x data"](captured(name)))
 
@@ -113,7 +101,9 @@ def test_every_model_trains_alike_under_every_kind_of_plan(
     check(four, name, KINDS[kind](captured(name)))
 
 
-@pytest.mark.parametrize("kind", ["unequal", "server", "one microbatch"])
+@pytest.mark.parametrize(
+    "kind", few(["unequal", "server", "one microbatch"], "unequal", "one microbatch")
+)
 @pytest.mark.parametrize("name", few(MIXING, "contrastive"))
 def test_what_compares_samples_sees_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
@@ -174,13 +164,9 @@ def test_random_placements_train_alike(four: Ranks, name: str, count: int, seed:
 def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
     """Train on one rank with a weight that is too large: what it says, and who holds the weight."""
     from meshwright.errors import NonFiniteError
-    from meshwright.execute.trainer import Trainer
 
     name, workload = "blocks.1.up.weight", make_workload("language")
-    trainer = Trainer(
-        lower_frozen(graph, connected(RANKS), plan), workload, rank=rank,
-        device=torch.device("cpu"), optimizer=OPTIMIZER, checks_ops=True,
-    )  # fmt: skip
+    trainer = make_trainer(rank, workload, graph, plan, checks_ops=True)
     trainer.step(workload.args)
     if name in trainer.state:
         trainer.state[name].fill_(3e38)

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
-from small_models import make_workload, train_eagerly  # noqa: E402
+from small_models import captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import data_plan, pipeline_plan  # noqa: E402
 
 import meshwright as mw  # noqa: E402
@@ -47,7 +47,7 @@ if training.rank == 0:
 def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
     import json
 
-    graph = capture_workload(make_workload("language"), "momentum")
+    graph = captured("language")
     cluster = connected(2)
     plan = pipeline_plan(graph, 2, 2, ScheduleKind.ONE_F_ONE_B, 4)
     plan.save(tmp_path / "plan.json")
@@ -70,7 +70,7 @@ def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
 
 
 def test_the_model_must_have_values() -> None:
-    graph = capture_workload(make_workload("perceptron"), "momentum")
+    graph = captured("perceptron")
     plan = pipeline_plan(graph, 2, 2, ScheduleKind.GPIPE, 2)
     model = make_workload("perceptron").model.to("meta")
     with (

@@ -9,9 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
+import small_models  # noqa: E402
 from ranks import RANKS, Ranks  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
-from small_plans import LEARNING_RATE, OPTIMIZER, data_plan, random_placement  # noqa: E402
+from small_plans import data_plan, random_placement  # noqa: E402
+from small_trainer import OPTIMIZER, make_trainer, take_steps  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
@@ -22,7 +24,7 @@ from meshwright.execute.checkpoint import (  # noqa: E402
     save_checkpoint,
 )
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
+from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph, Phase  # noqa: E402
 from meshwright.plan.plan import Part, Plan, ScheduleKind  # noqa: E402
 from meshwright.program.untie import untie  # noqa: E402
@@ -36,9 +38,8 @@ STEPS, TOLERANCE = 5, 1e-5
 COPIES = ("words.weight", "head.weight")
 
 
-@cache
 def captured(*, untie: bool = True) -> Graph:
-    return capture_workload(make_workload("tied"), OPTIMIZER, untie=untie)
+    return small_models.captured("tied", untie=untie)
 
 
 def pipeline(homes: list[list[int]], microbatches: int) -> Plan:
@@ -55,17 +56,6 @@ def pipeline(homes: list[list[int]], microbatches: int) -> Plan:
     return plan
 
 
-def make_trainer(graph: Graph, plan: Plan, rank: int, count: int = RANKS) -> Trainer:
-    return Trainer(
-        lower_frozen(graph, connected(count), plan),
-        make_workload("tied"),
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=OPTIMIZER,
-        learning_rate=LEARNING_RATE,
-    )
-
-
 def held_by(trainer: Trainer) -> dict[str, Any]:
     """What a rank holds by the copies' own names."""
     return dict(zip(trainer.part.state, trainer.held.state, strict=True))
@@ -73,10 +63,8 @@ def held_by(trainer: Trainer) -> dict[str, Any]:
 
 def train_rank(rank: int, graph: Graph, plan: Plan) -> tuple[list[float], Any, Any]:
     """Losses, what the rank holds, and what it would save."""
-    trainer = make_trainer(graph, plan, rank)
-    for _ in range(STEPS):
-        trainer.step(trainer.workload.args)
-    losses = trainer.gather_losses()
+    trainer = make_trainer(rank, make_workload("tied"), graph, plan)
+    losses = take_steps(trainer, STEPS)
     held, saved = ({key: each.clone() for key, each in made.items()}
                    for made in (held_by(trainer), trainer.state))  # fmt: skip
     trainer.close()
@@ -99,7 +87,7 @@ def trained(ranks: Ranks, kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("kind", few(PLANS, "2 stages x 2 replicas"))
 def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) -> None:
-    losses, tensors = train_eagerly("tied", STEPS, LEARNING_RATE)
+    losses, tensors = train_eagerly("tied", STEPS)
     seen: set[str] = set()
     copies: dict[str, Any] = {}
     for own_losses, held, saved in trained(four, kind):
@@ -170,8 +158,7 @@ def test_copies_are_updated_where_untying_a_plan_has_them() -> None:
 
 
 def test_a_step_that_is_neither_capture_is_refused() -> None:
-    graph = capture_workload(make_workload("language"), OPTIMIZER)
-    steps = Steps(make_workload("tied"), graph, OPTIMIZER)
+    steps = Steps(make_workload("tied"), small_models.captured("language"), OPTIMIZER)
     with pytest.raises(InputError, match=r"is _fused_sgd_, but .* it is add; plan again with"):
         steps[4]
 
@@ -180,8 +167,8 @@ def test_a_step_that_is_neither_capture_is_refused() -> None:
 def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) -> None:
     """Three steps by one capture, the other two by the other."""
     first, second = (
-        make_trainer(captured(untie=each), data_plan(captured(untie=each), 1), 0, 1)
-        for each in (untie, not untie)
+        make_trainer(0, make_workload("tied"), graph, data_plan(graph, 1), connected(1))
+        for graph in (captured(untie=untie), captured(untie=not untie))
     )
     for _ in range(3):
         first.step(first.workload.args)
@@ -193,7 +180,7 @@ def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) ->
     second.spread_copies()
     for _ in range(2):
         second.step(second.workload.args)
-    _, tensors = train_eagerly("tied", STEPS, LEARNING_RATE)
+    _, tensors = train_eagerly("tied", STEPS)
     held = held_by(second)
     for key, each in tensors.items():
         torch.testing.assert_close(held[key], each, rtol=TOLERANCE, atol=TOLERANCE)

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,17 +10,15 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from rails import rails_cluster  # noqa: E402
 from ranks import RANKS, Ranks  # noqa: E402
-from small_models import make_workload, train_eagerly  # noqa: E402
+from small_models import captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import (  # noqa: E402
-    LEARNING_RATE,
-    OPTIMIZER,
     data_plan,
     factor_plan,
     pipeline_plan,
     random_placement,
 )
+from small_trainer import make_trainer, take_steps  # noqa: E402
 
-from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.cluster.interface import Interface  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.environment import INTERFACES  # noqa: E402
@@ -33,11 +30,6 @@ from quick import few  # noqa: E402
 
 STEPS = 3
 TOLERANCE = 1e-5
-
-
-@cache
-def captured(name: str) -> Graph:
-    return capture_workload(make_workload(name), OPTIMIZER)
 
 
 def allocate(plan: Plan) -> Plan:
@@ -62,27 +54,16 @@ def train_on_rails(
     """Train on one rank; also how many transfers and groups go in several pieces."""
     from meshwright.execute import way
     from meshwright.execute.interface import find_wiring
-    from meshwright.execute.trainer import Trainer, lower_frozen
+    from meshwright.execute.trainer import lower_frozen
 
     cluster = rails_cluster(RANKS, (1e6, 1e6))
-    lowered = lower_frozen(graph, cluster, plan)
-    workload = make_workload(name)
+    program = lower_frozen(graph, cluster, plan).program
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(way, "LEAST_BYTES", 0)  # all of these messages are small
         patch.setenv(INTERFACES, variable)
-        wiring = find_wiring(cluster, lowered.program, range(RANKS), cluster.hosts, rank)
-        trainer = Trainer(
-            lowered,
-            workload,
-            rank=rank,
-            device=torch.device("cpu"),
-            optimizer=OPTIMIZER,
-            learning_rate=LEARNING_RATE,
-            wiring=wiring,
-        )
-        for _ in range(STEPS):
-            trainer.step(workload.args)
-        losses = trainer.gather_losses()
+        wiring = find_wiring(cluster, program, range(RANKS), cluster.hosts, rank)
+        trainer = make_trainer(rank, make_workload(name), graph, plan, cluster, wiring=wiring)
+        losses = take_steps(trainer, STEPS)
     state = {key: each.clone() for key, each in trainer.state.items()}
     exchange = trainer.exchange
     divided = [
@@ -105,7 +86,7 @@ KINDS = {
 
 
 def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
-    losses, tensors = train_eagerly("language", STEPS, LEARNING_RATE)
+    losses, tensors = train_eagerly("language", STEPS)
     answers = ranks.call(RANKS, train_on_rails, "language", captured("language"), plan, variable)
     seen = set()
     for answer in answers:

@@ -11,8 +11,9 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from ranks import RANKS, Ranks  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
-from small_models import MODELS, make_workload  # noqa: E402
-from small_plans import LEARNING_RATE, data_plan, device_names, hybrid  # noqa: E402
+from small_models import MODELS, captured, make_workload  # noqa: E402
+from small_plans import data_plan, device_names, hybrid  # noqa: E402
+from small_trainer import make_trainer, take_steps, train_plainly  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
@@ -28,7 +29,6 @@ from meshwright.execute.weights import match_weights, open_weights, write_weight
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute  # noqa: E402
 from quick import few  # noqa: E402
-from small import connected  # noqa: E402
 
 STEPS = 2
 
@@ -134,7 +134,7 @@ def test_a_rank_reads_its_slice_in_its_own_type(
 
 
 def test_one_whole_tensor_is_made_at_a_time() -> None:
-    graph = capture_workload(make_workload("heads"), "adamw")
+    graph = captured("heads", "adamw")
     deferred = record(lambda: make_workload("heads"))
     step = Steps(deferred.workload, graph, "adamw")[int(graph.batch)]
     alive: list[Any] = []
@@ -164,27 +164,15 @@ def train_from(
 ) -> tuple[list[float], dict[str, Any]]:
     """Start from files, with a model that has no values; train, save, and take the whole state."""
     from meshwright.execute.resume import save_state
-    from meshwright.execute.trainer import Trainer, lower_frozen
     from meshwright.execute.training import Training
 
     with torch.device("meta"):
         model = MODELS[name][0]()
     workload = replace(make_workload(name), model=model)
-    lowered = lower_frozen(graph, connected(4), plan)
-    trainer = Trainer(
-        lowered,
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer="momentum",
-        learning_rate=LEARNING_RATE,
-        weights=open_weights(Path(weights)),
-    )
-    for _ in range(STEPS):
-        trainer.step(workload.args)
-    losses = trainer.gather_losses()
+    trainer = make_trainer(rank, workload, graph, plan, weights=open_weights(Path(weights)))
+    losses = take_steps(trainer, STEPS)
     save_state(Path(folder), trainer, losses)
-    state = Training(rank, lowered, trainer, None, []).state_dict()
+    state = Training(rank, trainer.lowered, trainer, None, []).state_dict()
     trainer.close()
     return losses, state
 
@@ -210,14 +198,7 @@ def test_models_start_from_files_and_are_exported_again(
         RANKS, train_from, name, graph, plan, str(tmp_path / "given"), str(tmp_path / "saved"),
         timeout=180,
     )  # fmt: skip
-    update = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    losses = []
-    for _ in range(STEPS):
-        update.zero_grad()
-        loss = model(*workload.args)
-        loss.backward()
-        update.step()
-        losses.append(float(loss.detach()))
+    losses, _ = train_plainly(workload, STEPS)
     expected = model.state_dict()
     assert all(own == pytest.approx(losses, rel=1e-5) for own, _ in answers)
     assert [bool(state) for _, state in answers] == [True, False, False, False]

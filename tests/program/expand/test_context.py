@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expand_calls import find_collectives
 
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.devices import DEVICE_TYPES
@@ -71,17 +72,7 @@ def expanded(graph: Graph, plan: Plan) -> Expansion:
 
 
 def calls_of(expansion: Expansion) -> Calls:
-    graph, found = expansion.graph, Calls()
-    for op in np.flatnonzero(expansion.is_collective).tolist():
-        sides = graph.inputs[op], graph.outputs[op]
-        size = max(float(graph.tensor_bytes[side].sum()) for side in sides)
-        if expansion.collective[op] == Kind.ALL_REDUCE:
-            size = float(graph.tensor_bytes[graph.outputs[op]].sum())
-        name = Kind(int(expansion.collective[op])).name.lower()
-        axis = Axis(int(expansion.axis[op])).name.lower()
-        if graph.phase[op] != Phase.UPDATE:
-            found[name, axis, Phase(int(graph.phase[op])), size] += 1
-    return found
+    return Calls(each for each in find_collectives(expansion) if each.phase != Phase.UPDATE)
 
 
 def priced_calls(graph: Graph, team: Team, recompute: Recompute) -> Calls:

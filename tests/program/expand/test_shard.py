@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expand_calls import find_collectives
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -93,15 +94,7 @@ def sharded(graph: Graph, *teams: tuple[int, bool], bounds: Sequence[int] = ()) 
 
 
 def calls_of(expansion: Expansion) -> Calls:
-    graph, found = expansion.graph, Calls()
-    for op in np.flatnonzero(expansion.is_collective).tolist():
-        sides = graph.inputs[op], graph.outputs[op]
-        size = max(float(graph.tensor_bytes[side].sum()) for side in sides)
-        if expansion.collective[op] == Kind.ALL_REDUCE:
-            size = float(graph.tensor_bytes[graph.outputs[op]].sum())
-        name = Kind(int(expansion.collective[op])).name.lower()
-        found[name, Phase(int(graph.phase[op])), size] += 1
-    return found
+    return Calls((each.kind, each.phase, each.bytes) for each in find_collectives(expansion))
 
 
 def priced_calls(graph: Graph, team: Team) -> Calls:
