@@ -121,3 +121,24 @@ def train_rank(
     state = {key: (each.clone(), shares.get(key)) for key, each in trainer.state.items()}
     trainer.close()
     return losses, state
+
+
+def hear_rank(rank: int, name: str, graph: Graph, plan: Plan) -> tuple[list[Any], list[Any]]:
+    """Train a step on one rank: the collectives that it starts, and those of its program."""
+    from team_plans import Call, listening, planned_calls
+
+    from meshwright.execute.trainer import Trainer, lower_frozen
+
+    workload, said = make_workload(name), list[Call]()
+    trainer = Trainer(
+        lower_frozen(graph, connected(4), plan),
+        workload,
+        rank=rank,
+        device=torch.device("cpu"),
+        optimizer=OPTIMIZER,
+        learning_rate=LEARNING_RATE,
+    )
+    with listening(trainer.exchange, said):
+        trainer.step(workload.args, workload.kwargs)
+    trainer.close()
+    return said, planned_calls(trainer)

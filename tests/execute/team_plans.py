@@ -131,6 +131,7 @@ def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
         "broadcast": lambda flat, *_: [flat],
         "all_gather": lambda flats, *_: flats,
         "reduce_scatter": lambda _, rows, *__: [rows],
+        "shift": lambda _, own, *__: [own],
     }
 
     def noting(kind: str) -> Any:
