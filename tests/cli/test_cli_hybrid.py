@@ -185,6 +185,11 @@ def test_engines_find_the_same_plan(engine: str, folder: Path, tmp_path: Path) -
             "argument --zero: must be some of 0, 1, 2, 3, with commas between them, got '4'",
         ),
         (
+            ("--keys", "rings"),
+            "argument --keys: must be some of gathered, ring, with commas between them, "
+            "got 'rings'",
+        ),
+        (
             ("--recompute", "none,some"),
             "argument --recompute: must be some of none, selective, full, with commas between "
             "them, got 'some'",

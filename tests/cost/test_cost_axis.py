@@ -18,6 +18,7 @@ COLLECTIVES = (
     Collective.ALL_GATHER,
     Collective.REDUCE_SCATTER,
     Collective.ALL_TO_ALL,
+    Collective.SHIFT,
 )
 SIZES = (1.0, 1e4, 1e6, 1e9)
 NAMES = ("h100-spineleaf-64-o4", "tpuv4-fattree-64", "dgx1-x4", "nvlink50-eth20-x4", "tpuv4-4x4")

@@ -181,6 +181,18 @@ def test_all_to_all_loads_every_device_with_what_it_sends() -> None:
     assert cost.seconds == pytest.approx(3 + 400 / 10)
 
 
+def test_a_shift_sends_the_message_to_the_next_in_the_order_given() -> None:
+    cluster = host_cluster([2, 2])
+    cost = collective_cost(cluster, Collective.SHIFT, (0, 2, 1, 3), 400)
+    carried = loads(cluster, cost)
+    # Every hop of this order is between the hosts: 0 to 2, 2 to 1, 1 to 3 and 3 to 0.
+    assert carried["d0>h0"] == pytest.approx(400)
+    assert carried["h0>s"] == pytest.approx(2 * 400)
+    # In the order of hosts only two of them are: 1 to 2 and 3 to 0.
+    near = loads(cluster, collective_cost(cluster, Collective.SHIFT, range(4), 400))
+    assert near["h0>s"] == pytest.approx(400)
+
+
 def test_broadcast_moves_the_message_once_along_a_chain() -> None:
     cluster = host_cluster([4])
     cost = collective_cost(cluster, Collective.BROADCAST, [2, 0, 1, 3], 400, Algorithm.RING)

@@ -304,6 +304,7 @@ everything = [
     (Collective.ALL_GATHER, None),
     (Collective.REDUCE_SCATTER, None),
     (Collective.ALL_TO_ALL, None),
+    (Collective.SHIFT, None),
     (Collective.BROADCAST, Algorithm.RING),
     (Collective.BROADCAST, Algorithm.TREE),
 ]
@@ -352,6 +353,7 @@ def assert_enough(
         Collective.ALL_GATHER: (count - 1) * size,
         Collective.REDUCE_SCATTER: (count - 1) * size,
         Collective.ALL_TO_ALL: (count - 1) * size,
+        Collective.SHIFT: count * size,
         Collective.BROADCAST: (count - 1) * size,
     }[collective]
     injection = defaultdict[str, float](float)

@@ -4,13 +4,14 @@ from functools import cache
 from typing import Any
 
 import torch
-from small_trainer import OPTIMIZER, Tensors, train_plainly
+from small_trainer import OPTIMIZER, Tensors, make_trainer, train_plainly
 
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
 from meshwright.execute.steps import Steps
 from meshwright.graph.graph import Graph
+from meshwright.plan.plan import Plan
 
 BATCH, TOKENS, WORDS = 4, 8, 96
 SHAPE = {"vocab_size": WORDS, "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
@@ -86,3 +87,15 @@ def train_eagerly(name: str, steps: int) -> tuple[list[float], Tensors]:
     losses, _ = train_plainly(workload, steps, OPTIMIZER, RepeatedDraws(drawn, 0))
     named = workload.model.named_parameters(remove_duplicate=False)
     return losses, {key: each.detach() for key, each in named if each.grad is not None}
+
+
+def hear_rank(rank: int, name: str, graph: Graph, plan: Plan) -> tuple[list[Any], list[Any]]:
+    """Train a step on one rank: the collectives that it starts, and those of its program."""
+    from team_plans import Call, listening, planned_calls
+
+    workload, said = make_workload(name), list[Call]()
+    trainer = make_trainer(rank, workload, graph, plan)
+    with listening(trainer.exchange, said):
+        trainer.step(workload.args, workload.kwargs)
+    trainer.close()
+    return said, planned_calls(trainer)

@@ -143,6 +143,7 @@ def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
         "all_gather": lambda flats, *_: flats,
         "reduce_scatter": lambda _, rows, *__: [rows],
         "all_to_all": lambda *_: [],  # how many rows travel is known at run time only
+        "shift": lambda _, own, *__: [own],
     }
 
     def noting(kind: str) -> Any:

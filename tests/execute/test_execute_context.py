@@ -13,7 +13,7 @@ from ranks import Ranks  # noqa: E402
 from small_models import Language  # noqa: E402
 from small_plans import num_ranks  # noqa: E402
 from small_trainer import train_shares  # noqa: E402
-from small_transformers import captured, make_workload, train_eagerly  # noqa: E402
+from small_transformers import captured, hear_rank, make_workload, train_eagerly  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
@@ -22,7 +22,7 @@ from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.graph.stack.find import find_layers  # noqa: E402
-from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402
+from meshwright.plan.plan import Keys, Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
@@ -37,6 +37,11 @@ TEAMS: dict[str, dict[str, Any]] = {
     "unequal": {"context": 2, "replicas": 2, "shares": (0.75, 0.25)},
     "tensor": {"context": 2, "tensor": 2},
     "sequence": {"context": 2, "tensor": 2, "sequence": True},
+    "ring": {"context": 2, "keys": Keys.RING},
+    "ring of four": {"context": 4, "keys": Keys.RING},
+    "ring replicas": {"context": 2, "keys": Keys.RING, "replicas": 2},
+    "ring unequal": {"context": 2, "keys": Keys.RING, "replicas": 2, "shares": (0.75, 0.25)},
+    "ring sequence": {"context": 2, "keys": Keys.RING, "tensor": 2, "sequence": True},
 }
 CASES = [
     f"{team}, zero {zero}, {again}" for team, zero, again in product(TEAMS, range(4), Recompute)
@@ -85,7 +90,26 @@ def test_every_model_trains_alike_with_its_tokens_divided(four: Ranks, name: str
     check(four, name, plan_of("two, zero 0, none", captured(name)))
 
 
-@pytest.mark.parametrize("case", few(CASES, "sequence, zero 3, full"))
+@pytest.mark.parametrize("name", few(MODELS, "bert, dropping"))
+def test_every_model_trains_alike_while_its_keys_travel(four: Ranks, name: str) -> None:
+    """Causal or not, with few heads of keys, with masks and with dropout of scores."""
+    check(four, name, plan_of("ring of four, zero 0, none", captured(name)))
+
+
+@pytest.mark.parametrize("team", few(TEAMS, "ring of four"))
+def test_members_say_what_was_lowered(four: Ranks, team: str) -> None:
+    """Kind by kind, with the same members, byte by byte."""
+    graph = captured("llama")
+    plan = plan_of(f"{team}, zero 0, none", graph)
+    for said, planned in four.call(len(plan.parts[0].devices), hear_rank, "llama", graph, plan):
+        assert sorted(said) == sorted(planned)
+        kinds = {each.kind for each in said}
+        assert ("shift" in kinds) is (plan.parts[0].keys is Keys.RING)
+
+
+@pytest.mark.parametrize(
+    "case", few(CASES, "sequence, zero 3, full", "ring sequence, zero 3, full")
+)
 @pytest.mark.parametrize("name", few(("llama", "gpt2, dropping"), "llama"))
 def test_models_train_alike_under_every_hybrid(four: Ranks, name: str, case: str) -> None:
     check(four, name, plan_of(case, captured(name)))
@@ -93,13 +117,14 @@ def test_models_train_alike_under_every_hybrid(four: Ranks, name: str, case: str
 
 @pytest.mark.parametrize("case", few(CASES, "two replicas, zero 3, full"))
 def test_microbatches_train_alike(four: Ranks, case: str) -> None:
-    if case.startswith("unequal"):
+    if "unequal" in case:
         pytest.skip("a replica has less than one sample of a microbatch")
     check(four, "gpt2, dropping", plan_of(case, captured("gpt2, dropping"), 2))
 
 
 STAGES: dict[str, list[dict[str, Any]]] = {
     "alike": [{"context": 2}, {"context": 2}],
+    "ring to gathered": [{"context": 2, "keys": Keys.RING}, {"context": 2}],
     "to one": [{"context": 2}, {}],
     "from one": [{}, {"context": 2}],
     "to replicas": [{"context": 2}, {"replicas": 2}],

@@ -14,6 +14,7 @@ from ranks import RANKS, Ranks  # noqa: E402
 from small_models import make_workload, train_eagerly  # noqa: E402
 from small_plans import data_plan, random_placement  # noqa: E402
 from small_trainer import OPTIMIZER, make_trainer, take_steps  # noqa: E402
+from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
@@ -118,21 +119,21 @@ def test_a_step_is_traced_as_it_was_planned(untie: bool) -> None:
         assert steps[samples].trace.tied == ((COPIES,) if untie else ())
 
 
-class Aliased(torch.nn.Module):
+class Aliased(nn.Module):
     """A tied weight and a bias of two names, of which only the second is read, before others: the
     updates of both stand elsewhere among those of the names of copies."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words = torch.nn.Embedding(12, 8)
-        self.bias = torch.nn.Parameter(torch.zeros(12))
-        self.norm, self.head = torch.nn.LayerNorm(8), torch.nn.Linear(8, 12)
+        self.words = nn.Embedding(12, 8)
+        self.bias = nn.Parameter(torch.zeros(12))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 12)
         self.head.weight, self.head.bias = self.words.weight, self.bias
-        self.scale = torch.nn.Parameter(torch.ones(12))
+        self.scale = nn.Parameter(torch.ones(12))
 
     def forward(self, ids: Any) -> Any:
         made = self.head(self.norm(self.words(ids))) * self.scale
-        return torch.nn.functional.cross_entropy(made.flatten(0, 1), ids.flatten())
+        return nn.functional.cross_entropy(made.flatten(0, 1), ids.flatten())
 
 
 def test_copies_are_updated_where_untying_a_plan_has_them() -> None:

@@ -1,7 +1,7 @@
 """One line says what a plan's degrees are."""
 
 from meshwright.plan.describe import describe_plan
-from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from meshwright.plan.plan import Keys, Part, Plan, Recompute, Schedule, ScheduleKind
 
 
 def make_part(name: str, devices: range, **options: object) -> Part:
@@ -19,6 +19,20 @@ def test_all_that_parts_share_is_said_once() -> None:
     plan = Plan(parts=parts, schedule=Schedule(kind=ScheduleKind.ONE_F_ONE_B, microbatches=16))
     assert describe_plan(plan) == (
         "tensor 2, context 2, pipeline 2, data 2, 1f1b x 16, zero 1, recompute selective"
+    )
+
+
+def test_how_keys_travel_is_said_where_they_are_not_gathered() -> None:
+    parts = (
+        make_part("a", range(2), context=2, keys=Keys.RING),
+        make_part("b", range(2, 4), context=2),
+        make_part("c", range(4, 5)),
+    )
+    assert describe_plan(Plan(parts=parts[:1])) == (
+        "tensor 1, context 2, keys ring, pipeline 1, data 1"
+    )
+    assert describe_plan(Plan(parts=parts)) == (
+        "tensor 1, context 1-2, keys ring/gathered, pipeline 3, data 1"
     )
 
 

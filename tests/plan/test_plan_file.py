@@ -16,6 +16,7 @@ from meshwright.errors import InputError
 from meshwright.plan.plan import (
     Allocation,
     Discipline,
+    Keys,
     Part,
     Plan,
     Recompute,
@@ -48,6 +49,7 @@ def parts(draw: st.DrawFn) -> Part:
         context=context,
         expert=draw(st.sampled_from([1, replicas])),
         sequence=draw(st.booleans()) and tensor > 1,
+        keys=draw(st.sampled_from(Keys)) if context > 1 else Keys.GATHERED,
         priorities=draw(st.sampled_from([(), tuple(draw(finite) for _ in ops)])),
     )
 
@@ -120,6 +122,7 @@ def test_recomputation_was_a_truth_value_in_earlier_files(
         ({"recompute": Recompute.SELECTIVE}, 2),
         ({"tensor": 2}, 2),
         ({"context": 2}, 2),
+        ({"context": 2, "keys": Keys.RING}, 3),
         ({"expert": 2}, 2),
     ],
 )

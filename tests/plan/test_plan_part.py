@@ -10,6 +10,7 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import (
     Allocation,
+    Keys,
     Part,
     Plan,
     Recompute,
@@ -53,6 +54,10 @@ from meshwright.plan.plan import (
         (
             {"tensor": 2, "shares": (0.5, 0.5)},
             "part of 2 ops on 'd0, d1': shares must be one a replica (1), got 2",
+        ),
+        (
+            {"keys": Keys.RING},
+            "part of 2 ops on 'd0, d1': keys ring needs a context width above 1, got 1",
         ),
         (
             {"sequence": True},

@@ -13,7 +13,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
-from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.search.engine import Sequential, open_engine
 from meshwright.search.hybrid import hybrid as module
 from meshwright.search.hybrid.hybrid import hybrid
@@ -48,6 +48,18 @@ def test_any_number_of_devices_and_samples_has_a_plan(name: Any, batch: Any) -> 
 def test_mixed_and_switchless_clusters_have_plans(name: Any) -> None:
     graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
     assert search(graph, find_cluster(name)).plan is not None
+
+
+def test_of_the_ways_to_get_at_keys_the_faster_one_is_taken() -> None:
+    """Four devices that share the tokens of one sample have no other choice."""
+    graph = gpt(hidden=512, heads=8, layers=2, batch=1, sequence=16384, vocabulary=512)
+    cluster = find_cluster("h100-x4")
+    scope = replace(SCOPE, tensor=(1,), context=(4,), zero=(0,))
+    found = {way: search(graph, cluster, scope=replace(scope, keys=(way,))) for way in Keys}
+    for way, answer in found.items():
+        assert {part.keys for part in answer.plan.parts} == {way}
+    best = search(graph, cluster, scope=scope)
+    assert best.step_seconds == min(answer.step_seconds for answer in found.values())
 
 
 def test_more_devices_than_samples_and_layers_are_left_idle() -> None:

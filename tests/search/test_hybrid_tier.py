@@ -19,7 +19,7 @@ from meshwright.search.hybrid.tier import find_groups, find_tiers
 SIZES = (1e5, 1e7, 1e9)
 COLLECTIVES = {
     "tensor": (Collective.ALL_GATHER, Collective.ALL_REDUCE),
-    "context": (Collective.ALL_GATHER,),
+    "context": (Collective.ALL_GATHER, Collective.SHIFT),
     "expert": (Collective.ALL_TO_ALL,),
     "dense": (Collective.ALL_GATHER, Collective.ALL_REDUCE),
     "experts": (Collective.ALL_GATHER,),

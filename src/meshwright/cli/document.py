@@ -84,6 +84,7 @@ def _stage_document(cluster: Cluster, stage: StageFacts) -> dict[str, Any]:
         "replicas": part.num_replicas,
         "tensor": part.tensor,
         "context": part.context,
+        "keys": str(part.keys),
         "expert": part.expert,
         "sequence": part.sequence,
         "zero": part.zero,

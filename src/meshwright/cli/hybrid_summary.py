@@ -11,7 +11,7 @@ from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.describe import describe_plan
-from meshwright.plan.part import Part
+from meshwright.plan.part import Keys, Part
 from meshwright.units import GIB, format_seconds
 
 MAX_STAGES = 32
@@ -96,7 +96,8 @@ def _name_layers(stage: StageFacts) -> str:
 
 def _name_teams(part: Part) -> str:
     """How many, and of what widths: "32 x t4 c2"."""
-    widths = {"t": part.tensor, "c": part.context, "e": part.expert}
+    context = "r" if part.keys is Keys.RING else "c"
+    widths = {"t": part.tensor, context: part.context, "e": part.expert}
     shown = " ".join(f"{axis}{width}" for axis, width in widths.items() if width > 1)
     return f"{part.num_replicas} x {shown}" if shown else str(part.num_replicas)
 
@@ -125,8 +126,8 @@ def _memory_table(stages: Sequence[StageFacts]) -> Table:
 def _legend(stages: Sequence[StageFacts]) -> str:
     """What the tables' short words mean, and the margin."""
     text = (
-        "teams: replicas x their widths (t tensor, c context, e experts over replicas); "
-        "(%) of a time: collectives"
+        "teams: replicas x their widths (t tensor, c context, r context by a ring, e experts over "
+        "replicas); (%) of a time: collectives"
     )
     margin = 1 - stages[0].usable_bytes / stages[0].memory_bytes
     if margin > 0:

@@ -77,7 +77,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
 
 def _make_scope(arguments: Namespace) -> Scope | None:
     """What `hybrid` may look at; None: nothing was limited."""
-    names = ("tensor", "context", "expert", "zero", "recompute", "schedules")
+    names = ("tensor", "context", "keys", "expert", "zero", "recompute", "schedules")
     limits: dict[str, Any] = {name: getattr(arguments, name) for name in names}
     given = {name: values for name, values in limits.items() if values is not None}
     return Scope(**given) if given else None

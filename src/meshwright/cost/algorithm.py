@@ -40,6 +40,12 @@ def ring_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
     return [round_of(order, following, 1 / count, repeats=num_passes * (count - 1))]
 
 
+def shift_rounds(blocks: Blocks) -> list[Round]:
+    """One round in which each device sends the message to the next one in the order given."""
+    order = np.concatenate(blocks)
+    return [round_of(order, np.roll(order, -1), 1.0)]
+
+
 def halving_doubling_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
     """log2 p rounds a pass: halves with the neighbour, quarters with the one two away, ...
 

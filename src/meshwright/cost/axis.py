@@ -17,6 +17,7 @@ from meshwright.cost.collective import (
     Collective,
     CollectiveLine,
     CollectiveModel,
+    arrange,
     collective_model,
     collective_rounds,
     find_table,
@@ -25,7 +26,6 @@ from meshwright.cost.collective import (
     price_line,
 )
 from meshwright.cost.limit import Limits
-from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Exchange, Round, pairs_of
 from meshwright.errors import InputError
 
@@ -48,7 +48,7 @@ def axis_model(
     if len(groups) == 1 or sizes == {1}:
         return collective_model(cluster, collective, groups[0], limits=limits)
     alike = _group_alike(cluster, groups)
-    blocks = [_order(cluster, collective, each[0]) for each in alike]
+    blocks = [arrange(cluster, collective, tuple(each[0].tolist())) for each in alike]
     shared = set.intersection(*({*offered_algorithms(collective, each)} for each in blocks))
     lines = tuple(
         _line(cluster, collective, alike, blocks, each, limits)
@@ -92,11 +92,6 @@ def _standing(cluster: Cluster) -> tuple[Ints, Ints]:
     rank = np.empty_like(host)
     rank[order] = np.arange(len(host)) - start[host[order]]
     return host, rank
-
-
-def _order(cluster: Cluster, collective: Collective, group: Ints) -> Blocks:
-    members = tuple(group.tolist())
-    return (members,) if collective is Collective.ALL_TO_ALL else order_hosts(cluster, members)
 
 
 def _line(

@@ -2,7 +2,8 @@
 
 The size of a message is what NCCL's tests call it: of an all-reduce and a broadcast the vector, of
 an all-gather and a reduce-scatter the whole (gathered) vector, of an all-to-all all that one
-device holds, a p-th of which goes to each. The first device given is the root of a broadcast.
+device holds, a p-th of which goes to each, of a shift what each device sends to the one after it
+in the order given. The first device given is the root of a broadcast.
 
 Every formula is a line: a latency plus seconds for each byte. So a `CollectiveModel`, which is
 where the work is, can be kept for a set of devices and asked for any size.
@@ -24,6 +25,7 @@ from meshwright.cost.algorithm import (
     halving_doubling_rounds,
     hierarchical_rounds,
     ring_rounds,
+    shift_rounds,
     tree_broadcast_rounds,
     tree_rounds,
 )
@@ -45,6 +47,7 @@ class Collective(StrEnum):
     REDUCE_SCATTER = "reduce_scatter"
     ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
+    SHIFT = "shift"
 
 
 class Algorithm(StrEnum):
@@ -199,9 +202,7 @@ def collective_model(
     if len(chosen) == 1:
         lines = (_nothing(algorithm or Algorithm.RING),)
     else:
-        # An exchange needs no order, which takes 4 to 24 ms to find for a thousand devices.
-        is_exchange = collective is Collective.ALL_TO_ALL
-        blocks = (chosen,) if is_exchange else order_hosts(cluster, chosen)
+        blocks = arrange(cluster, collective, chosen)
         offered = offered_algorithms(collective, blocks)
         if is_formula and algorithm not in offered:
             raise InputError(
@@ -217,6 +218,17 @@ def collective_model(
         table=None if is_formula or len(chosen) == 1 else table,
         link_bytes_per_second=cluster.link_bytes_per_second if limits is None else limits.capacity,
     )
+
+
+def arrange(cluster: Cluster, collective: Collective, devices: tuple[int, ...]) -> Blocks:
+    """The devices by host in the order of the best ring, as algorithms want them.
+
+    A shift is asked for in the order that is given. An exchange needs none, which takes 4 to 24 ms
+    to find for a thousand devices.
+    """
+    if collective in (Collective.ALL_TO_ALL, Collective.SHIFT):
+        return (devices,)
+    return order_hosts(cluster, devices)
 
 
 def open_lines(lines: Sequence[CollectiveLine], what: str) -> tuple[CollectiveLine, ...]:
@@ -248,6 +260,8 @@ def offered_algorithms(collective: Collective, blocks: Blocks) -> tuple[Algorith
     """The formulas that hold for devices so spread over hosts."""
     if collective is Collective.ALL_TO_ALL:
         return (Algorithm.DIRECT,)
+    if collective is Collective.SHIFT:
+        return (Algorithm.RING,)
     if collective is Collective.BROADCAST:
         return (Algorithm.RING, Algorithm.TREE)
     offered = [Algorithm.RING]
@@ -328,6 +342,8 @@ def collective_rounds(
     """The rounds of an algorithm that is offered for these blocks."""
     if collective is Collective.ALL_TO_ALL:
         return direct_rounds(blocks)
+    if collective is Collective.SHIFT:
+        return shift_rounds(blocks)
     if collective is Collective.BROADCAST:
         if algorithm is Algorithm.RING:
             return chain_rounds(cluster, blocks, root)

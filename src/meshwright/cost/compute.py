@@ -95,15 +95,19 @@ def _measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> 
 
 
 def host_seconds(graph: Graph) -> Floats:
-    """What the host takes to launch each op of a captured graph; zero for other ops.
+    """What the host takes to launch each op of a captured graph; zero for other ops."""
+    return launch_seconds(graph.phase, graph.calls)
+
+
+def launch_seconds(phase: npt.NDArray[np.int8], calls: Floats) -> Floats:
+    """What a host takes to launch ops of these phases that are made of so many calls.
 
     Fitted to steps of twelve models on so few samples that an H200 waited for its host all the
     time (`benchmarks/launch.py`, 2026-11-15, torch 2.11; such times vary by a third from run to
     run): by call of forward, by op of backward, where no Python runs, and by parameter updated.
     """
     by_phase = np.array([_FORWARD_CALL_SECONDS, _BACKWARD_OP_SECONDS, _UPDATE_SECONDS])
-    calls = np.where(graph.phase == Phase.FORWARD, graph.calls, graph.calls > 0)
-    seconds: Floats = by_phase[graph.phase] * calls
+    seconds: Floats = by_phase[phase] * np.where(phase == Phase.FORWARD, calls, calls > 0)
     return seconds
 
 

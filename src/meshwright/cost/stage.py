@@ -235,7 +235,8 @@ def _call_seconds(
         number: int = count * getattr(call, when)
         groups = stage.axes[call.axis]
         if number:
-            total += number * network.seconds(call.collective, groups, call.message_bytes)
+            alone = network.seconds(call.collective, groups, call.message_bytes)
+            total += number * call.shown_seconds(alone)
     return total
 
 

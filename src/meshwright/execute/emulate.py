@@ -102,6 +102,9 @@ class Emulation:
             piece = max(1, size // members)
             parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
             return self.exchange.all_to_all(parts, [piece] * members, item.group)[0], _nothing
+        if item.kind == Kind.SHIFT:
+            own = torch.zeros(size, dtype=torch.uint8)
+            return self.exchange.shift(self.scratch[:size], own, item.group), _nothing
         flat = self.sums[: max(1, size // 4)]
         start = (
             self.exchange.all_reduce if item.kind == Kind.ALL_REDUCE else self.exchange.broadcast

@@ -175,6 +175,25 @@ class Exchange:
             return Staged(work, host, received), found
         return Plain(work, (sent, received)), found
 
+    def shift(self, made: torch.Tensor, own: torch.Tensor, group: int) -> Work:
+        """Start to send a flat tensor to the next member of a group, and to receive as much from
+        the one before."""
+        bundle, ranks = self.groups[group], self.members[group]
+        place = ranks.index(dist.get_rank())
+        host = torch.empty(made.shape, dtype=made.dtype) if self.is_staged else made
+        sent = own.cpu() if self.is_staged else own
+        ways = [
+            (dist.isend, sent, ranks[(place + 1) % len(ranks)]),
+            (dist.irecv, host, ranks[place - 1]),
+        ]
+        parts = [
+            dist.P2POp(what, piece, peer, group=way)
+            for what, flat, peer in ways
+            for piece, way in bundle.cut(flat)
+        ]
+        work = self._in_turn(group, lambda: join_works(dist.batch_isend_irecv(parts)))
+        return Staged(work, host, made) if self.is_staged else Plain(work, (made, own))
+
     def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
         bundle = self.gatherers.get(group, self.groups[group])
         of_rank = dict(zip(self.members[group], flats, strict=True))

@@ -8,6 +8,7 @@ from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
 from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
+from meshwright.execute.rebuild.ring import KEYS
 from meshwright.execute.shard import Share
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.traced import TracedStep
@@ -77,6 +78,7 @@ class ExpandedSteps(TracedSteps):
             cut = meta.get(key, WHOLE)
             first = cut[0] if isinstance(cut, tuple) else cut
             parts.append(Share(first, team.width, team.member))
+        parts += [meta[KEYS]] if KEYS in meta else []
         return replace(draw, parts=tuple(parts))
 
     def shares(self) -> Mapping[str, Share]:

@@ -71,12 +71,13 @@ class Cutter:
         held: Held,
         wanted: Any = None,
         has_rows: bool | None = None,
+        change: Callable[[Call], Call] | None = None,
     ) -> Node:
         """Add the call that a member makes in place of an old node's.
 
         `held`: what the expansion has a member of the tensor team have of the result. `has_rows`:
         whether it has a member of the context team have its rows of it; None: the expansion does
-        not say.
+        not say. `change`: turns the member's call into another one.
         """
         news = {each: given(each) for each in old.all_input_nodes}
         rows = {each: new.meta.get(ROWS, WHOLE) for each, new in news.items()}
@@ -92,7 +93,7 @@ class Cutter:
         is_row = has_rows is False and isinstance(own.cuts, Cut)
         team, context = self.builder.team, self.builder.context
         spreads = [(call.cuts, team)] * is_part + [(own.cuts, context)] * is_row
-        made = self._emit(call, news, tuple(spreads))
+        made = self._emit(change(call) if change else call, news, tuple(spreads))
         made.meta[CUT] = TERMS if is_part else call.cuts
         made.meta[ROWS] = TERMS if is_row else own.cuts
         made.meta[FROM] = frozenset().union(

@@ -67,7 +67,7 @@ class OnParts(Around):
                 leaves[each.place] = pieces(whole, each.new, team.width, team.member)
         return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
 
-    def kept(self, made: Any) -> Any:
+    def kept(self, made: Any, _args: Sequence[Any]) -> Any:
         """The results, spread where terms are wanted."""
         for cut, team in self.spreads:
             made = spread(made, cut, team.width, team.member)

@@ -182,6 +182,24 @@ class ScatterSeveral:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """What the member before has, while the next one gets what this one has."""
+
+    __name__ = "shift"
+
+    def __call__(self, own: Tensor) -> Tensor:
+        """As large."""
+        return own.new_empty(own.shape)
+
+    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start it."""
+        own = args[0].contiguous().view(-1)
+        made = torch.empty_like(own)
+        work = exchange.shift(made.view(torch.uint8), own.view(torch.uint8), group)
+        return Begun(made.view(args[0].shape), work, nothing)
+
+
+@dataclass(frozen=True)
 class TakePart:
     """Takes a member's part of a tensor that it has all of, without communication."""
 
@@ -198,12 +216,16 @@ class TakePart:
 
 def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """A dense tensor of a shape whose dimensions lie in memory in the order of another's."""
-    strides = tensor.stride()
+    return tensor.new_empty_strided(tuple(shape), dense_stride(tensor.stride(), shape))
+
+
+def dense_stride(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a dense tensor whose dimensions lie in memory in the order of these."""
     order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
     stride, size = [0] * len(shape), 1
     for dim in reversed(order):
         stride[dim], size = size, size * shape[dim]
-    return tensor.new_empty_strided(tuple(shape), stride)
+    return tuple(stride)
 
 
 def _resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:

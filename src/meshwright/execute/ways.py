@@ -8,7 +8,7 @@ collectives of a tensor or context team turn its members' parts and partial sums
 and back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -23,6 +23,7 @@ from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.loss import LOSSES, has_words, run_loss, say
 from meshwright.execute.rebuild.norm import add_moments, run_norm, word_of
+from meshwright.execute.rebuild.ring import block_keys, pack_or_add, run_block, shift_block
 from meshwright.execute.rebuild.tokens import exchange_tokens, is_of_tokens, keys_of, travel
 from meshwright.execute.rebuild.weight_cut import find_cut
 from meshwright.execute.shard import Share, bounds
@@ -39,6 +40,7 @@ from meshwright.execute.traced import Layout, TracedStep
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
+from meshwright.program.expand.ring import ADD, PACK
 from meshwright.program.expand.zero import num_holders
 from meshwright.program.program import Kind
 
@@ -78,9 +80,11 @@ class Ways:
         return Team(part.context, self._place(part) // part.tensor % part.context)
 
     def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
-        """The gathered keys and values of all members of a context team, by the key and value
-        arguments of the planned attention."""
+        """The keys and values of all members of a context team, or of the member whose block it
+        is, by the key and value arguments of the planned attention."""
         expansion, graph = self.expansion, builder.graph
+        if expansion.hop[op] >= 0:
+            return block_keys(builder, op)
         gathered = [
             builder.root[t]
             for t in graph.inputs[op].tolist()
@@ -223,6 +227,10 @@ class Ways:
         part = self.plan.parts[int(self.expansion.part_of_op[op])]
         if kind == Kind.ALL_TO_ALL:
             return travel(builder, op, part.expert, self._rows)
+        if kind == Kind.SHIFT:
+            return [shift_block(builder, op)]
+        if builder.graph.kind[op] in (PACK, ADD):
+            return pack_or_add(builder, op)
         if bundle < 0 and is_of_tokens(builder, op):
             return exchange_tokens(builder, op, kind, self.tokens)
         if bundle < 0:
@@ -310,13 +318,15 @@ class Ways:
         made = builder.call(talk, *(view for view, _ in views))
         return [builder.item(made, place) for place in range(len(views))]
 
-    def run(self, builder: Builder, op: int) -> Node | None:
-        """Call an op that is not called as it was planned: an update of shards, a synchronised
-        batch norm, a loss over divided classes. None: it is none of these."""
+    def run(self, builder: Builder, op: int, given: Callable[[Node], Node]) -> Node | None:
+        """Call an op that is not called as it was planned: an update of shards, a block of a ring,
+        a synchronised batch norm, a loss over divided classes. None: it is none of these."""
         planned = int(self.expansion.origin[op])
         kernel = builder.step.ledger.kernels[planned]
         if planned in self._divided:
             return self._update(builder, op, planned, kernel)
+        if self.expansion.hop[op] >= 0:
+            return run_block(builder, op, kernel, given)
         word = word_of(builder, op)
         if word is not None:
             part = self.plan.parts[int(self.expansion.part_of_op[op])]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from meshwright.plan.part import Part, Recompute, ScheduleKind
+from meshwright.plan.part import Keys, Part, Recompute, ScheduleKind
 from meshwright.plan.plan import Plan
 
 
@@ -17,6 +17,7 @@ def describe_plan(plan: Plan) -> str:
     texts = [
         f"tensor {span(part.tensor for part in parts)}",
         *_width("context", parts),
+        *_describe_keys(parts),
         *_width("expert", parts),
         f"pipeline {_describe_stages(parts, kind)}",
         f"data {span(part.num_replicas for part in parts)}",
@@ -50,6 +51,12 @@ def _width(name: str, parts: Sequence[Part]) -> list[str]:
     if all(getattr(part, name) == 1 for part in parts):
         return []
     return [f"{name} {span(getattr(part, name) for part in parts)}"]
+
+
+def _describe_keys(parts: Sequence[Part]) -> list[str]:
+    """How context teams get at keys, where some do not gather them."""
+    of_teams = [part.keys for part in parts if part.context > 1]
+    return [] if {*of_teams} <= {Keys.GATHERED} else [f"keys {words(of_teams)}"]
 
 
 def _describe_stages(parts: Sequence[Part], kind: ScheduleKind | None) -> str:

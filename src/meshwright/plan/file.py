@@ -16,6 +16,7 @@ from meshwright.files import Name, as_json, decode_json, probe_json, read_bytes,
 from meshwright.plan.part import (
     Allocation,
     Discipline,
+    Keys,
     Part,
     Recompute,
     Schedule,
@@ -25,9 +26,9 @@ from meshwright.plan.part import (
 
 FORMAT = "meshwright.plan"
 VERSIONS = (1, 2, 3)
-"""The second has teams and selective recomputation, the third allocations over several ways
-and statistics of all replicas. A plan is written as the first that can say it, which earlier
-releases read."""
+"""The second has teams and selective recomputation, the third allocations over several ways,
+statistics of all replicas and rings of keys. A plan is written as the first that can say it, which
+earlier releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -59,6 +60,7 @@ class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     priorities: tuple[float, ...] = ()
     tensor: _Int = 1
     context: _Int = 1
+    keys: str = Keys.GATHERED.value
     expert: _Int = 1
     sequence: bool = False
 
@@ -170,6 +172,7 @@ def _part(entry: _PartEntry, where: str) -> Part:
             priorities=entry.priorities,
             tensor=entry.tensor,
             context=entry.context,
+            keys=_choose(Keys, entry.keys, "keys"),
             expert=entry.expert,
             sequence=entry.sequence,
         )
@@ -191,6 +194,7 @@ def _part_entry(part: Part) -> _PartEntry:
         priorities=tuple(map(float, part.priorities)),
         tensor=int(part.tensor),
         context=int(part.context),
+        keys=part.keys.value,
         expert=int(part.expert),
         sequence=bool(part.sequence),
     )
@@ -208,6 +212,8 @@ def _recompute(value: bool | str) -> Recompute:
 
 def _version(entry: _PartEntry) -> int:
     """The first version that can say this."""
+    if entry.keys != Keys.GATHERED:
+        return VERSIONS[2]
     has_team = (entry.tensor, entry.context, entry.expert, entry.sequence) != (1, 1, 1, False)
     return VERSIONS[has_team or isinstance(entry.recompute, str)]
 

@@ -43,6 +43,16 @@ class Recompute(StrEnum):
     """Whole layers, of which only the inputs are kept."""
 
 
+class Keys(StrEnum):
+    """How members of a context team get at each other's keys and values."""
+
+    GATHERED = "gathered"
+    """All of them at once, before attention."""
+    RING = "ring"
+    """They travel from member to member, while each attends to the block that it has (Liu et al.
+    2023, "Ring Attention", section 3)."""
+
+
 class Discipline(StrEnum):
     """Which op a device runs next, in a plan without a schedule."""
 
@@ -102,6 +112,8 @@ class Part:
     """How many devices of a team share each layer's heads and features."""
     context: int = 1
     """How many share the tokens of each sample."""
+    keys: Keys = Keys.GATHERED
+    """How those that share tokens get at each other's keys and values."""
     expert: int = 1
     """How many replicas in a row hold different experts."""
     sequence: bool = False
@@ -165,6 +177,8 @@ class Part:
             )
         if self.sequence and self.tensor == 1:
             raise self._error("sequence needs a tensor width above 1, got 1")
+        if self.keys is not Keys.GATHERED and self.context == 1:
+            raise self._error(f"keys {self.keys} needs a context width above 1, got 1")
 
     def _check_shares(self) -> None:
         if len(self.shares) != self.num_replicas:

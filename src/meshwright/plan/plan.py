@@ -16,6 +16,7 @@ from meshwright.plan.file import read_fields, write_fields
 from meshwright.plan.part import (
     Allocation,
     Discipline,
+    Keys,
     Part,
     Recompute,
     Schedule,
@@ -26,6 +27,7 @@ from meshwright.plan.part import (
 __all__ = [
     "Allocation",
     "Discipline",
+    "Keys",
     "Part",
     "Plan",
     "Recompute",

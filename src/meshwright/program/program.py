@@ -40,6 +40,8 @@ class Kind(IntEnum):
     BROADCAST = 7
     REDUCE_SCATTER = 8
     ALL_TO_ALL = 9
+    SHIFT = 10
+    """Send to the next member of a ring, and get what the one before sends."""
 
 
 class StreamRule(IntEnum):

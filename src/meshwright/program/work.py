@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.compute import host_seconds, op_seconds
+from meshwright.cost.compute import launch_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -70,9 +70,10 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     """Check the plan and work out times, gradient buckets and the order within actions."""
     graph, plan, placement = untie(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
-    launches = np.append(host_seconds(graph), 0.0)[expansion.origin]
+    is_known = expansion.origin >= 0
+    launches = is_known * launch_seconds(graph.phase[expansion.origin], expansion.graph.calls)
     is_forward = expansion.graph.phase == Phase.FORWARD
-    is_forward |= (expansion.origin >= 0) & (graph.phase[expansion.origin] == Phase.FORWARD)
+    is_forward |= is_known & (graph.phase[expansion.origin] == Phase.FORWARD)
     graph = expansion.graph
     placement = replace(placement, part_of_op=expansion.part_of_op, priority=expansion.priority)
     split, partial = effective_splits(graph, placement, plan, is_forward)

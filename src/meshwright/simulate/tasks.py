@@ -39,6 +39,7 @@ COLLECTIVES = {
     Kind.BROADCAST: Collective.BROADCAST,
     Kind.REDUCE_SCATTER: Collective.REDUCE_SCATTER,
     Kind.ALL_TO_ALL: Collective.ALL_TO_ALL,
+    Kind.SHIFT: Collective.SHIFT,
 }
 
 

@@ -17,7 +17,7 @@ from meshwright.cli.parser.option import (
     some_of,
     whole,
 )
-from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.part import Keys, Recompute, ScheduleKind
 
 GRANULARITIES = ("op", "part", "layer")
 
@@ -85,6 +85,12 @@ def _add_scope(parser: ArgumentParser) -> None:
         ("expert", "replicas that share a layer's experts"),
     ):
         group.add_argument(f"--{axis}", type=counts, metavar="N,..", help=text)
+    group.add_argument(
+        "--keys",
+        type=_ways_of_keys,
+        metavar="K,..",
+        help=f"how those that share tokens get at each other's keys: {', '.join(Keys)}",
+    )
     group.add_argument("--zero", type=_zero_stages, metavar="Z,..", help="ZeRO stages: 0, 1, 2, 3")
     group.add_argument(
         "--recompute",
@@ -110,6 +116,10 @@ def _add_scope(parser: ArgumentParser) -> None:
 
 def _zero_stages(text: str) -> tuple[int, ...]:
     return tuple(map(int, some_of(("0", "1", "2", "3"))(text)))
+
+
+def _ways_of_keys(text: str) -> tuple[Keys, ...]:
+    return tuple(map(Keys, some_of(tuple(Keys))(text)))
 
 
 def _recomputations(text: str) -> tuple[Recompute, ...]:

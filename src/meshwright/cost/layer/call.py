@@ -4,7 +4,8 @@ Tensor: the results of row products are added up in forward, the gradients of wh
 read in backward (Shoeybi et al. 2019, "Megatron-LM", figure 3); where rows are divided as well, an
 all-gather before and a reduce-scatter after take their place, and what was gathered is gathered
 again in backward, beside a product (Korthikanti et al. 2022, section 4.2.2). Context: keys and
-values are gathered, their gradients scattered. Expert: tokens go to experts and back.
+values are gathered, their gradients scattered; or both travel around a ring, beside the blocks of
+attention. Expert: tokens go to experts and back.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Ints
 from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind
-from meshwright.plan.part import Recompute
+from meshwright.plan.part import Keys, Recompute
 
 _LOSS_REDUCTIONS = 3
 """Of a loss over divided columns: the maximum, the sum of exponentials, the target's logit."""
@@ -59,8 +60,9 @@ def _lines(kind: LayerKind, tensors: Ints) -> tuple[_Line, ...]:
     return tuple(zip(fixed.tolist(), (whole - fixed).tolist(), strict=True))
 
 
-class _Tally(dict[tuple[Collective, Axis, float], list[int]]):
-    """How many calls of a size there are in forward, in backward, and beside products."""
+class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
+    """How many calls of a size there are in forward, in backward, and beside products, by what
+    runs beside each."""
 
     def add(
         self,
@@ -70,8 +72,9 @@ class _Tally(dict[tuple[Collective, Axis, float], list[int]]):
         forward: int,
         backward: int,
         overlapped: int = 0,
+        beside: float = 0.0,
     ) -> None:
-        counts = self.setdefault((collective, axis, size), [0, 0, 0])
+        counts = self.setdefault((collective, axis, size, beside), [0, 0, 0])
         counts[0] += forward
         counts[1] += backward
         counts[2] += overlapped
@@ -85,16 +88,23 @@ class _Tally(dict[tuple[Collective, Axis, float], list[int]]):
                 forward=forward,
                 backward=backward,
                 overlapped=overlapped,
+                beside_seconds=beside,
             )
-            for (collective, axis, size), (forward, backward, overlapped) in self.items()
+            for (collective, axis, size, beside), (forward, backward, overlapped) in self.items()
             if size > 0 and forward + backward + overlapped > 0
         )
 
 
 def find_calls(
-    messages: Messages, team: Team, growth: float, recompute: Recompute, attends_again: bool
+    messages: Messages,
+    team: Team,
+    growth: float,
+    recompute: Recompute,
+    attends_again: bool,
+    attention: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[Call, ...]:
-    """All calls of a layer; `growth` is samples over those of the layer's graph."""
+    """All calls of a layer; `growth` is samples over those of the layer's graph, `attention` the
+    seconds of attention in forward and in backward, which hide what travels around a ring."""
     tally = _Tally()
     again = int(recompute is Recompute.FULL)
     if team.tensor > 1:
@@ -102,13 +112,26 @@ def find_calls(
     if team.context > 1 and messages.key_bytes:
         size = messages.key_bytes * growth / team.tensor
         repeats = again or int(recompute is Recompute.SELECTIVE and attends_again)
-        tally.add(Collective.ALL_GATHER, "context", size, 1, 1 + repeats)
-        tally.add(Collective.REDUCE_SCATTER, "context", size, 0, 1)
+        if team.keys is Keys.RING:
+            _add_ring_calls(tally, size, team.context, repeats, attention)
+        else:
+            tally.add(Collective.ALL_GATHER, "context", size, 1, 1 + repeats)
+            tally.add(Collective.REDUCE_SCATTER, "context", size, 0, 1)
     if team.expert > 1:
         rows = growth / team.context / (team.tensor if team.sequence else 1)
         for fixed, growing in messages.dispatched:
             tally.add(Collective.ALL_TO_ALL, "expert", fixed + growing * rows, 1, 1 + again)
     return tally.calls()
+
+
+def _add_ring_calls(
+    tally: _Tally, size: float, width: int, repeats: int, attention: tuple[float, float]
+) -> None:
+    """Blocks of keys and values go to all other members, in backward with their gradients."""
+    forward, backward = (seconds / width for seconds in attention)
+    block, hops = size / width, width - 1
+    tally.add(Collective.SHIFT, "context", block, hops, hops * repeats, beside=forward)
+    tally.add(Collective.SHIFT, "context", block, 0, 2 * hops, beside=backward / 2)
 
 
 def _add_tensor_calls(

@@ -16,7 +16,7 @@ from meshwright.cost.layer.recomputation import Recomputation
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.graph.stack.stack import LayerKind, Role
-from meshwright.plan.part import Recompute
+from meshwright.plan.part import Keys, Recompute
 
 
 class Holding(IntEnum):
@@ -35,6 +35,10 @@ class Holding(IntEnum):
     FIXED_EXPERT = 5
     """By tensor and expert."""
 
+
+RING_BLOCKS = (2, 5)
+"""Blocks of keys and values, or of their gradients, that a ring has besides a member's own, in
+forward and in backward: one at work and one on its way; a term, a sum, and a sum on its way."""
 
 _Bytes = tuple[float, ...]
 """One number a `Holding`."""
@@ -212,9 +216,14 @@ def saved_and_workspace(
     if team.sequence and team.tensor > 1:
         gathered = held.gathered * share[Holding.WHOLE_ROWS] * (1 - 1 / team.tensor)
         forward, backward = forward + gathered, backward + gathered
-    if team.context > 1:  # keys and values of all members; in backward their gradients, too
-        keys = held.keys * growth / team.tensor * (1 - 1 / team.context)
-        forward, backward = forward + keys, backward + 2 * keys
+    if team.context > 1:
+        keys = held.keys * growth / team.tensor
+        if team.keys is Keys.RING:
+            in_forward, in_backward = (keys / team.context * each for each in RING_BLOCKS)
+        else:  # those of all members; in backward their gradients, too
+            in_forward = keys * (1 - 1 / team.context)
+            in_backward = 2 * in_forward
+        forward, backward = forward + in_forward, backward + in_backward
     saved = _bytes(share, held.saved)
     if recompute is Recompute.NONE:
         return saved, max(forward, backward, saved) - saved

@@ -46,8 +46,8 @@ class _Known:
     """Bytes that it passes on at no samples, and for each sample; likewise below."""
     flops: tuple[float, float]
     counts: Floats
-    """How many ops of each sort are of forward, of backward, weight gradients, updates, and
-    computed again."""
+    """How many ops of each sort are of forward, of backward, weight gradients, updates, computed
+    again, and attention in forward and in backward."""
     host: tuple[float, float, float]
     """Launches of forward, backward, and what is computed again."""
     seconds: dict[_Request, tuple[DeviceType, Floats]] = field(default_factory=dict)
@@ -129,7 +129,11 @@ def _find_out(kind: LayerKind) -> _Known:
     update = graph.phase == Phase.UPDATE
     weight = backward & (graph.split == Split.SUM)
     work = find_work(kind)
-    chosen = (forward, backward, weight, update, recomputation.again)
+    attention = kind.read_keys > 0
+    chosen = (
+        forward, backward, weight, update, recomputation.again,
+        forward & attention, backward & attention,
+    )  # fmt: skip
     host = host_seconds(graph)
     return _Known(
         work=work,
@@ -157,7 +161,7 @@ def _make_cost(
     seconds: Floats,
     samples: float,
 ) -> LayerCost:
-    forward, backward, weight, update, selected = seconds.tolist()
+    forward, backward, weight, update, selected, *attention = seconds.tolist()
     extra, launches = 0.0, 0.0
     if recompute is Recompute.FULL:
         extra, launches = forward, known.host[0]
@@ -175,7 +179,14 @@ def _make_cost(
         weight_seconds=weight,
         update_seconds=update,
         host_seconds=known.host[0] + known.host[1] + launches,
-        calls=find_calls(known.messages, team, growth, recompute, known.recomputation.attends),
+        calls=find_calls(
+            known.messages,
+            team,
+            growth,
+            recompute,
+            known.recomputation.attends,
+            (attention[0], attention[1]),
+        ),
         parameter_bytes=parameters,
         gradient_bytes=gradients,
         optimiser_bytes=optimiser,

@@ -22,6 +22,12 @@ class Call:
     """... in backward, those of recomputation included, ..."""
     overlapped: int = 0
     """... and in backward beside a product that does not need their result."""
+    beside_seconds: float = 0.0
+    """How long a block of attention takes that runs beside each of them and hides it."""
+
+    def shown_seconds(self, seconds: float) -> float:
+        """What of the time of one is not hidden."""
+        return max(0.0, seconds - self.beside_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

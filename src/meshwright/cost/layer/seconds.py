@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.compute import op_seconds, roofline_seconds
 from meshwright.cost.fitted import fitted_seconds
-from meshwright.cost.layer.share import Widths, divide
+from meshwright.cost.layer.share import Widths, divide, num_blocks
 from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work
 from meshwright.graph.graph import ANY_TYPE, Bools, Floats, Graph
@@ -84,12 +84,14 @@ def _fit(
     teams: Sequence[Team],
     samples: Sequence[float],
 ) -> Floats:
-    graph = _joined(work, divide(work, Widths.of(teams, samples, work.graph.batch)))
+    widths = Widths.of(teams, samples, work.graph.batch)
+    graph = _joined(work, divide(work, widths))
     seconds = roofline_seconds(graph, device_type, 1.0)
     if device_type.is_asynchronous:
         fitted = fitted_seconds(graph, device_type, 1.0)
         seconds = np.where(np.isnan(fitted), seconds, fitted)
-    return seconds.reshape(len(teams), -1)
+    times: Floats = seconds.reshape(len(teams), -1) * num_blocks(work, widths)
+    return times
 
 
 def _joined(work: Work, columns: dict[str, Floats]) -> Graph:

@@ -13,6 +13,7 @@ from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work
 from meshwright.graph.graph import Floats, Graph
 from meshwright.graph.stack.stack import Cut, Role
+from meshwright.plan.part import Keys
 
 SIZES = {Cut.ROWS: "rows", Cut.COLUMNS: "columns", Cut.DEPTH: "depth", Cut.COUNT: "count"}
 
@@ -31,6 +32,8 @@ class Widths:
     """What a member has of the rows of an op that it runs whole, beside its context share."""
     growth: Floats
     """Samples over those of the layer's graph."""
+    blocks: Floats
+    """In how many blocks of keys, one after the other, attention runs."""
 
     @staticmethod
     def of(teams: Sequence[Team], samples: Sequence[float], batch: float) -> "Widths":
@@ -45,34 +48,48 @@ class Widths:
             expert=column([team.expert for team in teams]),
             rows=column([1 / team.tensor if team.sequence else 1.0 for team in teams]),
             growth=column([each / batch for each in samples]),
+            blocks=column([team.context if team.keys is Keys.RING else 1 for team in teams]),
         )
 
 
+def num_blocks(work: Work, widths: Widths) -> Floats:
+    """How often an op of the size that `divide` says runs: one row a team, one column an op."""
+    return np.where(work.read_keys > 0, widths.blocks, 1.0)
+
+
 def divide(work: Work, widths: Widths) -> dict[str, Floats]:
-    """Columns of a graph: one row a team, one column an op."""
+    """Columns of a graph: one row a team, one column an op; of attention in blocks, one block."""
     graph, portions = work.graph, work.portions
     divided = work.role != Role.WHOLE
     t, c = widths.tensor, widths.context
     rows = np.where(divided, 1.0, widths.rows)  # of what a context member has
     experts = np.where(work.role == Role.EXPERT, widths.expert, 1.0)
     part = np.where(divided, 1 / t, 1.0)
+    blocks = num_blocks(work, widths)
     columns = {
-        "flops": _line(graph, "flops", widths.growth * rows / c * part, part / experts),
+        "flops": _line(graph, "flops", widths.growth * rows / c * part, part / experts) / blocks,
         "bytes_read": _line(
             graph,
             "bytes_read",
-            widths.growth * rows * _keep(portions.read_cut, t) * _keep(1 - work.read_keys, c),
+            widths.growth
+            * rows
+            * _keep(portions.read_cut, t)
+            * (_keep(1 - work.read_keys, c) - work.read_keys * (1 - 1 / blocks)),
             _keep(portions.fixed_read_cut, t * experts),
         ),
         "bytes_written": _line(
             graph,
             "bytes_written",
-            widths.growth * rows * _keep(portions.written_cut, t) * _keep(1 - work.written_keys, c),
+            widths.growth
+            * rows
+            * _keep(portions.written_cut, t)
+            * (_keep(1 - work.written_keys, c) - work.written_keys * (1 - 1 / blocks)),
             _keep(portions.fixed_written_cut, t * experts),
         ),
     }
     for cut, name in SIZES.items():
         columns[f"product_{name}"] = _size(work, widths, cut, f"product_{name}", rows, experts)
+    columns["product_columns"] = columns["product_columns"] / blocks  # keys
     return columns
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from meshwright.errors import InputError
 from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind, Stack
+from meshwright.plan.part import Keys, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,8 @@ class Team:
     """Members that divide heads and features."""
     context: int = 1
     """Members that divide the tokens of every sample."""
+    keys: Keys = Keys.GATHERED
+    """How those get at each other's keys and values."""
     expert: int = 1
     """Replicas that divide the experts: teams, not members of one."""
     sequence: bool = False
@@ -25,6 +28,12 @@ class Team:
             width = getattr(self, name)
             if not 1 <= width <= 1_000_000:
                 raise InputError(f"team: {name} must be from 1 to 1000000, got {width}")
+
+    @staticmethod
+    def of(part: Part) -> "Team":
+        """The team that runs each replica of a part of a plan."""
+        names = ("tensor", "context", "keys", "expert", "sequence")
+        return Team(**{name: getattr(part, name) for name in names})
 
     @property
     def num_devices(self) -> int:

@@ -43,8 +43,8 @@ class Around(ABC):
         """The arguments that the op is called with."""
 
     @abstractmethod
-    def kept(self, made: Any) -> Any:
-        """The results of the wrapper, made of those of the op."""
+    def kept(self, made: Any, args: Sequence[Any]) -> Any:
+        """The results of the wrapper, made of those of the op; `args`: what it was called with."""
 
     @abstractmethod
     def around(self, target: Any) -> "Around":
@@ -57,4 +57,4 @@ class Around(ABC):
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:
         """Run another function in the op's place."""
         given, named = self.given(args, kwargs)
-        return self.kept(target(*given, **named))
+        return self.kept(target(*given, **named), args)

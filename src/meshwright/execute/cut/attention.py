@@ -29,7 +29,7 @@ class LaterRows(Around):
 
     target: Any
     first: int
-    """The number of the first query among all rows."""
+    """The number of the first query among the rows of the keys."""
     names: tuple[str, ...]
     """The names of the op's arguments, in the order of the schema, up to the last that is given."""
 
@@ -37,14 +37,19 @@ class LaterRows(Around):
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The arguments with a mask in place of the causal flag, which would count queries from the
-        first row."""
+        first row, unless that is right."""
         named = dict(zip(self.names, args, strict=False)) | dict(kwargs)
-        mask = next(name for name in _MASKS if name in (*named, *self.names))
-        named[mask] = self._mask(named["query"], named["key"], named.get(mask))
+        name, mask = find_mask(self.names, named)
+        if mask is None and self.first == 0 and named["query"].shape[-2] == named["key"].shape[-2]:
+            return args, kwargs
+        named[name] = self.mask(named["query"], named["key"], mask)
         named["is_causal"] = False
         return [named.pop(name) for name in self.names[: len(args)]], named
 
-    def _mask(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Which keys queries see, beside those that a mask hides; None: all of them."""
+        if self.first + 1 >= key.shape[-2]:
+            return mask
         rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1) + self.first
         seen = torch.arange(key.shape[-2], device=query.device) <= rows
         if mask is None:
@@ -52,13 +57,19 @@ class LaterRows(Around):
         is_choice = mask.dtype is torch.bool
         return mask & seen if is_choice else mask.masked_fill(~seen, float("-inf"))
 
-    def kept(self, made: Any) -> Any:
+    def kept(self, made: Any, _args: Sequence[Any]) -> Any:
         """The op's results as they are."""
         return made
 
     def around(self, target: Any) -> "LaterRows":
         """The same wrapper around another op with the same arguments."""
         return replace(self, target=target)
+
+
+def find_mask(names: Sequence[str], arguments: Mapping[str, Any]) -> tuple[str, Tensor | None]:
+    """What an attention calls its mask, of all names of its arguments, and the mask."""
+    name = next(each for each in _MASKS if each in (*arguments, *names))
+    return name, arguments.get(name)
 
 
 def cut_attention(request: Request) -> Call:

@@ -5,7 +5,7 @@ the expansion has them read; collectives and other ops that no planned kernel st
 by `Ways`. Knows nothing of processes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -42,8 +42,9 @@ class Ways(Shards, Protocol):
     def talk(self, builder: Builder, op: int) -> list[Node]:
         """Call a collective, by `Builder.call`; one node for each tensor with bytes it makes."""
 
-    def run(self, builder: Builder, op: int) -> Node | None:
-        """Call an op in a way of its own; None: as it was planned, on what the expansion says."""
+    def run(self, builder: Builder, op: int, given: Callable[[Node], Node]) -> Node | None:
+        """Call an op in a way of its own; None: as it was planned, on what the expansion says.
+        `given`: by argument of the planned kernel, the new node that the op reads in its place."""
 
     def wanted(self, builder: Builder, op: int) -> AnyCut | None:
         """How what an op makes is best cut, where there is a choice."""
@@ -121,7 +122,7 @@ def _run_kernel(builder: Builder, ways: Ways, op: int) -> None:
         return builder.view(old, builder.base(version, read), made, weights)
 
     decide_cuts(builder, op, kernel)
-    new = ways.run(builder, op)
+    new = ways.run(builder, op, given)
     if new is None:
         held, has_rows = builder.planned_held(op), builder.planned_rows(op)
         wanted = ways.wanted(builder, op)

@@ -33,4 +33,4 @@ def _divided_input(kind: LayerKind, op: int) -> int:
     read = [each for each in graph.inputs[op].tolist() if kind.is_cut[each]]
     if graph.product_columns[op] > 0 or not read:
         return -1
-    return max(read, key=graph.tensor_bytes.__getitem__)
+    return int(max(read, key=graph.tensor_bytes.__getitem__))

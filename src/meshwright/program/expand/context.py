@@ -1,8 +1,8 @@
 """Divides the tokens of every sample among the members of context teams.
 
 A member has whole weights (of its tensor team its shards) and runs all ops on the rows of its own
-tokens. Rows meet in attention only (Liu et al. 2023, "Ring Attention", section 3; here as gathered
-keys and values, as Llama Team 2024, "The Llama 3 Herd of Models", section 3.3.2):
+tokens. Rows meet in attention only, by keys and values that are gathered (Llama Team 2024, "The
+Llama 3 Herd of Models", section 3.3.2), or that travel (`meshwright.program.expand.ring`):
 
 - Attention reads its own queries and the keys and values of all members, which are gathered for
   forward and, again, for backward. The second time waits for a gradient (an order without bytes).
@@ -26,10 +26,11 @@ from meshwright.graph.graph import Bools, Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import attends, key_bytes
 from meshwright.graph.stack.stack import Cut, Role, Stack
-from meshwright.plan.plan import Part, Plan
+from meshwright.plan.plan import Keys, Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.expand.member import Members, find_members
 from meshwright.program.expand.rewrite import Rewrite
+from meshwright.program.expand.ring import Rings
 from meshwright.program.expand.shard import check_parts
 from meshwright.program.expand.size import resize_tokens
 from meshwright.program.program import Kind
@@ -59,6 +60,7 @@ class _Tokens:
         self.before, self.graph, self.stack, self.members = before, before.graph, stack, members
         self.parts = plan.parts
         self.rewrite = Rewrite(before)
+        self.rings = Rings(self.rewrite)
         self.on_rows: Bools = np.zeros(self.graph.num_ops, dtype=np.bool_)
         self.attends: Bools = attends(stack.graph)
         self._scattered: dict[int, int] = {}  # of terms of keys' gradients: a member's rows
@@ -104,7 +106,11 @@ class _Tokens:
                 self._hold(tensor)
         if planned >= 0 and self.attends[planned]:
             rows = [each for each in reads if self._has_rows(each)]
-            self._gather_keys(op, rows, self._key_bytes(op, rows))
+            size = self._key_bytes(op, rows)
+            if self._part(op).keys is Keys.RING:
+                self.rings.attend(op, self._key_rows(rows), size, self._part(op).context)
+            else:
+                self._gather_keys(op, rows, size)
         elif planned >= 0 and self._attended(planned) >= 0:
             self._visit_attention_backward(op)
 
@@ -219,14 +225,18 @@ class _Tokens:
         made = float(self.graph.tensor_bytes[self.graph.outputs[op]].max())
         return key_bytes(self.graph.tensor_bytes[rows].tolist(), made)
 
+    def _key_rows(self, rows: list[int]) -> list[int]:
+        """Of the tensors that attention reads rows of: those that may have keys and values."""
+        sizes = self.graph.tensor_bytes[rows]
+        if len(rows) == 1 or np.count_nonzero(sizes == sizes.max()) > 1:
+            return rows
+        return [each for each in rows if each != rows[int(sizes.argmax())]]  # queries: more heads
+
     def _gather_keys(
         self, op: int, rows: list[int], size: float, order: list[int] | None = None
     ) -> None:
         """Let an op read the keys and values of all members, beside its own rows."""
-        rewrite, bytes_of = self.rewrite, self.graph.tensor_bytes
-        largest = [each for each in rows if bytes_of[each] == bytes_of[rows].max()]
-        if len(rows) > 1 and len(largest) == 1:  # queries have more heads
-            rows = [each for each in rows if each != largest[0]]
+        rewrite, rows = self.rewrite, self._key_rows(rows)
         last = max(rewrite.place[rewrite.tensors[each]["source"]] for each in rows)
         place = last if order is None else op + _BEFORE
         name = f"{self.graph.op_names[op]}.all_gather"
@@ -236,15 +246,23 @@ class _Tokens:
             rewrite.reads[op].append(rewrite.add_tensor(new, size / 2, 0.0, held=held))
 
     def _visit_attention_backward(self, op: int) -> None:
-        """Keys and values are gathered again; of their gradients members have terms."""
+        """Keys and values are gathered again, or travel once more; of their gradients members have
+        terms."""
         graph, planned = self.graph, int(self.before.origin[op])
         forward = int(np.flatnonzero(self.before.origin == self._attended(planned))[0])
         reads = set(self._inputs(forward))
         rows = [each for each in self._inputs(op) if each in reads and self._has_rows(each)]
         size = self._key_bytes(forward, rows)
-        self._gather_keys(op, rows, size, self._order(op))
         made = graph.outputs[op]
         query, *keys = made[graph.tensor_bytes[made] > 0].tolist()
+        if self._part(op).keys is Keys.RING:
+            order, width = self._order(op), self._part(op).context
+            last = self.rings.differentiate(op, self._key_rows(rows) + order, size, width, keys)
+            if not keys:  # as below
+                held = Held(int(self.rewrite.tensors[query]["held"]))
+                self._alone(query, last, size / width, held)
+            return
+        self._gather_keys(op, rows, size, self._order(op))
         place, name = self.rewrite.place[op], f"{graph.op_names[op]}.reduce_scatter"
         scatter = self._add(Kind.REDUCE_SCATTER, op, name, place, keys)
         if not keys:  # a graph may have all three gradients in one tensor
@@ -291,6 +309,7 @@ class _Tokens:
                 resize_tokens(self.rewrite, stack, layers, part, by_sequence, changes, place)
         for op in np.flatnonzero(self.on_rows & (before.origin < 0)).tolist():
             self._resize_slice(op)
+        self.rings.describe()
 
     def _works_on_sequence(self) -> Bools:
         """By op: whether members of its tensor team divide its rows."""

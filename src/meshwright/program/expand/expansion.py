@@ -87,6 +87,9 @@ class Expansion:
     """Weights that ZeRO moves together: updates, as numbers of the planned graph."""
     bundle: Ints
     """By op: the bundle that a collective gathers or scatters; -1: it moves a tensor."""
+    hop: Ints
+    """By op of ring attention: how many members keys and values have come along that it makes,
+    moves or works on; -1: it does none of this."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -116,4 +119,5 @@ def unexpanded(graph: Graph, placement: Placement) -> Expansion:
         role=np.full(graph.num_ops, Role.WHOLE, dtype=np.int8),
         cut=np.full(graph.num_ops, Cut.NONE, dtype=np.int8),
         bundle=np.full(graph.num_ops, -1, dtype=np.int32),
+        hop=np.full(graph.num_ops, -1, dtype=np.int32),
     )

@@ -86,6 +86,7 @@ class Rewrite:
                 "collective": int(kind),
                 "axis": int(axis),
                 "bundle": bundle,
+                "hop": -1,
                 **changed,
             }
         )
@@ -132,6 +133,14 @@ class Rewrite:
         """Give an op other sizes, or other values of any column."""
         self.changed[op].update(columns)
 
+    def value(self, op: int, column: str) -> Any:
+        """What an op has in a column of sizes, or of seconds, by now."""
+        if column in self.changed[op]:
+            return self.changed[op][column]
+        kind = column.removeprefix("seconds ")
+        known = getattr(self.graph, column) if kind == column else self.graph.seconds[kind]
+        return known[self.rows[op]]
+
     def readers(self, tensor: int) -> list[int]:
         """The ops that read a tensor by now."""
         return [op for op, reads in enumerate(self.reads) if tensor in reads]
@@ -167,6 +176,7 @@ class Rewrite:
             cut=self._column(order, "cut", before.cut),
             bundles=tuple(self.bundles),
             bundle=self._column(order, "bundle", before.bundle),
+            hop=self._column(order, "hop", before.hop),
         )
 
     def _priorities(self, order: list[int]) -> Floats:

@@ -86,9 +86,7 @@ def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -
             raise InputError(
                 f"part {number}: expert must be 1 in a model without experts, got {part.expert}"
             )
-        team = Team(
-            tensor=part.tensor, context=part.context, expert=part.expert, sequence=part.sequence
-        )
+        team = Team.of(part)
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")

@@ -94,6 +94,7 @@ def _widths(tensor: int, expert: int, context: int, rows: int, growth: float) ->
         expert=column(expert),
         rows=column(1.0 / rows),
         growth=column(growth),
+        blocks=column(1.0),
     )
 
 

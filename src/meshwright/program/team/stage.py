@@ -141,7 +141,7 @@ def _costs(
             stage = Stage(
                 layers=layers,
                 devices=tuple(devices.tolist()),
-                team=_team(part),
+                team=Team.of(part),
                 zero=part.zero,
                 recompute=part.recompute,
                 samples=key,
@@ -154,15 +154,9 @@ def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Deferr
     """The sum over layers, for all rows of a microbatch."""
     saved, made = 0.0, 0.0
     for kind, count in Counter(stack.layers[layer] for layer in layers).items():
-        each = deferred_bytes(stack.kinds[kind], _team(part), part.recompute, samples)
+        each = deferred_bytes(stack.kinds[kind], Team.of(part), part.recompute, samples)
         saved, made = saved + count * each.saved, made + count * each.made
     return Deferred(saved, made)
-
-
-def _team(part: Part) -> Team:
-    return Team(
-        tensor=part.tensor, context=part.context, expert=part.expert, sequence=part.sequence
-    )
 
 
 def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:
@@ -191,7 +185,7 @@ def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:
 
 def _check_part(stack: Stack, number: int, part: Part, layers: range) -> None:
     for kind in {stack.layers[layer] for layer in layers}:
-        if (rule := team_fits(stack.kinds[kind], _team(part))) is not None:
+        if (rule := team_fits(stack.kinds[kind], Team.of(part))) is not None:
             raise InputError(f"part {number}: {rule}")
     if part.sync is not Sync.ALL_REDUCE:
         raise InputError(

@@ -1,13 +1,13 @@
 """A candidate in numbers, and the Plan that it stands for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.part import Part, Schedule, ScheduleKind
+from meshwright.plan.part import Keys, Part, Schedule, ScheduleKind
 from meshwright.plan.plan import Plan
 from meshwright.search.hybrid.scope import Frame, Option
 from meshwright.search.hybrid.tier import Tiers
@@ -47,6 +47,19 @@ class Draft:
         """Equal for drafts that differ only in where devices are."""
         stages = tuple((stage.first, stage.after, stage.option) for stage in self.stages)
         return (self.frame.microbatches, self.kind, stages)
+
+    def with_keys(self, keys: Keys) -> "Draft":
+        """The draft in which all context teams get at keys in this way."""
+        stages = tuple(
+            replace(
+                stage,
+                option=replace(stage.option, team=replace(stage.option.team, keys=keys)),
+            )
+            if stage.option.team.context > 1
+            else stage
+            for stage in self.stages
+        )
+        return replace(self, stages=stages)
 
     @property
     def is_plain(self) -> bool:
@@ -98,6 +111,7 @@ class Planner:
             recompute=stage.option.recompute,
             tensor=team.tensor,
             context=team.context,
+            keys=team.keys,
             expert=team.expert,
             sequence=team.sequence,
         )

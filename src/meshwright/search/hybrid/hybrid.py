@@ -76,7 +76,7 @@ def hybrid(
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
     pool = Pool(refuses_plain=space.refuses_plain)
     scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
-    trials = Trials(scene, engine or Sequential())
+    trials = Trials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = False
     with ExitStack() as stack:
         try:

@@ -159,7 +159,8 @@ class Prices:
         forward = backward = beside = 0.0
         for call in calls:
             lines = self.lines(call.collective, axes[call.axis])
-            seconds = min(latency + slope * call.message_bytes for latency, slope in lines)
+            alone = min(latency + slope * call.message_bytes for latency, slope in lines)
+            seconds = call.shown_seconds(alone)
             forward += call.forward * seconds
             backward += call.backward * seconds
             beside += call.overlapped * seconds

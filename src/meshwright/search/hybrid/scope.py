@@ -8,12 +8,12 @@ opposite, and in between replicas are near each other in a pod and far apart bet
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.part import Keys, Recompute, ScheduleKind
 
 MAX_TENSOR = 64
 MAX_CONTEXT = 64
@@ -27,6 +27,9 @@ class Scope:
 
     tensor: tuple[int, ...] = ()
     context: tuple[int, ...] = ()
+    keys: tuple[Keys, ...] = tuple(Keys)
+    """How context teams may get at keys. Of several the search looks at gathered ones, and takes
+    for the best plans what is faster op by op."""
     expert: tuple[int, ...] = ()
     zero: tuple[int, ...] = (0, 1, 2, 3)
     recompute: tuple[Recompute, ...] = tuple(Recompute)
@@ -107,15 +110,17 @@ def list_teams(scope: Scope, stack: Stack, num_devices: int) -> list[Team]:
     tensors = scope.tensor or [k for k in divisors_up_to(MAX_TENSOR) if k <= num_devices]
     contexts = scope.context or [k for k in divisors_up_to(MAX_CONTEXT) if k <= num_devices]
     experts = scope.expert or (divisors(most_experts) if most_experts else [1])
+    keys = Keys.GATHERED if Keys.GATHERED in scope.keys else Keys.RING
     teams = []
     for tensor in tensors:
         for context in contexts:
             if tensor * context > num_devices:
                 continue
             for expert in experts:
-                divided = Team(tensor=tensor, context=context, expert=expert, sequence=tensor > 1)
-                plain = Team(tensor=tensor, context=context, expert=expert)
-                for team in (divided, plain):
+                plain = Team(tensor=tensor, context=context, keys=keys, expert=expert)
+                if context == 1:
+                    plain = replace(plain, keys=Keys.GATHERED)
+                for team in (replace(plain, sequence=tensor > 1), plain):
                     if team_fits(stack, team) is None:
                         teams.append(team)
                         break

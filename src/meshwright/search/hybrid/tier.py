@@ -88,6 +88,9 @@ class Tiers:
             return (self._exchange(axis, count, crowd),)
         passes = 2 if collective is Collective.ALL_REDUCE else 1
         steps = self._steps(axis, count, crowd)
+        if collective is Collective.SHIFT:  # one of the rounds of a ring, with all of the message
+            latency = max(step.latency for step in steps)
+            return ((latency, max(step.sent(1) for step in steps)),)
         lines = [_ring(steps, count, passes)]
         if count & (count - 1) == 0:
             lines.append(_halve(steps, passes))

@@ -10,6 +10,7 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
+from meshwright.plan.part import Keys
 from meshwright.program.lower import MAX_OP_INSTANCES, choose_granularity, count_instances
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.draft import Draft, Planner
@@ -51,13 +52,23 @@ def try_draft(scene: Scene, draft: Draft) -> Verdict:
     return try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
 
 
-def settle_draft(scene: Scene, draft: Draft) -> Verdict | str:
-    """What the simulator says of a draft op by op; else why its plan cannot be lowered so."""
-    plan = scene.planner.plan(draft)
-    try:
-        return try_plan(scene.graph, scene.cluster, plan, scene.sharing, choose_granularity(plan))
-    except InputError as error:
-        return str(error)
+def settle_draft(scene: Scene, draft: Draft, keys: Sequence[Keys]) -> tuple[Verdict, Draft] | str:
+    """What the simulator says of a draft op by op; else why its plan cannot be lowered so.
+
+    Where its context teams may get at keys in several ways, it is the best of these.
+    """
+    found: list[tuple[Verdict, Draft]] = []
+    reasons: list[str] = []
+    for each in dict.fromkeys((draft, *(draft.with_keys(way) for way in keys))):
+        plan = scene.planner.plan(each)
+        granularity = choose_granularity(plan)
+        try:
+            verdict = try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
+        except InputError as error:
+            reasons.append(str(error))
+        else:
+            found.append((verdict, each))
+    return min(found, key=lambda each: each[0].rank) if found else reasons[0]
 
 
 @dataclass
@@ -66,6 +77,8 @@ class Trials:
 
     scene: Scene
     engine: Engine
+    keys: tuple[Keys, ...] = (Keys.GATHERED,)
+    """How context teams of settled drafts may get at keys."""
     verdicts: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
     drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
 
@@ -97,17 +110,18 @@ class Trials:
             if draft.family in families:
                 continue
             plan = self.scene.planner.plan(draft)
-            num_ops += count_instances(plan)
+            has_choice = any(part.context > 1 for part in plan.parts)
+            num_ops += count_instances(plan) * (len(self.keys) if has_choice else 1)
             if found and num_ops > MAX_OP_INSTANCES:
                 found.append((verdict, draft))
                 families.add(draft.family)
                 continue
-            settled = settle_draft(self.scene, draft)
-            if isinstance(settled, Verdict) and settled.fits:
-                found.append((settled, draft))
+            settled = settle_draft(self.scene, draft, self.keys)
+            if not isinstance(settled, str) and settled[0].fits:
+                found.append(settled)
                 families.add(draft.family)
             elif not reason:
-                reason = settled if isinstance(settled, str) else settled.binding
+                reason = settled if isinstance(settled, str) else settled[0].binding
         if num_ops <= MAX_OP_INSTANCES:
             found.sort(key=lambda each: each[0].rank)
         return found, reason
