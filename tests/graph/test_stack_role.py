@@ -310,3 +310,13 @@ def test_features_that_an_op_may_need_all_of_are_not_divided(kind: str) -> None:
             assert found.role[op] == Role.WHOLE, found.graph.op_names[op]
         if path in ("attn.c_attn", "attn.c_proj"):
             assert found.role[op] == Role.INNER, found.graph.op_names[op]
+
+
+@pytest.mark.parametrize("kind", ["mse_loss", "mean"])
+def test_only_losses_of_classes_are_summed_by_a_team(kind: str) -> None:
+    graph = MODELS["gpt"]
+    for wanted, loss in ((Role.INNER, "nll_loss_forward"), (Role.WHOLE, kind)):
+        kinds = tuple(loss if each == "nll_loss_forward" else each for each in graph.kind)
+        head = find_layers(replace(graph, kind=kinds)).kinds[-1]
+        product = int(np.argmax(head.graph.product_columns * (head.graph.phase == Phase.FORWARD)))
+        assert head.role[product] == wanted

@@ -31,6 +31,9 @@ _REDUCED_SHARE = 2.5
 _ALONG = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "sort", "topk", "fft")
 """In the names of ops that work along a dimension, which may be that of the features: a graph does
 not say which it is."""
+_OF_CLASSES = ("softmax", "nll", "crossentropy")
+"""In the names of ops whose sums over divided features a team can put together: the losses of
+classes. Others, as of squares, need all features."""
 _FEWEST_FEATURES = 64.0
 """Where a graph does not say how many there are: less than any model has."""
 
@@ -157,12 +160,14 @@ class _Walk:
             self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
             return
         is_after_loss = states == {State.REDUCED}
+        sums = not is_after_loss and self._sums(op, cut, origins)
         mixes = len(states) > 1 and not self._ends(op)
         needs_all = self._norms(op, cut, origins) or self._goes_along(op)
+        needs_all = needs_all or (sums and not self._is_of_classes(op))
         if (has_stream and not is_after_loss) or mixes or needs_all:
             self.refused |= origins
         self.role[op] = self._inner_role(op, origins)
-        if is_after_loss or self._sums(op, cut, origins):
+        if is_after_loss or sums:
             self.losses.add(op)
             self.closed |= origins if not self.layer.is_leaving.any() else set()
             self._give(op, State.REDUCED, origins)
@@ -185,6 +190,10 @@ class _Walk:
         made = self.graph.tensor_bytes[self.graph.outputs[op]]
         few = self._row_bytes(cut, origins)
         return bool(len(made) and not self.attends[op] and made.max() <= few)
+
+    def _is_of_classes(self, op: int) -> bool:
+        kind = self.graph.kind[op].lower().replace("_", "")
+        return not kind or any(each in kind for each in _OF_CLASSES)
 
     def _norms(self, op: int, cut: Ints, origins: frozenset[int]) -> bool:
         """Whether it norms all features: by its statistics, or by as many weights as features."""
