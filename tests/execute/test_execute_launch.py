@@ -208,14 +208,16 @@ def test_free_ports_differ() -> None:
 
 REPORTING = """
 import os, time
+HAS_CAUSE = True
 from meshwright.errors import RankError
 from meshwright.execute.environment import run_folder
 from meshwright.execute.fault import reported_errors
 rank = int(os.environ["RANK"])
 with reported_errors(rank, f"h0.d{rank}", run_folder()):
-    if rank == 1:
+    if rank == 1 and HAS_CAUSE:
         raise RankError("RUN conv1, microbatch 3", "RuntimeError: bad shape")
-    time.sleep(0.3)
+    while HAS_CAUSE and not list(run_folder().glob("rank-1-*.json")):
+        time.sleep(0.01)
     raise RuntimeError("Connection closed by peer")
 """
 
@@ -238,7 +240,7 @@ def test_the_traceback_is_shown_on_demand(
 
 
 def test_a_lost_connection_is_shown_when_there_is_nothing_better() -> None:
-    code, said = run([sys.executable, "-c", REPORTING.replace("rank == 1", "False")], 2)
+    code, said = run([sys.executable, "-c", REPORTING.replace("True", "False")], 2)
     assert code == 1
     assert len(said) == 1
     assert said[0].endswith("RuntimeError: Connection closed by peer")

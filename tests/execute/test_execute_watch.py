@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import torch.distributed as dist
@@ -131,7 +132,7 @@ def meet(store: Store, key: str, num_ranks: int) -> None:
         time.sleep(0.02)
 
 
-def run_rank(role: Role, rank: int, num_ranks: int, port: int, place: Path) -> None:
+def run_rank(role: Role, rank: int, num_ranks: int, port: int, place: Path, stall: float) -> None:
     """One process: rank 0 holds the store until the others have ended."""
     os.dup2(os.open(place / "errors", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 2)
     store = open_store(port, is_holder=rank == 0)
@@ -140,7 +141,7 @@ def run_rank(role: Role, rank: int, num_ranks: int, port: int, place: Path) -> N
         rank,
         DEVICES,
         lambda: open_store(port, is_holder=False),
-        STALL,
+        stall,
         reports if reports.exists() else None,
     )
     watch.start()
@@ -154,12 +155,12 @@ def run_rank(role: Role, rank: int, num_ranks: int, port: int, place: Path) -> N
 class Run:
     """Ranks with their roles; `finish` gives the exit codes of those that end by themselves."""
 
-    def __init__(self, roles: list[Role], place: Path) -> None:
+    def __init__(self, roles: list[Role], place: Path, stall: float) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.ranks = [
-            processes().Process(target=run_rank, args=(role, rank, len(roles), port, place))
+            processes().Process(target=run_rank, args=(role, rank, len(roles), port, place, stall))
             for rank, role in enumerate(roles)
         ]
         for each in self.ranks:
@@ -172,7 +173,8 @@ class Run:
         return [self.ranks[rank].exitcode for rank in ranks]
 
 
-Start = Callable[[list[Role]], Run]
+class Start(Protocol):
+    def __call__(self, roles: list[Role], stall: float = STALL) -> Run: ...
 
 
 @pytest.fixture
@@ -186,8 +188,8 @@ def reports(tmp_path: Path) -> Path:
 def start(tmp_path: Path) -> Iterator[Start]:
     runs: list[Run] = []
 
-    def start_run(roles: list[Role]) -> Run:
-        runs.append(Run(roles, tmp_path))
+    def start_run(roles: list[Role], stall: float = STALL) -> Run:
+        runs.append(Run(roles, tmp_path, stall))
         return runs[-1]
 
     yield start_run
@@ -281,7 +283,8 @@ def test_without_a_launcher_the_line_goes_to_standard_error(start: Start, tmp_pa
 
 
 def test_it_accuses_nobody_when_the_store_has_gone(start: Start, reports: Path) -> None:
-    run = start([die, compute_for_long, wait_for_1])
+    # Long enough that a busy machine sees the lost connection first.
+    run = start([die, compute_for_long, wait_for_1], 8 * STALL)
     assert run.finish([0, 1, 2]) == [-signal.SIGKILL, 0, 1]
     (report,) = read_reports(reports)
     assert report.is_consequence
