@@ -287,9 +287,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="meshwright-auto-") as name:
             record = {"pair": number, **run_pair(PAIRS[number], Path(name), options.budget)}
         records.append(record)
-        _show(record, options.json)
+        show(record, options.json)
     summary = summarise(records)
-    _show(summary, options.json)
+    show(summary, options.json)
     return int(summary["run"] < summary["pairs"])
 
 
@@ -313,7 +313,8 @@ _NONE = ("0", "1", "False", "", "None")
 """What a plan has of a kind that it does not use."""
 
 
-def _show(record: Record, is_json: bool) -> None:
+def show(record: Record, is_json: bool) -> None:
+    """Print a record for programs or for people."""
     if is_json:
         print(json.dumps(record), flush=True)
     else:

@@ -20,7 +20,7 @@ from bandwidth_cases import STEPS, Message, Step, messages
 from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.execute.trainer import lower_frozen
+from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph
 from meshwright.network.script import Kind as Network

@@ -11,7 +11,6 @@ and end as any other Python does. A run is clean where all exit codes are 0 and 
 """
 
 import argparse
-import json
 import os
 import socket
 import subprocess
@@ -35,6 +34,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import meshwright as mw
+from auto_runs import show
 from hybrid_plans import hybrid_plan
 from meshwright.cli import main as run_meshwright
 from meshwright.cli.plan_folder import read_plan_folder
@@ -281,17 +281,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with busy_cores() as busy_loops:
         for record in run_all(folder, options.runs, options.at_once, ways):
             records.append(record)
-            _show(record, options.json)
+            show(record, options.json)
     summary = summarise(records, busy_loops)
-    _show(summary, options.json)
+    show(summary, options.json)
     return int(summary["clean"] < summary["runs"])
-
-
-def _show(record: Record, is_json: bool) -> None:
-    if is_json:
-        print(json.dumps(record), flush=True)
-    else:
-        print(", ".join(f"{key} {value}" for key, value in record.items()), flush=True)
 
 
 if __name__ == "__main__":

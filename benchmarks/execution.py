@@ -24,7 +24,7 @@ from execution_cases import Case, Scenario, hybrid_scenarios, scenarios
 from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
 from execution_real import measure_real
 from meshwright.errors import InputError
-from meshwright.execute.trainer import lower_frozen
+from meshwright.execute.lowered import lower_frozen
 from meshwright.network.testbed_apply import built
 from meshwright.report.compare import compare
 from meshwright.simulate.measured import measured_timeline

@@ -30,7 +30,7 @@ from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.group import CommonClock
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
-from meshwright.execute.trainer import Lowered, communication
+from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.walk import Times, Walk
 from meshwright.network.testbed import Testbed
 from meshwright.network.testbed_apply import NAMESPACE_FOLDER

@@ -35,7 +35,8 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.execute.group import CommonClock
-from meshwright.execute.trainer import Trainer, lower_frozen
+from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph, Phase
 from meshwright.network.testbed_apply import built

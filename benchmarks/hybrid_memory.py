@@ -2,9 +2,8 @@
 
 Four processes with gloo train by data parallelism and by a pipeline, with every stage of ZeRO and
 every kind of recomputation. Each follows the storages that its main thread makes, by a dispatch
-mode; what kernels allocate and free within themselves is not seen. What a reduce-scatter over gloo
-receives before it is added up is the backend's: it counts in `tracked_with_backend_bytes` only,
-since NCCL has no such buffer. One JSON object a line.
+mode; what kernels allocate and free within themselves is not seen, nor what collectives over gloo
+make in the threads of their lanes, since NCCL has no such buffers. One JSON object a line.
 """
 
 import argparse
@@ -13,12 +12,11 @@ import os
 import socket
 import tempfile
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -32,8 +30,8 @@ from language_model import Language
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.trainer import Trainer, lower_frozen
+from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.search.chain import make_chain, stages_plan
@@ -123,10 +121,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.bytes, self.peak_bytes = [0.0, 0.0], [0.0, 0.0]
-        """Without and with what the backend makes."""
+        self.bytes, self.peak_bytes = 0.0, 0.0
         self.known: set[int] = set()
-        self.is_backend = False
         for each in held:
             self._add(each)
 
@@ -137,36 +133,19 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._add(each)
         return made
 
-    def hide(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of the backend."""
-
-        def hidden(*args: Any) -> Any:
-            self.is_backend = True
-            try:
-                return function(*args)
-            finally:
-                self.is_backend = False
-
-        return hidden
-
     def _add(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         key, size = int(storage._cdata), storage.nbytes()
         if key in self.known or not size:
             return
         self.known.add(key)
-        sizes = (0 if self.is_backend else size, size)
-        weakref.finalize(storage, self._free, key, sizes)
-        self._change(sizes)
+        weakref.finalize(storage, self._free, key, size)
+        self.bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
 
-    def _free(self, key: int, sizes: tuple[int, int]) -> None:
+    def _free(self, key: int, size: int) -> None:
         self.known.discard(key)
-        self._change((-sizes[0], -sizes[1]))
-
-    def _change(self, sizes: tuple[int, int]) -> None:
-        for place, size in enumerate(sizes):
-            self.bytes[place] += size
-            self.peak_bytes[place] = max(self.peak_bytes[place], self.bytes[place])
+        self.bytes -= size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +154,6 @@ class Measured:
 
     peak: float
     """The most at once, in a step after the first."""
-    with_backend: float
-    """The same with the backend's own buffers."""
     held: float
     """What it holds between steps."""
 
@@ -193,13 +170,11 @@ def track_rank(
     for _ in range(STEPS - 1):
         trainer.step(workload.args)
     tracker = Tracker(trainer.held.state)
-    hidden = tracker.hide(Exchange.reduce_scatter)
-    with mock.patch.object(Exchange, "reduce_scatter", hidden), tracker:
+    with tracker:
         trainer.step(workload.args)
     held = sum(each.untyped_storage().nbytes() for each in trainer.held.state)
     trainer.close()
-    peak, more = tracker.peak_bytes
-    return Measured(peak=peak, with_backend=more, held=held)
+    return Measured(peak=tracker.peak_bytes, held=held)
 
 
 def predict(graph: Graph, cluster: Cluster, plan: Plan) -> tuple[tuple[float, ...], list[float]]:
@@ -218,7 +193,7 @@ def _work(rank: int, port: int, name: str, cases: list[Any], folder: str) -> Non
     for number, (kind, zero, again) in enumerate(cases):
         plan = make_plan(graph, cluster, kind, zero, again)
         found = track_rank(rank, workload, graph, cluster, plan)
-        text = json.dumps([found.peak, found.held, found.with_backend])
+        text = json.dumps([found.peak, found.held])
         (Path(folder) / f"{number}-{rank}.json").write_text(text)
         dist.barrier()
     dist.destroy_process_group()
@@ -261,7 +236,6 @@ def main() -> None:
                 "recompute": str(case[2]),
                 "predicted_bytes": [round(each) for each in peaks],
                 "tracked_bytes": [round(each[0]) for each in ranks],
-                "tracked_with_backend_bytes": [round(each[2]) for each in ranks],
                 "predicted_state_bytes": [round(each) for each in held],
                 "state_bytes": [round(each[1]) for each in ranks],
                 "worst_error": round(sorted(errors, key=abs)[-1], 4),

@@ -43,7 +43,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.errors import InputError
 from meshwright.execute.group import CommonClock
-from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
+from meshwright.execute.lowered import Lowered, lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.network.testbed_apply import built
 
 RANKS = 4

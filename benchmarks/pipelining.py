@@ -26,7 +26,7 @@ from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.errors import InputError
 from meshwright.execute.group import CommonClock
-from meshwright.execute.trainer import lower_frozen
+from meshwright.execute.lowered import lower_frozen
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.network.testbed_apply import built

@@ -25,8 +25,8 @@ from team_plans import RANKS, STEPS, Case, Trained, make_plan, train
 
 from meshwright.errors import InputError
 from meshwright.execute.expanded import ExpandedSteps
+from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import Lowered, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from small import connected

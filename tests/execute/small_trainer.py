@@ -9,8 +9,9 @@ from ranks import RANKS
 from meshwright.capture.trace import find_loss
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
+from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.plain import RepeatedDraws
-from meshwright.execute.trainer import Trainer, lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from small import connected

@@ -13,8 +13,9 @@ from small_trainer import LEARNING_RATE, OPTIMIZER
 from team_models import UNLAYERED, captured, expected, make
 
 from meshwright.execute.exchange import Exchange
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.state import canonical_names
-from meshwright.execute.trainer import Lowered, Trainer
+from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind

@@ -23,8 +23,8 @@ from small_trainer import LEARNING_RATE  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
 from meshwright.execute.batch_norm import batch_norm, batch_norm_backward  # noqa: E402
+from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from meshwright.program.expand.synchronise import with_batch_statistics  # noqa: E402

@@ -19,7 +19,7 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.cost.layer.call import loss_bytes  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.trainer import lower_frozen  # noqa: E402
+from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.graph.stack.find import find_layers  # noqa: E402
 from meshwright.plan.plan import Keys, Part, Plan, Recompute, Schedule, ScheduleKind  # noqa: E402

@@ -26,9 +26,10 @@ from small_plans import num_ranks  # noqa: E402
 from deploy_plans import WAYS, deploy_plan, find_units  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.sample import count_blocks  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import Trainer, lower_frozen  # noqa: E402
+from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Sync  # noqa: E402
 from small import connected  # noqa: E402

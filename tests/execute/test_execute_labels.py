@@ -14,8 +14,8 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.labels import check_labels, divided_bounds, find_labels  # noqa: E402
+from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
 

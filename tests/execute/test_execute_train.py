@@ -27,8 +27,8 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
+from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
-from meshwright.execute.trainer import lower_frozen  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind, Sync  # noqa: E402
 from quick import few  # noqa: E402

@@ -17,9 +17,9 @@ from meshwright.capture.capture import capture_workload
 from meshwright.errors import InputError
 from meshwright.execute.apart import check_apart
 from meshwright.execute.group import pick_backend
+from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.session import Settings
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import lower_frozen
 from meshwright.execute.trial import differing_devices, try_plan
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan

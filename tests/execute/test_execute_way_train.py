@@ -54,7 +54,7 @@ def train_on_rails(
     """Train on one rank; also how many transfers and groups go in several pieces."""
     from meshwright.execute import way
     from meshwright.execute.interface import find_wiring
-    from meshwright.execute.trainer import lower_frozen
+    from meshwright.execute.lowered import lower_frozen
 
     cluster = rails_cluster(RANKS, (1e6, 1e6))
     program = lower_frozen(graph, cluster, plan).program

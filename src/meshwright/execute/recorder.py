@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from meshwright.execute.group import CommonClock, waiting
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.message import gather
-from meshwright.execute.trainer import Lowered
 from meshwright.execute.walk import Progress, Times
 from meshwright.simulate.measured import Run
 

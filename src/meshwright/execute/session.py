@@ -34,6 +34,7 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.message import gather
 from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
@@ -41,7 +42,7 @@ from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import Lowered, Trainer, communication, lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import open_weights

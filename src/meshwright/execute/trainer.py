@@ -5,7 +5,6 @@ it, and holds only the weights that its ops read.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -17,7 +16,6 @@ from torch.utils import _pytree as pytree
 from meshwright.capture.inputs import find_batch
 from meshwright.capture.optimiser import LEARNING_RATE
 from meshwright.capture.workload import Workload
-from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
@@ -32,80 +30,16 @@ from meshwright.execute.group import waiting
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.labels import check_labels, divided_bounds, find_labels
 from meshwright.execute.lookup import Lookup
+from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
-from meshwright.execute.rows import Rows
-from meshwright.execute.runnable import check_runnable
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
-from meshwright.graph.graph import Graph, Phase
-from meshwright.plan.check import Placement
-from meshwright.plan.plan import Plan
-from meshwright.program.expand.context import divide_tokens
-from meshwright.program.expand.expansion import Expansion, unexpanded
-from meshwright.program.expand.shard import shard
-from meshwright.program.program import Kind, Program, freeze_order
-from meshwright.simulate.simulate import run_program
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Lowered:
-    """A plan as the program that every rank runs, in the order that the simulation decided."""
-
-    graph: Graph
-    """The step that was planned, with copies of weights that parts share."""
-    program: Program
-    expansion: Expansion
-    """What one device of every part runs; the program numbers its ops and tensors."""
-    shards: Expansion | None
-    """The expansion by tensor and context teams alone; None: there are none."""
-    plan: Plan
-    start: np.ndarray[Any, np.dtype[np.float64]]
-    split: np.ndarray[Any, np.dtype[np.int8]]
-    partial: np.ndarray[Any, np.dtype[np.bool_]]
-    """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""
-    rows: Rows
-
-    @property
-    def divides_batch(self) -> bool:
-        """Whether any op sees a part of the batch only."""
-        rows = self.program.instructions
-        return self.program.microbatches > 1 or bool(
-            (rows["rows_to"] - rows["rows_from"])[rows["kind"] == Kind.COMPUTE].min(initial=1.0) < 1
-        )
-
-    @property
-    def devices(self) -> tuple[int, ...]:
-        """The devices that do anything, in the cluster's order: rank 0 runs the first."""
-        return tuple(np.unique(self.program.instructions["device"]).tolist())
-
-
-def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
-    """Lower a plan and fix the order in which every device runs."""
-    found = check_runnable(graph, cluster, plan)
-    timeline = run_program(found.program, cluster, sharing=sharing)
-    return Lowered(
-        graph=found.graph,
-        program=freeze_order(found.program, timeline.start, timeline.finish),
-        expansion=found.work.expansion,
-        shards=_find_shards(found.graph, found.placement, found.plan),
-        plan=found.plan,
-        start=np.asarray(timeline.start),
-        split=found.work.split,
-        partial=found.work.tensor_partial,
-        rows=found.rows,
-    )
-
-
-def _find_shards(graph: Graph, placement: Placement, plan: Plan) -> Expansion | None:
-    if all(part.width == 1 for part in plan.parts):
-        return None
-    before = unexpanded(graph, placement)
-    return divide_tokens(shard(before, graph, plan), graph, plan)
+from meshwright.graph.graph import Phase
 
 
 def bind_rank(
@@ -407,14 +341,3 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 def _rank_of(lowered: Lowered) -> tuple[int, ...]:
     ranks = {device: rank for rank, device in enumerate(lowered.devices)}
     return tuple(ranks.get(device, -1) for device in range(lowered.program.num_devices))
-
-
-def communication(program: Program) -> tuple[dict[int, int], list[tuple[int, int]]]:
-    """The lanes of groups that communicate, and the ordered pairs of devices that do."""
-    rows = program.instructions
-    talks = rows["group"] >= 0
-    lanes = rows["stream"][talks] // program.num_devices
-    groups = dict(zip(rows["group"][talks].tolist(), lanes.tolist(), strict=True))
-    sends = rows[rows["kind"] == Kind.SEND]
-    pairs = sorted(set(zip(sends["device"].tolist(), sends["peer"].tolist(), strict=True)))
-    return groups, pairs

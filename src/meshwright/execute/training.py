@@ -27,11 +27,12 @@ from meshwright.execute.group import (
     watched,
 )
 from meshwright.execute.interface import find_wiring
+from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, resume, save_state
 from meshwright.execute.session import Settings, choose_statistics, make_trainer, names_by_rank
-from meshwright.execute.trainer import Lowered, Trainer, lower_frozen
+from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
 from meshwright.graph.graph import Graph

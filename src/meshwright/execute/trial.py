@@ -10,9 +10,10 @@ from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.group import pick_backend, pick_device
+from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.session import Settings, check_steps, choose_statistics
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import Lowered, bind_rank, lower_frozen
+from meshwright.execute.trainer import bind_rank
 from meshwright.execute.weights import match_weights, open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
