@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, Protocol
 
 from torch.fx import Node
-from torch.utils import _pytree as pytree
+from torch.fx.node import map_aggregate
 
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.call import Call, Narrowed, Operand, Uncut, operands_in
@@ -23,6 +23,7 @@ from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_cut
 from meshwright.execute.cut.table import cut_call
 from meshwright.execute.on_parts import OnParts, Taken, Team
 from meshwright.execute.traced import HELD_OPS, TracedStep
+from meshwright.execute.tree import map_leaves, map_only
 from meshwright.program.expand.expansion import Held
 
 CUT, FROM, ROWS = "cut", "from", "rows"
@@ -109,7 +110,7 @@ class Cutter:
         builder, context = self.builder, self.builder.context
         operands = {each: Operand(each.meta["val"], cut, each) for each, cut in rows.items()}
         if context.width == 1:
-            args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
+            args, kwargs = map_only(Node, operands.__getitem__, (old.args, old.kwargs))
             whole = old.meta.get("val")
             cuts = (WHOLE,) * len(whole) if isinstance(whole, tuple | list) else WHOLE
             assert callable(old.target), "only calls are cut"
@@ -118,7 +119,7 @@ class Cutter:
             operands = self._by_tokens(operands, builder.tokens)
         if _is_sum(old) and any(each.cut is TERMS for each in operands.values()):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
-        args, kwargs = pytree.tree_map_only(Node, operands.__getitem__, (old.args, old.kwargs))
+        args, kwargs = map_only(Node, operands.__getitem__, (old.args, old.kwargs))
         value = old.meta.get("val")
         try:
             return cut_call(old.target, args, kwargs, value, context.width, context.member)
@@ -142,15 +143,15 @@ class Cutter:
         """
         builder, context, team = self.builder, self.builder.context, self.builder.team
 
-        def local(each: Operand | Narrowed) -> Operand:
+        def local(each: Any) -> Any:
+            if not isinstance(each, Operand | Narrowed):
+                return each
             operand = each.operand if isinstance(each, Narrowed) else each
             value = context.part(operand.value, each.cut)
             cut = each.cut if isinstance(each, Narrowed) else operand.cut
             return Operand(value, cut_of(operand.source), (operand.source, cut))
 
-        args, kwargs = pytree.tree_map_only(
-            (Operand, Narrowed), local, (tuple(own.args), dict(own.kwargs))
-        )
+        args, kwargs = map_aggregate((tuple(own.args), dict(own.kwargs)), local)
         value = context.part(old.meta.get("val"), own.cuts)
         if team.width == 1:
             cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
@@ -161,9 +162,7 @@ class Cutter:
             operands = self._by_tokens(operands, tokens)
         if held == Held.TERMS and _is_sum(old):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
-        args, kwargs = pytree.tree_map_only(
-            Operand, lambda each: operands[id(each)], (args, kwargs)
-        )
+        args, kwargs = map_only(Operand, lambda each: operands[id(each)], (args, kwargs))
         return cut_call(own.target, args, kwargs, value, team.width, team.member, wanted)
 
     def _by_tokens(self, operands: Mapping[Any, Operand], tokens: int) -> dict[Any, Operand]:
@@ -192,11 +191,11 @@ class Cutter:
         """
         assert not call.reduces, "an op that talks to the team has its words as ops"
         team, context = self.builder.team, self.builder.context
-        leaves, structure = pytree.tree_flatten((call.args, dict(call.kwargs)))
-        places = []
-        for place, leaf in enumerate(leaves):
+        places: list[Taken] = []
+
+        def new_leaf(place: int, leaf: Any) -> Any:
             if not isinstance(leaf, Operand | Narrowed):
-                continue
+                return leaf
             old, rows = (leaf.operand if isinstance(leaf, Narrowed) else leaf).source
             before = news[old].meta.get(ROWS, WHOLE)
             if rows != before:
@@ -204,8 +203,9 @@ class Cutter:
             before = news[old].meta.get(CUT, WHOLE)
             if leaf.cut != before:
                 places.append(Taken(place, before, leaf.cut, team))
-            leaves[place] = news[old]
-        args, kwargs = pytree.tree_unflatten(leaves, structure)
+            return news[old]
+
+        args, kwargs = map_leaves(new_leaf, (tuple(call.args), dict(call.kwargs)))
         target = call.target
         if places or spreads:
             target = OnParts(target, tuple(places), spreads)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import TERMS, AnyCut, Cut, local_shape, pieces
+from meshwright.execute.tree import map_leaves
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,13 @@ class Taken:
     """How the op needs the argument to be cut."""
     team: Team
 
+    def take(self, whole: Any) -> Any:
+        """The member's part of the argument; of one that is to be a term, among zeros."""
+        width, member = self.team.width, self.team.member
+        if isinstance(self.old, Cut) and self.new is TERMS:
+            return spread(whole, self.old, width, member)
+        return pieces(whole, self.new, width, member)
+
 
 @dataclass(frozen=True)
 class OnParts(Around):
@@ -58,14 +65,14 @@ class OnParts(Around):
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """The arguments with the member's parts in place of whole tensors."""
-        leaves, structure = pytree.tree_flatten((tuple(args), dict(kwargs)))
-        for each in self.places:
-            whole, team = leaves[each.place], each.team
-            if isinstance(each.old, Cut) and each.new is TERMS:
-                leaves[each.place] = spread(whole, each.old, team.width, team.member)
-            else:
-                leaves[each.place] = pieces(whole, each.new, team.width, team.member)
-        return pytree.tree_unflatten(leaves, structure)  # type: ignore[no-any-return]
+
+        def part(place: int, leaf: Any) -> Any:
+            for each in self.places:
+                if each.place == place:
+                    leaf = each.take(leaf)
+            return leaf
+
+        return map_leaves(part, (tuple(args), dict(kwargs)))  # type: ignore[no-any-return]
 
     def kept(self, made: Any, _args: Sequence[Any]) -> Any:
         """The results, spread where terms are wanted."""

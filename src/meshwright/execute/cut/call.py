@@ -10,10 +10,10 @@ from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from meshwright.errors import InputError
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Shape, local_shape
+from meshwright.execute.tree import find_only, map_only
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,8 +153,7 @@ class Request:
         """Refuse to write a part of a tensor that is whole."""
         for each in self.target._schema.arguments:
             is_written = each.alias_info is not None and each.alias_info.is_write
-            leaves = pytree.tree_leaves(arguments.get(each.name)) if is_written else ()
-            if any(isinstance(leaf, Narrowed) for leaf in leaves):
+            if is_written and find_only(Narrowed, arguments.get(each.name)):
                 raise self.refuse(f"{each.name}, which it writes, to be cut as the others are")
 
 
@@ -168,7 +167,7 @@ def bind_request(
     wanted: AnyCut | None = None,
 ) -> Request:
     """A request with arguments by name; each operand in them is an object of its own."""
-    args, named = pytree.tree_map_only(Operand, replace, (tuple(args), dict(kwargs)))
+    args, named = map_only(Operand, replace, (tuple(args), dict(kwargs)))
     names = [each.name for each in target._schema.arguments]
     given = dict(zip(names, args, strict=False)) | named
     defaults = {
@@ -189,7 +188,7 @@ def bind_request(
 
 def operands_in(tree: Any) -> list[Operand]:
     """The operands among nested arguments, in their order."""
-    return [each for each in pytree.tree_leaves(tree) if isinstance(each, Operand)]
+    return find_only(Operand, tree)
 
 
 def are_all(operands: Sequence[Operand], cut: AnyCut) -> bool:

@@ -9,10 +9,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.utils import _pytree as pytree
-
 from meshwright.execute.cut.call import Call, Narrowed, Operand, Request, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut
+from meshwright.execute.tree import map_only
 
 Labels = Sequence[Hashable]
 """A label for each dimension; None for one that cannot be cut, or that is broadcast."""
@@ -46,7 +45,7 @@ class Spread:
 
     def apply(self, tree: Any) -> Any:
         """Arguments with the parts in place of the operands."""
-        return pytree.tree_map_only(Operand, lambda each: self.parts.get(id(each), each), tree)
+        return map_only(Operand, lambda each: self.parts.get(id(each), each), tree)
 
 
 def cut_along(request: Request, pattern: Pattern, **changes: Any) -> Call:

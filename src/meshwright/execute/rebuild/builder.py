@@ -13,7 +13,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as Nodes
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.errors import InputError, quoted
@@ -24,6 +23,7 @@ from meshwright.execute.rebuild.arrived import has_arrived_rows, with_arrived_ro
 from meshwright.execute.rebuild.held import HeldTensors, Shards
 from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_argument
 from meshwright.execute.traced import Layout, TracedStep
+from meshwright.execute.tree import find_only, map_only
 from meshwright.program.expand.expansion import Expansion, Held
 
 
@@ -66,10 +66,10 @@ class Builder:
     def call(self, target: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Node:
         """Add a call on new nodes, with what it gives on fake tensors."""
         assert callable(target)
-        if self.received and any(map(has_arrived_rows, pytree.tree_leaves((args, kwargs)))):
+        if self.received and any(map(has_arrived_rows, find_only(Node, (args, kwargs)))):
             args, kwargs = with_arrived_rows((args, kwargs), self.received)
         node = self.nodes.call_function(target, args, kwargs)
-        given = pytree.tree_map_only(Node, lambda each: each.meta["val"], (args, kwargs))
+        given = map_only(Node, lambda each: each.meta["val"], (args, kwargs))
         with self.mode, torch.no_grad():
             node.meta["val"] = target(*given[0], **given[1])
         return node
@@ -96,7 +96,7 @@ class Builder:
     def call_whole(self, old: Node, given: Callable[[Node], Node]) -> Node:
         """Add the call of an old node on new ones as it is, whatever their cuts."""
         self._advance_counters(old)
-        args, kwargs = pytree.tree_map_only(Node, given, (old.args, old.kwargs))
+        args, kwargs = map_only(Node, given, (old.args, old.kwargs))
         return self.call(old.target, *args, **kwargs)
 
     def _advance_counters(self, old: Node) -> None:
