@@ -1,6 +1,7 @@
 """ZeRO on hand-worked steps, on captured ones against what stages cost, and on random ones."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -167,6 +168,13 @@ def test_an_update_does_its_share_and_state_is_divided_but_weights_are_not() -> 
     assert graph.seconds["unit"][update] == 0.75
     assert (graph.parameter_bytes[forward], graph.state_bytes[forward]) == (W, W + 2 * W / 4)
     assert graph.flops[forward] == 8.0
+
+
+def test_frozen_weights_of_an_op_do_not_travel() -> None:
+    planned = step([W])
+    for more, gathered in ((1 / 3, W), (1.0, 2 * W)):  # twice the bytes are twice the precision
+        graph = replace(planned, parameter_bytes=planned.parameter_bytes * (1 + more))
+        assert read_bytes(divided(graph, plan_of(graph, 4, 1)), "u0.all_gather") == [gathered / 4]
 
 
 def test_state_that_a_capture_saw_with_the_update_is_divided_there() -> None:

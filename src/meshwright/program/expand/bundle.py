@@ -145,7 +145,8 @@ def _parameter_bytes(
 ) -> dict[int, float]:
     """By update: its share of its ops' weights, in proportion to gradients.
 
-    A gradient is as large as the weights where the graph gives these no size.
+    A gradient is as large as the weights where the graph gives these no size. Weights that have no
+    gradients, being frozen, show where weights are larger than gradients by no ratio of precisions.
     """
     size = {op: float(graph.tensor_bytes[list(each)].sum()) for op, each in gradients.items()}
     total: dict[int, float] = {}
@@ -157,11 +158,16 @@ def _parameter_bytes(
         total[number] = total.get(number, 0.0) + float(graph.tensor_bytes[tensor])
     held = {number: float(graph.parameter_bytes[ops].sum()) for number, ops in users.items()}
     return {
-        op: held[number] * size[op] / total[number]
+        op: size[op] * _item_ratio(held[number] / total[number])
         if total[number] > 0 and held.get(number, 0.0) > 0
         else size[op]
         for op, number in of_update.items()
     }
+
+
+def _item_ratio(ratio: float) -> float:
+    """A number of a weight's bytes over those of its gradient."""
+    return max(each for each in (1.0, 2.0, 4.0) if each <= ratio) if ratio > 1 else ratio
 
 
 def _summed_gradients(graph: Graph) -> set[int]:
