@@ -71,6 +71,35 @@ class Language(nn.Module):
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
+class BiasedBlock(Block):
+    """As `Block`, whose queries have a norm a head, and whose scores get a bias of each head by
+    distance and one of all heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.table = nn.Parameter(torch.randn(11, heads))
+        self.places = nn.Parameter(torch.randn(6, 6))
+        self.norm = nn.LayerNorm(width // heads)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        split = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        apart = torch.arange(length)[:, None] - torch.arange(length) + 5
+        scores = self.norm(query) @ key.transpose(-1, -2) + self.table[apart].permute(2, 0, 1)
+        y = (scores + self.places).softmax(-1) @ value
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Biased(Language):
+    """A transformer with biases of scores."""
+
+    def __init__(self) -> None:
+        super().__init__(is_tied=False)
+        self.blocks = nn.ModuleList(BiasedBlock(16, 2) for _ in range(2))
+
+
 class UNet(nn.Module):
     """Long skips from encoder to decoder."""
 
@@ -305,6 +334,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "language": (lambda: Language(is_tied=False), _ids(40)),
     "tied": (lambda: Language(is_tied=True), _ids(40)),
     "heads": (lambda: Language(is_tied=False, heads=4), _ids(40)),
+    "biased": (Biased, _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,

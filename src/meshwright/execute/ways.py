@@ -37,6 +37,7 @@ from meshwright.execute.talk import (
     TakePart,
 )
 from meshwright.execute.traced import Layout, TracedStep
+from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
@@ -63,6 +64,7 @@ class Ways:
         self.plan, self.expansion, self.device = plan, expansion, device
         self.cuts, self.tokens = cuts, tokens
         self._known: dict[int, Mapping[str, Share]] = {}
+        self._whole: dict[int, frozenset[str]] = {}
         self._rows: dict[int, int] = {}
         """By tensor that counts the tokens of experts: the planned number of tokens, in the step
         that is being built."""
@@ -144,6 +146,18 @@ class Ways:
             for update, op in place.items()
             if update >= 0 and self.expansion.graph.kind[op].startswith("_fused_")
         }
+
+    def whole_weights(self, step: TracedStep) -> frozenset[str]:
+        """The names of the weights that every member of a tensor team updates alike."""
+        if step.samples not in self._whole:
+            place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
+            whole = [
+                update
+                for update in self._updates
+                if self.expansion.role[place[update]] == Role.WHOLE
+            ]
+            self._whole[step.samples] = frozenset(updated(step, each)[0] for each in whole)
+        return self._whole[step.samples]
 
     @cached_property
     def _divided(self) -> frozenset[int]:

@@ -100,7 +100,7 @@ def test_convolutions_are_cut_along_samples_and_output_channels() -> None:
 def test_grouped_products_are_cut_beside_their_groups(width: int) -> None:
     """Three experts with 4, none and 6 rows: columns, depth and gradients are cut, groups are not.
 
-    Kernels need rows of a multiple of 16 bytes, so all sizes are of 16 numbers.
+    Kernels need rows of a multiple of 16 bytes; parts may have others.
     """
     op, ends = aten._grouped_mm.default, torch.tensor([4, 4, 10], dtype=torch.int32)
     rows, made, weights = torch.randn(10, 16), torch.randn(10, 32), torch.randn(3, 16, 32)
@@ -113,6 +113,13 @@ def test_grouped_products_are_cut_beside_their_groups(width: int) -> None:
              expect=columns)  # fmt: skip
     check_op(op, operand(rows.t(), plain_cut(0, 16)), operand(made), operand(ends), width=width,
              expect=depth)  # fmt: skip
+    thin, thinner = torch.randn(3, 16, 24), torch.randn(10, 24)  # parts are of 12 or 6 numbers
+    check_op(op, operand(rows), operand(thin, plain_cut(2, 24)), operand(ends), width=width,
+             expect=plain_cut(1, 24))  # fmt: skip
+    check_op(op, operand(thinner, plain_cut(1, 24)), operand(thin.mT, plain_cut(1, 24)),
+             operand(ends), width=width, expect=TERMS)  # fmt: skip
+    check_op(op, operand(thinner.t(), plain_cut(0, 24)), operand(rows), operand(ends), width=width,
+             expect=plain_cut(1, 24))  # fmt: skip
     with pytest.raises(Uncut):
         check_op(op, operand(rows, plain_cut(0, 10)), operand(weights), operand(ends))
     with pytest.raises(Uncut):

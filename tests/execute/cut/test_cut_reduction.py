@@ -209,6 +209,26 @@ def test_entries_are_looked_up_beside_the_cut() -> None:
         check_op(aten.index.Tensor, operand(x, cut), [operand(torch.rand(4) > 0.5)])
 
 
+def test_terms_are_added_to_what_all_members_have() -> None:
+    numbers, terms = torch.randint(0, 5, (4, 6)), torch.randn(4, 6, 3)
+    given = operand(torch.randn(5, 3)), [operand(numbers)], operand(terms, TERMS)
+    check_op(aten.index_put.default, *given, True, expect=TERMS)
+    with pytest.raises(Uncut):  # of those put at one place, the last counts
+        check_op(aten.index_put.default, *given, False)
+    rows = plain_cut(0, 4)
+    parts = operand(torch.randn(5, 3)), [operand(numbers, rows)], operand(terms, rows)
+    check_op(aten.index_put.default, *parts, True, expect=TERMS)
+    with pytest.raises(Uncut):
+        check_op(aten.index_put.default, *parts, False)
+
+
+def test_the_greatest_of_a_row_are_found_where_rows_are_cut() -> None:
+    x = operand(torch.randn(4, 6), plain_cut(0, 4))
+    check_op(aten.topk.default, x, 2, expect=(plain_cut(0, 4), plain_cut(0, 4)))
+    with pytest.raises(Uncut):
+        check_op(aten.topk.default, operand(torch.randn(4, 6), plain_cut(1, 6)), 2)
+
+
 def test_a_shard_is_not_turned_in_place() -> None:
     with pytest.raises(Uncut, match="having no rule"):
         check_op(aten.transpose_.default, operand(torch.randn(4, 4), plain_cut(0, 4)), 0, 1)

@@ -1,6 +1,7 @@
 """Ops that look entries up by their numbers: embeddings, gathers and their gradients."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -110,8 +111,20 @@ def cut_index_select(request: Request) -> Call:
     return cut_along(request, Pattern(inputs=[(operand, labels)], outputs=[labels]))
 
 
+def add_terms(
+    whole: Tensor, indices: Sequence[Tensor | None], terms: Tensor, member: int
+) -> Tensor:
+    """A member's term of entries added to a tensor that every member has: the first adds to it."""
+    start = whole if member == 0 else torch.zeros_like(whole)
+    made: Tensor = _aten.index_put.default(start, indices, terms, True)
+    return made
+
+
 def cut_index_put(request: Request) -> Call:
-    """Values put, or added, at places along first dimensions that are not cut."""
+    """Values put, or added, at places along first dimensions that are not cut.
+
+    Of values that are added, members may have different ones: what each makes is then a term.
+    """
     operand, values = request["self"], request["values"]
     given = list(request["indices"])
     used = [dim for dim, each in enumerate(given) if each is not None]
@@ -122,16 +135,24 @@ def cut_index_put(request: Request) -> Call:
     shape = torch.broadcast_shapes(  # type: ignore[no-untyped-call]
         *(given[dim].value.shape for dim in used)
     )
-    rank, count = operand.value.dim(), len(shape)
-    kept: list[Hashable] = list(range(len(used), rank))
-    whole = (*shape, *operand.value.shape[len(used) :])
-    own: list[Hashable] = [*([None] * count), *kept]
+    kept: list[Hashable] = list(range(len(used), operand.value.dim()))
+    is_added = bool(request["accumulate"])
+    chosen: list[Any] = [("chosen", dim) if is_added else None for dim in range(len(shape))]
+    labels: dict[Any, Any] = dict(enumerate(chosen))
+    made = [*([None] * len(used)), *kept]
     inputs: list[tuple[Operand, Labels]] = [
-        (operand, [*([None] * len(used)), *kept]),
-        (values, own[len(whole) - values.value.dim() :]),
+        (operand, made),
+        (values, [*chosen, *kept][len(shape) + len(kept) - values.value.dim() :]),
     ]
-    inputs += [(given[dim], [None] * given[dim].value.dim()) for dim in used]
-    return cut_along(request, Pattern(inputs=inputs, outputs=[[*([None] * len(used)), *kept]]))
+    for dim in used:
+        own = broadcast_labels(given[dim].value.shape, shape)
+        inputs.append((given[dim], [labels.get(each) for each in own]))
+    summed = frozenset(each for each in chosen if each is not None)
+    pattern = Pattern(inputs=inputs, outputs=[made], summed=summed)
+    call = cut_along(request, pattern)
+    if call.cuts is not TERMS:
+        return call
+    return replace(call, target=add_terms, args=(*call.args[:3], request.member), kwargs={})
 
 
 def cut_index(request: Request) -> Call:

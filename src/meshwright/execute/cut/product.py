@@ -1,9 +1,15 @@
 """Matrix products, also of groups, and convolutions. A cut depth makes products terms of a sum."""
 
 from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
 
 from meshwright.execute.cut.call import Call, Operand, Request, has_terms
-from meshwright.execute.cut.cut import TERMS, WHOLE
+from meshwright.execute.cut.cut import TERMS, WHOLE, local_size
 from meshwright.execute.cut.label import Labels, Pattern, cut_along, spread_label
 
 _PRODUCTS = {
@@ -19,6 +25,9 @@ _NEEDS = (
     "matrices that are cut along rows, columns or, both alike, depth, and a bias that is whole or "
     "cut as the result is"
 )
+
+_ALIGNED = 16
+"""The kernel of grouped products wants rows of a multiple of so many bytes."""
 
 
 def cut_product(request: Request) -> Call:
@@ -68,7 +77,20 @@ def cut_grouped_product(request: Request) -> Call:
         summed=frozenset("k"),
         needs="matrices that are cut along columns, rows or, both alike, depth, but not in groups",
     )
-    return cut_along(request, pattern)
+    spread = spread_label(request, pattern)
+    call = cut_along(request, pattern)
+    size = local_size(spread.cut, request.width, request.member) * request.value.element_size()
+    return replace(call, target=multiply_padded) if size % _ALIGNED else call
+
+
+def multiply_padded(left: Tensor, right: Tensor, *others: Any, **named: Any) -> Tensor:
+    """A grouped product of matrices of any size, with zeros for what the kernel wants more."""
+    lanes = _ALIGNED // left.element_size()
+    depth, columns = -left.shape[-1] % lanes, -right.shape[-1] % lanes
+    left = pad(left, (0, depth)).contiguous()
+    right = pad(right, (0, columns, 0, depth)).contiguous()
+    made: Tensor = torch.ops.aten._grouped_mm.default(left, right, *others, **named)
+    return made[..., : made.shape[-1] - columns].contiguous()
 
 
 def cut_convolution(request: Request) -> Call:

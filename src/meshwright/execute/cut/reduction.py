@@ -35,7 +35,7 @@ def cut_reduction(request: Request) -> Call:
 
 
 def cut_along_others(request: Request) -> Call:
-    """An op along one dimension, as softmax, that leaves the shape: others may be cut."""
+    """An op along one dimension, as softmax, that leaves the others: these may be cut."""
     operands = request.operands
     rank = operands[0].value.dim()
     pattern = Pattern(

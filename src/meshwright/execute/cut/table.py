@@ -61,7 +61,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     ),
     (
         reduction.cut_along_others,
-        "_softmax _softmax_backward_data cumsum cumprod logcumsumexp sort",
+        "_softmax _softmax_backward_data cumsum cumprod logcumsumexp sort topk",
     ),
     (
         reduction.cut_norm,

@@ -7,6 +7,7 @@ import torch
 
 from meshwright.execute.cut.call import Call, Operand, Request, are_all, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE
+from meshwright.execute.cut.index import add_terms
 
 MOVES = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "unsqueeze", "squeeze",
@@ -32,7 +33,16 @@ def cut_terms(request: Request) -> Call:
         return request.same(TERMS)
     if name == "embedding_dense_backward" and request["indices"].cut is WHOLE:
         return request.same(TERMS)
+    if name == "index_put" and _are_put(request):
+        args = (request["self"], request["indices"], request["values"], request.member)
+        return request.answer([TERMS], add_terms, args=args)
     raise request.refuse(_NEEDS)
+
+
+def _are_put(request: Request) -> bool:
+    """Whether terms are added at places that all members know to a tensor that they all have."""
+    others = [each for each in request.operands if each is not request["values"]]
+    return bool(request.arguments.get("accumulate")) and are_all(others, WHOLE)
 
 
 def _is_floating(request: Request) -> bool:

@@ -35,6 +35,9 @@ class Ways(Shards, Protocol):
     def context(self, op: int) -> Team:
         """The rank's place in the context team that runs an op."""
 
+    def whole_weights(self, step: TracedStep) -> frozenset[str]:
+        """The names of the weights that every member of a tensor team updates alike."""
+
     def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
         """By argument of a planned kernel: the new node that an op reads in its place, where that
         is no tensor of the planned graph."""
@@ -121,7 +124,7 @@ def _run_kernel(builder: Builder, ways: Ways, op: int) -> None:
             return builder.shaped(old)
         return builder.view(old, builder.base(version, read), made, weights)
 
-    decide_cuts(builder, op, kernel)
+    decide_cuts(builder, op, kernel, ways.whole_weights(builder.step))
     new = ways.run(builder, op, given)
     if new is None:
         held, has_rows = builder.planned_held(op), builder.planned_rows(op)

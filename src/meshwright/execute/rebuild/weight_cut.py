@@ -1,6 +1,6 @@
 """Decides how a tensor team cuts a weight: as the first op that reads the weight needs it."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from torch.fx import Node
@@ -15,9 +15,23 @@ from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Held
 
 
-def decide_cuts(builder: Builder, op: int, kernel: Kernel) -> None:
-    """Cut the weights that this op is the first to read, so that it gives what was planned."""
+def decide_cuts(
+    builder: Builder,
+    op: int,
+    kernel: Kernel,
+    whole: Container[str],
+) -> None:
+    """Cut the weights that this op is the first to read, so that it gives what was planned.
+
+    `whole`: the names of weights that stay whole, whatever ops they are read by.
+    """
     unknown = _undecided(builder, kernel)
+    if not unknown:
+        return
+    for node, name in list(unknown.items()):
+        if name in whole:
+            builder.cut_state(name, WHOLE)
+            del unknown[node]
     if not unknown:
         return
     if builder.team.width == 1 or builder.expansion.role[op] == Role.WHOLE:

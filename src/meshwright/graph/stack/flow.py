@@ -67,6 +67,9 @@ class Flow:
     """The op whose rows are divided by vocabulary; -1: none."""
     losses: frozenset[int]
     """Ops that sum over cut features."""
+    shared: frozenset[int]
+    """Ops on cut features that are no products, and whose weights, if any, are not the features'
+    own: those of all heads, or of places."""
 
 
 def find_flow(layer: Template) -> Flow:
@@ -96,6 +99,7 @@ class _Walk:
         self.columns: set[int] = set()
         self.rows: set[int] = set()
         self.losses: set[int] = set()
+        self.shared: set[int] = set()
         self.closed: set[int] = set()  # products whose features some other product sums over
         self.weighted: Bools = has_weight(self.graph)
         self.is_expert: Bools = is_expert(self.graph)
@@ -121,6 +125,7 @@ class _Walk:
             rows=frozenset(self.rows),
             table=self.table,
             losses=frozenset(self.losses),
+            shared=frozenset(self.shared),
         )
 
     def _visit(self, op: int) -> None:
@@ -159,6 +164,8 @@ class _Walk:
             self._give(op, State.STREAM)
             self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
             return
+        if not self._has_own_weights(op, origins):
+            self.shared.add(op)
         is_after_loss = states == {State.REDUCED}
         sums = not is_after_loss and self._sums(op, cut, origins)
         mixes = len(states) > 1 and not self._ends(op)
@@ -204,6 +211,20 @@ class _Walk:
         weights = graph.parameter_bytes[op] / 2  # scale and shift, in two bytes or more
         has_statistics = bool(np.any(made <= self._row_bytes(cut, origins)))
         return has_statistics or bool(weights >= self._features(origins))
+
+    def _has_own_weights(self, op: int, origins: frozenset[int]) -> bool:
+        """Whether it has a weight, or a scale and a shift, of every feature that it reads."""
+        weights = self.graph.parameter_bytes[op] / self._features(origins)
+        return any(weights in (size, 2 * size) for size in self._item_bytes(origins))
+
+    def _item_bytes(self, origins: frozenset[int]) -> set[float]:
+        """Of one number: as products make them, or in single precision."""
+        graph, found = self.graph, {4.0}
+        for op in origins:
+            count = float(graph.product_rows[op] * graph.product_columns[op])
+            made = graph.tensor_bytes[graph.outputs[op]].tolist()
+            found |= {each / count for each in made if count}
+        return found
 
     def _goes_along(self, op: int) -> bool:
         """Whether it may need all features, to sort them or to add them up one after another."""

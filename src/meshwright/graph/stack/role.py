@@ -89,6 +89,8 @@ def _visit_backward(
     works_cut = gives_cut or (partner in flow.columns and reads_cut)
     role[op] = (role[partner] or Role.INNER) if works_cut else Role.WHOLE
     is_cut[outputs] = gives_cut
+    if partner in flow.shared:  # of what all members have, each one's gradient is a term
+        is_cut[outputs[graph.tensor_partial[outputs]]] = False
     if partner in flow.losses and not graph.inputs[op].size:
         is_cut[outputs] = False
 

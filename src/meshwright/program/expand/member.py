@@ -148,7 +148,10 @@ def _reduced(kind: LayerKind) -> Bools:
 def _makes_terms(kind: LayerKind) -> Bools:
     graph = kind.graph
     divided = (kind.role != Role.WHOLE) & (graph.phase == Phase.BACKWARD) & _reads_cut(kind)
-    given: Bools = divided & _gives(graph, ~kind.is_cut) & ~_gives(graph, kind.is_cut)
+    whole = _gives(graph, ~kind.is_cut)
+    # Beside a gradient that is cut, only sums over samples are terms.
+    beside = _gives(graph, kind.is_cut) & _gives(graph, ~kind.is_cut & ~graph.tensor_partial)
+    given: Bools = divided & whole & ~beside
     return given | _reduced(kind)
 
 
