@@ -71,11 +71,11 @@ def place(plans: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def four() -> Iterator[Any]:
-    """Four ranks (see `ranks`) that all tests of a worker share: what they imported and compiled
-    for one test, they have for the next."""
-    from ranks import RANKS, Ranks  # needs torch
+def ranks() -> Iterator[Any]:
+    """Up to eight ranks (see `ranks`) that all tests of a worker share: what was imported, traced
+    and compiled for one test, is there for the next."""
+    from ranks import Ranks  # needs torch
 
-    ranks = Ranks(RANKS)
-    yield ranks
-    ranks.close()
+    made = Ranks(8)
+    yield made
+    made.close()

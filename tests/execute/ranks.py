@@ -1,88 +1,100 @@
-"""Processes that stay and train by whatever plan they are handed: starting ranks takes seconds."""
+"""Ranks that are forked, for each call, from a process that stays.
 
+Starting a process that has torch takes seconds, and tracing a model seconds more. So one process,
+for all tests of a worker, imports everything and traces what ranks are to train; the ranks fork
+from it, which takes moments, and are real processes with a process group. What was traced stays
+for the next call with the same model.
+"""
+
+import contextlib
 import os
+import pickle
+import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from typing import Any
+from unittest.mock import patch
 
 from forked import processes
 
 RANKS = 4
 """How many ranks most tests train with."""
+_KEPT = 40
+"""So many models' traces stay."""
 
 
 class Ranks:
-    """Processes for up to so many ranks; `call` runs one function on the first few of them.
+    """Up to so many ranks that run one function each.
 
-    They are started when a call needs them, and anew after a call that failed, so that tests share
-    them and none sees what another has broken.
+    The process that they fork from is started when a call needs it, and anew after a call that it
+    did not answer, so that tests share it and none sees what another has broken.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.pipes: list[Connection] = []
-        self.processes: list[BaseProcess] = []
+        self._process: Any = None
+        self._pipe: Connection | None = None
 
     def call(
-        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 120
+        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 300
     ) -> list[Any]:
         """What the function returns on `count` ranks of one process group, which it is given first.
 
         An error on any of them is raised, and then the others, which may wait for it for ever, end.
         """
+        return self._ask(count, function, args, timeout, trains=False)
+
+    def train(
+        self, count: int, function: Callable[..., Any], *args: Any, timeout: float = 300
+    ) -> list[Any]:
+        """As `call`, for functions that begin with making a trainer: the ranks fork once its
+        model is traced. What a function does before, it does without a process group."""
+        return self._ask(count, function, args, timeout, trains=True)
+
+    def _ask(
+        self,
+        count: int,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        timeout: float,
+        *,
+        trains: bool,
+    ) -> list[Any]:
         assert count <= self.most
+        if self._pipe is None:
+            self._start()
+        assert self._pipe is not None
+        self._pipe.send((count, function, args, timeout, trains))
         try:
-            return self._call(count, function, args, timeout)
+            error, answers = self._pipe.recv()
         except BaseException:
             self.close()
             raise
+        if error is not None:
+            raise error
+        return [pickle.loads(each) for each in answers]
 
-    def _call(
-        self, count: int, function: Callable[..., Any], args: tuple[Any, ...], timeout: float
-    ) -> list[Any]:
-        self._start(count)
-        pipes = self.pipes[:count]
-        port = free_port()
-        for pipe in pipes:
-            pipe.send((count, port, function, args))
-        answers: dict[int, Any] = {}
-        until = time.monotonic() + timeout
-        while len(answers) < count:
-            waiting = [pipe for rank, pipe in enumerate(pipes) if rank not in answers]
-            ready = wait(waiting, max(0.0, until - time.monotonic()))
-            if not ready:
-                raise AssertionError(f"no answer from ranks {set(range(count)) - set(answers)}")
-            for pipe in waiting:
-                if pipe not in ready:
-                    continue
-                is_error, answer = pipe.recv()
-                if is_error:
-                    raise AssertionError(answer)
-                answers[pipes.index(pipe)] = answer
-        return [answers[rank] for rank in range(count)]
-
-    def _start(self, count: int) -> None:
+    def _start(self) -> None:
         context = processes()
-        for rank in range(len(self.pipes), count):
-            mine, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, rank), daemon=True)
-            process.start()
-            theirs.close()  # so that a rank that is killed is seen to have ended
-            self.pipes.append(mine)
-            self.processes.append(process)
+        self._pipe, theirs = context.Pipe()
+        # Not a daemon, since those may not have children; it ends with the pipe.
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=False)
+        self._process.start()
+        theirs.close()
 
     def close(self) -> None:
-        """End the processes."""
-        for pipe in self.pipes:
-            pipe.close()
-        for process in self.processes:
-            process.kill()
-            process.join()
-        self.pipes, self.processes = [], []
+        """End the process."""
+        if self._pipe is not None:
+            self._pipe.close()
+            self._process.join(10)
+            self._process.kill()
+            self._process.join()
+            self._pipe = None
 
 
 def free_port() -> int:
@@ -102,23 +114,200 @@ def refuse_pickles() -> None:
     distributed_c10d._pickler = distributed_c10d._unpickler = refuse  # type: ignore[assignment]
 
 
-def _serve(pipe: Connection, rank: int) -> None:
+def _serve(pipe: Connection) -> None:
     import torch
-    import torch.distributed as dist
+
+    from meshwright.errors import InputError
 
     torch.set_num_threads(1)
     refuse_pickles()
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    known: dict[Any, Any] = {}
     while True:
         try:
-            count, port, function, args = pipe.recv()
+            count, function, args, timeout, trains = pipe.recv()
         except EOFError:
             return
+        team = _Team(count)
+        answer: tuple[Exception | None, list[bytes]]
         try:
-            address = f"tcp://127.0.0.1:{port}"
-            dist.init_process_group("gloo", address, rank=rank, world_size=count)
-            answer = function(rank, *args)
-            dist.destroy_process_group()
-            pipe.send((False, answer))
-        except BaseException:
-            pipe.send((True, f"rank {rank}: {traceback.format_exc()}"))
+            fork = _fork_trained if trains else _fork_all
+            fork(team, function, args, known)
+            answer = None, team.gather(timeout)
+        except InputError as error:
+            answer = InputError(str(error)), []
+        except Exception:
+            answer = AssertionError(traceback.format_exc()), []
+        finally:
+            team.end()
+        pipe.send(answer)
+
+
+class _Started(BaseException):
+    """Raised in the process that stays once a rank has forked, to come back from the function."""
+
+
+@dataclass
+class _Team:
+    """The ranks of one call."""
+
+    count: int
+    port: int = field(default_factory=free_port)
+    pids: list[int] = field(default_factory=list)
+    pipes: list[Connection] = field(default_factory=list)
+    own: Connection | None = None
+    """In a rank: where its answer goes."""
+
+    def fork(self) -> bool:
+        """Fork the next rank; returns whether this is the rank, with its process group."""
+        import torch.distributed as dist
+
+        mine, theirs = Pipe(duplex=False)
+        rank, pid = len(self.pids), os.fork()
+        if pid:
+            theirs.close()
+            self.pids.append(pid)
+            self.pipes.append(mine)
+            return False
+        self.own = theirs
+        address = f"tcp://127.0.0.1:{self.port}"
+        dist.init_process_group("gloo", address, rank=rank, world_size=self.count)
+        return True
+
+    def answer(self, answer: Any, error: str) -> None:
+        """Send a rank's answer, and end it."""
+        import torch.distributed as dist
+
+        assert self.own is not None
+        try:
+            if not error:
+                dist.destroy_process_group()
+            self.own.send((error, pickle.dumps(answer)))
+        finally:
+            os._exit(0)
+
+    def gather(self, timeout: float) -> list[bytes]:
+        """What all ranks answer, pickled."""
+        answers: dict[int, bytes] = {}
+        until = time.monotonic() + timeout
+        while len(answers) < self.count:
+            waiting = [pipe for rank, pipe in enumerate(self.pipes) if rank not in answers]
+            ready = wait(waiting, max(0.0, until - time.monotonic()))
+            missing = set(range(self.count)) - set(answers)
+            assert ready, f"no answer from ranks {missing}"
+            for pipe in waiting:
+                if pipe in ready:
+                    error, answer = pipe.recv()
+                    assert not error, error
+                    answers[self.pipes.index(pipe)] = answer
+        return [answers[rank] for rank in range(self.count)]
+
+    def end(self) -> None:
+        """End all ranks; those that have answered have ended, or are about to."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for pipe in self.pipes:
+            pipe.close()
+
+
+def _run(team: _Team, rank: int, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Run the function; a rank, even one that is forked meanwhile, ends here."""
+    answer, error = None, ""
+    try:
+        answer = function(rank, *args)
+    except BaseException:
+        if team.own is None:
+            raise
+        error = f"rank {rank}: {traceback.format_exc()}"
+    if team.own is not None:
+        team.answer(answer, error)
+    raise AssertionError(f"{function.__name__} made no trainer")
+
+
+def _fork_all(
+    team: _Team, function: Callable[..., Any], args: tuple[Any, ...], _known: dict[Any, Any]
+) -> None:
+    def forked(rank: int) -> Any:
+        if not team.fork():
+            raise _Started
+        return function(rank, *args)
+
+    for rank in range(team.count):
+        with contextlib.suppress(_Started):
+            _run(team, rank, forked, ())
+
+
+def _fork_trained(
+    team: _Team, function: Callable[..., Any], args: tuple[Any, ...], known: dict[Any, Any]
+) -> None:
+    with _remembering(team, known):
+        for rank in range(team.count):
+            with contextlib.suppress(_Started):
+                _run(team, rank, function, args)
+
+
+@contextlib.contextmanager
+def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
+    """Let trainers fork once they know the steps that their rank runs.
+
+    Plans are lowered once for all ranks, and steps traced once for all calls.
+    """
+    from meshwright.execute import expanded, trainer
+    from meshwright.execute.expanded import ExpandedSteps
+    from meshwright.execute.lowered import Lowered, lower_frozen
+    from meshwright.execute.steps import Steps
+
+    lowered_by: dict[Any, Lowered] = {}
+    cuts: dict[int, Any] = {}
+    bind_rank = trainer.bind_rank
+
+    def lower_once(graph: Any, cluster: Any, plan: Any) -> Lowered:
+        key = id(graph), id(plan), tuple(each.name for each in cluster.devices)
+        if key not in lowered_by:
+            lowered_by[key] = lower_frozen(graph, cluster, plan)
+        return lowered_by[key]
+
+    def trace_once(workload: Any, graph: Any, *settings: Any) -> Steps:
+        sizes = (graph.tensor_bytes.tobytes(), graph.parameter_bytes.tobytes(), graph.batch)
+        key = workload.name, graph.op_names, sizes, settings
+        if key not in known:
+            while len(known) >= _KEPT:
+                del known[next(iter(known))]
+            known[key] = Steps(workload, graph, *settings)
+        return known[key]  # type: ignore[no-any-return]
+
+    def fork_bound(lowered: Lowered, planned: Steps, device: int, **settings: Any) -> Any:
+        if team.own is not None:  # a rank's second trainer
+            return bind_rank(lowered, planned, device, **settings)
+        for samples in _sample_counts(lowered, device):
+            planned.draws(samples)
+        if lowered.shards is not None and id(lowered) not in cuts:
+            parts = (lowered.plan, lowered.expansion, lowered.shards)
+            steps = ExpandedSteps(planned, *parts, lowered.program.device_names[device])
+            cuts[id(lowered)] = steps.ways.cuts
+        if not team.fork():
+            raise _Started
+        with patch.object(expanded, "find_cuts", lambda *_: cuts[id(lowered)]):
+            return bind_rank(lowered, planned, device, **settings)
+
+    with (
+        patch("small_trainer.lower_frozen", lower_once),
+        patch.object(trainer, "Steps", trace_once),
+        patch.object(trainer, "bind_rank", fork_bound),
+    ):
+        yield
+
+
+def _sample_counts(lowered: Any, device: int) -> set[int]:
+    """How many samples the rank of a device has at a time, in all parts that it is in."""
+    schedule, name = lowered.plan.schedule, lowered.program.device_names[device]
+    whole = lowered.graph.batch / (schedule.microbatches if schedule else 1)
+    bounds = [
+        rows
+        for part in lowered.plan.parts
+        if name in part.devices
+        for rows in [part.rows()[part.devices.index(name) // part.width]]
+    ]
+    return {round((end - start) * whole) for start, end in bounds} - {0}

@@ -153,6 +153,6 @@ def captured(name: str, untie: bool = False, optimizer: str = OPTIMIZER) -> Grap
 @cache
 def expected(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[float], Tensors]:
     """Losses and tensors after plain training in one process."""
-    graph = captured(name, optimizer=optimizer)
+    graph = captured(name, False, optimizer)
     repeated = RepeatedDraws(Steps(make(name), graph, optimizer).draws(int(graph.batch)), 0)
     return train_plainly(make(name), steps, optimizer, repeated)

@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-import torch
-from small_trainer import LEARNING_RATE, OPTIMIZER
+from small_trainer import OPTIMIZER, make_trainer
 from team_models import UNLAYERED, captured, expected, make
 
 from meshwright.execute.exchange import Exchange
-from meshwright.execute.lowered import Lowered
 from meshwright.execute.state import canonical_names
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
@@ -204,17 +202,10 @@ def check_calls(trained: Trained, *, num_holders: int) -> None:
         assert other.bytes <= one.bytes <= other.bytes + filling, (one, other)
 
 
-def train(rank: int, case: Case, lowered: Lowered, steps: int) -> Trained:
-    """Train on one rank, as the case's plan was lowered."""
+def train(rank: int, case: Case, graph: Graph, plan: Plan, steps: int) -> Trained:
+    """Train on one rank, by the case's plan."""
     workload = make(case.model)
-    trainer = Trainer(
-        lowered,
-        workload,
-        rank=rank,
-        device=torch.device("cpu"),
-        optimizer=case.optimizer,
-        learning_rate=LEARNING_RATE,
-    )
+    trainer = make_trainer(rank, workload, graph, plan, connected(RANKS), optimizer=case.optimizer)
     said: list[Call] = []
     for step in range(steps):
         with listening(trainer.exchange, said) if step == steps - 1 else nullcontext():

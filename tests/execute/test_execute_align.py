@@ -79,31 +79,31 @@ KINDS: dict[str, Callable[[Graph], Plan]] = {
 def check_ranks(ranks: Ranks, name: str, plan: Plan) -> None:
     check(
         name,
-        ranks.call(num_ranks(plan), train_rank, name, captured(name), plan, STEPS, timeout=240),
+        ranks.train(num_ranks(plan), train_rank, name, captured(name), plan, STEPS, timeout=240),
     )
 
 
 @pytest.mark.slow
-def test_ranks_train_a_transformer_alike_on_one_sample_each(four: Ranks) -> None:
-    check_ranks(four, "language", KINDS["stages x replicas"](captured("language")))
+def test_ranks_train_a_transformer_alike_on_one_sample_each(ranks: Ranks) -> None:
+    check_ranks(ranks, "language", KINDS["stages x replicas"](captured("language")))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCH_MODELS)
 def test_ranks_train_every_model_alike_on_one_sample_each(
-    four: Ranks, name: str, kind: str
+    ranks: Ranks, name: str, kind: str
 ) -> None:
-    check_ranks(four, name, KINDS[kind](captured(name)))
+    check_ranks(ranks, name, KINDS[kind](captured(name)))
 
 
 @pytest.mark.slow
-def test_a_device_that_sees_more_samples_may_feed_replicas_of_one(four: Ranks) -> None:
+def test_a_device_that_sees_more_samples_may_feed_replicas_of_one(ranks: Ranks) -> None:
     graph = captured("language")
     plan = pipeline_plan(graph, 3, 3, ScheduleKind.GPIPE, 8)
     *others, last = plan.parts
     wider = replace(plan, parts=(*others, replace(last, devices=("d2", "d3"))))
-    check_ranks(four, "language", wider)
+    check_ranks(ranks, "language", wider)
 
 
 def test_a_step_on_one_sample_is_made_from_others_only_where_its_ops_differ() -> None:

@@ -60,10 +60,10 @@ def with_statistics(graph: Graph, plan: Plan) -> Plan:
 
 @pytest.mark.parametrize("kind", few(PLANS, "unequal", "zero 3, full"))
 @pytest.mark.parametrize("name", few(NORMED, "normed"))
-def test_statistics_are_those_of_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
+def test_statistics_are_those_of_the_whole_batch(ranks: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
     plan = with_statistics(graph, PLANS[kind](graph))
-    answers = four.call(num_ranks(plan), train_pieces, name, graph, plan, STEPS)
+    answers = ranks.train(num_ranks(plan), train_pieces, name, graph, plan, STEPS)
     check_trained(answers, train_eagerly(name, STEPS), TOLERANCE, TOLERANCE)
 
 
@@ -116,12 +116,12 @@ def microbatched(name: str, count: int) -> list[float]:
 @pytest.mark.parametrize("kind", few(["gpipe", "1f1b"], "gpipe"))
 @pytest.mark.parametrize("name", few(NORMED, "normed unet"))
 def test_in_pipelines_statistics_are_those_of_a_microbatch(
-    four: Ranks, name: str, kind: str
+    ranks: Ranks, name: str, kind: str
 ) -> None:
     graph = captured(name)
     plan = pipeline_plan(graph, RANKS, 2, ScheduleKind(kind), 2)
     plan = with_statistics(graph, plan)
-    answers = four.call(RANKS, train_pieces, name, graph, plan, STEPS)
+    answers = ranks.train(RANKS, train_pieces, name, graph, plan, STEPS)
     for own, _ in answers:
         assert own == pytest.approx(microbatched(name, 2), rel=TOLERANCE, abs=TOLERANCE)
 

@@ -69,7 +69,7 @@ def check(ranks: Ranks, name: str, plan: Plan) -> None:
     """Train by the plan and compare all losses and every number that any rank holds of a weight."""
     graph = captured(name)
     losses, weights = train_eagerly(name, STEPS)
-    answers = ranks.call(
+    answers = ranks.train(
         num_ranks(plan), train_shares, make_workload, name, graph, plan, STEPS, timeout=300
     )
     found = set()
@@ -86,22 +86,22 @@ def check(ranks: Ranks, name: str, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("name", few(MODELS, "bert, dropping"))
-def test_every_model_trains_alike_with_its_tokens_divided(four: Ranks, name: str) -> None:
-    check(four, name, plan_of("two, zero 0, none", captured(name)))
+def test_every_model_trains_alike_with_its_tokens_divided(ranks: Ranks, name: str) -> None:
+    check(ranks, name, plan_of("two, zero 0, none", captured(name)))
 
 
 @pytest.mark.parametrize("name", few(MODELS, "bert, dropping"))
-def test_every_model_trains_alike_while_its_keys_travel(four: Ranks, name: str) -> None:
+def test_every_model_trains_alike_while_its_keys_travel(ranks: Ranks, name: str) -> None:
     """Causal or not, with few heads of keys, with masks and with dropout of scores."""
-    check(four, name, plan_of("ring of four, zero 0, none", captured(name)))
+    check(ranks, name, plan_of("ring of four, zero 0, none", captured(name)))
 
 
 @pytest.mark.parametrize("team", few(TEAMS, "ring of four"))
-def test_members_say_what_was_lowered(four: Ranks, team: str) -> None:
+def test_members_say_what_was_lowered(ranks: Ranks, team: str) -> None:
     """Kind by kind, with the same members, byte by byte."""
     graph = captured("llama")
     plan = plan_of(f"{team}, zero 0, none", graph)
-    for said, planned in four.call(len(plan.parts[0].devices), hear_rank, "llama", graph, plan):
+    for said, planned in ranks.train(len(plan.parts[0].devices), hear_rank, "llama", graph, plan):
         assert sorted(said) == sorted(planned)
         kinds = {each.kind for each in said}
         assert ("shift" in kinds) is (plan.parts[0].keys is Keys.RING)
@@ -111,15 +111,15 @@ def test_members_say_what_was_lowered(four: Ranks, team: str) -> None:
     "case", few(CASES, "sequence, zero 3, full", "ring sequence, zero 3, full")
 )
 @pytest.mark.parametrize("name", few(("llama", "gpt2, dropping"), "llama"))
-def test_models_train_alike_under_every_hybrid(four: Ranks, name: str, case: str) -> None:
-    check(four, name, plan_of(case, captured(name)))
+def test_models_train_alike_under_every_hybrid(ranks: Ranks, name: str, case: str) -> None:
+    check(ranks, name, plan_of(case, captured(name)))
 
 
 @pytest.mark.parametrize("case", few(CASES, "two replicas, zero 3, full"))
-def test_microbatches_train_alike(four: Ranks, case: str) -> None:
+def test_microbatches_train_alike(ranks: Ranks, case: str) -> None:
     if "unequal" in case:
         pytest.skip("a replica has less than one sample of a microbatch")
-    check(four, "gpt2, dropping", plan_of(case, captured("gpt2, dropping"), 2))
+    check(ranks, "gpt2, dropping", plan_of(case, captured("gpt2, dropping"), 2))
 
 
 STAGES: dict[str, list[dict[str, Any]]] = {
@@ -137,7 +137,7 @@ STAGES: dict[str, list[dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", few(ScheduleKind, ScheduleKind.ONE_F_ONE_B))
 @pytest.mark.parametrize("stages", few(STAGES, "to replicas"))
 def test_stages_of_different_teams_train_alike(
-    four: Ranks, stages: str, kind: ScheduleKind
+    ranks: Ranks, stages: str, kind: ScheduleKind
 ) -> None:
     if kind is ScheduleKind.INTERLEAVED:
         pytest.skip("needs several stages a device")
@@ -150,7 +150,7 @@ def test_stages_of_different_teams_train_alike(
         parts.append(part)
         first += len(part.devices)
     schedule = Schedule(kind=kind, microbatches=2)
-    check(four, "llama", Plan(parts=tuple(parts), schedule=schedule))
+    check(ranks, "llama", Plan(parts=tuple(parts), schedule=schedule))
 
 
 def test_rows_that_are_left_out_of_a_loss_are_refused_before_ranks_start() -> None:

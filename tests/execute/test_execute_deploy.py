@@ -63,7 +63,7 @@ def assert_alike(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> set[str
 
 def check(ranks: Ranks, recipe: Recipe, plan: Plan) -> None:
     losses, gradients, tensors = expected(recipe)
-    answers = ranks.call(num_ranks(plan), train_composed, recipe, captured(recipe), plan, STEPS)
+    answers = ranks.train(num_ranks(plan), train_composed, recipe, captured(recipe), plan, STEPS)
     seen: set[str] = set()
     for answer in answers:
         assert answer[0] == pytest.approx(losses, rel=TOLERANCE)
@@ -85,17 +85,17 @@ SEEDS = st.integers(0, 1_000_000)
 @pytest.mark.slow
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recipe=RECIPES, seed=SEEDS)
-def test_random_models_train_alike_by_random_plans(four: Ranks, recipe: Recipe, seed: int) -> None:
-    check(four, recipe, deploy_plan(captured(recipe), DEVICES, seed, WAYS))
+def test_random_models_train_alike_by_random_plans(ranks: Ranks, recipe: Recipe, seed: int) -> None:
+    check(ranks, recipe, deploy_plan(captured(recipe), DEVICES, seed, WAYS))
 
 
 @pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(recipe=RECIPES, seed=SEEDS)
 def test_many_random_models_train_alike_by_random_plans(
-    four: Ranks, recipe: Recipe, seed: int
+    ranks: Ranks, recipe: Recipe, seed: int
 ) -> None:
-    check(four, recipe, deploy_plan(captured(recipe), DEVICES, seed, WAYS))
+    check(ranks, recipe, deploy_plan(captured(recipe), DEVICES, seed, WAYS))
 
 
 MODEL = Recipe(layers=("linear", "time", "conv", "residual"), loss="entropy", batch=6, embeds=True)
@@ -103,7 +103,7 @@ MODEL = Recipe(layers=("linear", "time", "conv", "residual"), loss="entropy", ba
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", [Sync.PARAMETER_SERVER, Sync.DUPLICATE])
-def test_parts_of_all_kinds_train_alike_together(four: Ranks, sync: Sync) -> None:
+def test_parts_of_all_kinds_train_alike_together(ranks: Ranks, sync: Sync) -> None:
     # Halves of the model on overlapping devices with other shares, in two ways.
     graph = captured(MODEL)
     units = find_units(graph)
@@ -116,10 +116,10 @@ def test_parts_of_all_kinds_train_alike_together(four: Ranks, sync: Sync) -> Non
         Part(ops=first, devices=("d0", "d1", "d2"), shares=(1 / 6, 1 / 2, 1 / 3)),
         Part(ops=second, devices=("d2", "d3", "d1", "d0"), sync=sync),
     )
-    check(four, MODEL, Plan(parts=parts))
+    check(ranks, MODEL, Plan(parts=parts))
 
 
-def test_a_loss_and_what_reads_it_must_see_the_same_samples(four: Ranks) -> None:
+def test_a_loss_and_what_reads_it_must_see_the_same_samples(ranks: Ranks) -> None:
     graph = captured(MODEL)
     late = tuple(name for name in graph.op_names if "nll_loss_backward" in name)
     early = tuple(name for name in graph.op_names if name not in late)
@@ -133,7 +133,7 @@ def test_a_loss_and_what_reads_it_must_see_the_same_samples(four: Ranks) -> None
         Trainer(lowered, workload, rank=0, device=torch.device("cpu"))
     # Of how many targets there are, the whole batch's number is the sum of all replicas'.
     whole = (parts[0], Part(ops=late, devices=("d2", "d3"), sync=Sync.DUPLICATE))
-    check(four, MODEL, Plan(parts=whole))
+    check(ranks, MODEL, Plan(parts=whole))
 
 
 def test_batch_norm_may_be_duplicated() -> None:

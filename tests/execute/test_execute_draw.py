@@ -129,7 +129,7 @@ PLANS: dict[str, Callable[[Graph], Plan]] = {
 @pytest.mark.parametrize("kind", PLANS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_stock_transformers_with_dropout_train_as_one_process(
-    four: Ranks, name: str, kind: str
+    ranks: Ranks, name: str, kind: str
 ) -> None:
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     graph = capture_workload(stock(name), OPTIMIZER)
@@ -138,7 +138,7 @@ def test_stock_transformers_with_dropout_train_as_one_process(
     losses, _ = train_plainly(workload, STEPS, OPTIMIZER, repeated)
     # Embeddings, and in each layer attention and both outputs.
     assert len(repeated.found) >= 1 + 3 * 2
-    for found in four.call(4, train_rank, name, graph, PLANS[kind](graph)):
+    for found in ranks.train(4, train_rank, name, graph, PLANS[kind](graph)):
         assert found == pytest.approx(losses, rel=TOLERANCE)
 
 

@@ -30,7 +30,7 @@ def check(ranks: Ranks, name: str, plan: Plan, optimizer: str = "momentum") -> N
     """Train by the plan and compare all losses and everything that any rank holds."""
     losses, tensors = train_eagerly(name, STEPS, optimizer)
     graph = captured(name, optimizer)
-    answers = ranks.call(
+    answers = ranks.train(
         num_ranks(plan), train_shares, make_workload, name, graph, plan, STEPS, optimizer,
         timeout=200,
     )  # fmt: skip
@@ -72,24 +72,24 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", few(WAYS, "tensor and experts"))
-def test_experts_train_alike_however_they_are_divided(four: Ranks, way: str) -> None:
-    check(four, "two of four", plan_of(captured("two of four", "momentum"), **WAYS[way]))
+def test_experts_train_alike_however_they_are_divided(ranks: Ranks, way: str) -> None:
+    check(ranks, "two of four", plan_of(captured("two of four", "momentum"), **WAYS[way]))
 
 
 @pytest.mark.parametrize("way", few(WAYS, "2 experts"))
-def test_replicas_without_tokens_wait_for_others(four: Ranks, way: str) -> None:
-    check(four, "lopsided", plan_of(captured("lopsided", "momentum"), **WAYS[way]))
+def test_replicas_without_tokens_wait_for_others(ranks: Ranks, way: str) -> None:
+    check(ranks, "lopsided", plan_of(captured("lopsided", "momentum"), **WAYS[way]))
 
 
 @pytest.mark.parametrize("way", few(WAYS, "recomputed"))
-def test_tokens_of_one_expert_each_travel(four: Ranks, way: str) -> None:
-    check(four, "one of eight", plan_of(captured("one of eight", "adamw"), **WAYS[way]), "adamw")
+def test_tokens_of_one_expert_each_travel(ranks: Ranks, way: str) -> None:
+    check(ranks, "one of eight", plan_of(captured("one of eight", "adamw"), **WAYS[way]), "adamw")
 
 
 @pytest.mark.parametrize("way", few(WAYS, "2 experts"))
-def test_mixtral_of_transformers_trains_alike(four: Ranks, way: str) -> None:
+def test_mixtral_of_transformers_trains_alike(ranks: Ranks, way: str) -> None:
     pytest.importorskip("transformers", reason="needs the zoo extra")
-    check(four, "mixtral", plan_of(captured("mixtral", "momentum"), **WAYS[way]))
+    check(ranks, "mixtral", plan_of(captured("mixtral", "momentum"), **WAYS[way]))
 
 
 STAGES: dict[str, tuple[ScheduleKind, list[dict[str, Any]]]] = {
@@ -105,10 +105,10 @@ STAGES: dict[str, tuple[ScheduleKind, list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", few(STAGES, "1f1b"))
-def test_stages_of_experts_train_alike(four: Ranks, name: str) -> None:
+def test_stages_of_experts_train_alike(ranks: Ranks, name: str) -> None:
     kind, hows = STAGES[name]
     graph = captured("two of four", "momentum")
-    check(four, "two of four", layer_stages(graph, kind, hows))
+    check(ranks, "two of four", layer_stages(graph, kind, hows))
 
 
 def layer_stages(graph: Graph, kind: ScheduleKind, hows: list[dict[str, Any]]) -> Plan:

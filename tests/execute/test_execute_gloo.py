@@ -46,17 +46,13 @@ def _all_ways(rank: int, count: int, length: int, is_alone: bool) -> list[bool]:
 @pytest.mark.parametrize("length", [1, 7, FEW_BYTES // 4 + 1])
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_collectives_of_sends_are_right(
-    four: Ranks, count: int, length: int, is_alone: bool
+    ranks: Ranks, count: int, length: int, is_alone: bool
 ) -> None:
-    assert four.call(count, _all_ways, count, length, is_alone) == [[True] * 5] * count
+    assert ranks.call(count, _all_ways, count, length, is_alone) == [[True] * 5] * count
 
 
-def test_collectives_of_eight_are_right() -> None:
-    eight = Ranks(8)
-    try:
-        assert eight.call(8, _all_ways, 8, 33, True) == [[True] * 5] * 8
-    finally:
-        eight.close()
+def test_collectives_of_eight_are_right(ranks: Ranks) -> None:
+    assert ranks.call(8, _all_ways, 8, 33, True) == [[True] * 5] * 8
 
 
 @given(st.integers(min_value=0, max_value=10), st.data())

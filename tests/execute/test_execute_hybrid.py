@@ -59,7 +59,7 @@ def check(
 ) -> None:
     """Train by the plan and compare everything that any rank holds, and all of each tensor."""
     graph = captured(name, optimizer, untie=untie)
-    answers = ranks.call(num_ranks(plan), train_pieces, name, graph, plan, STEPS, optimizer)
+    answers = ranks.train(num_ranks(plan), train_pieces, name, graph, plan, STEPS, optimizer)
     check_trained(answers, train_eagerly(name, STEPS, optimizer), TOLERANCE, TOLERANCE)
 
 
@@ -67,8 +67,8 @@ def check(
     "case",
     few(CASES, "data, zero 1, selective", "zero-bubble, zero 3, full"),
 )
-def test_a_transformer_trains_alike_under_every_hybrid(four: Ranks, case: str) -> None:
-    check(four, "language", plan_of(case, captured("language", "momentum")))
+def test_a_transformer_trains_alike_under_every_hybrid(ranks: Ranks, case: str) -> None:
+    check(ranks, "language", plan_of(case, captured("language", "momentum")))
 
 
 def name_cases(names: Iterable[str]) -> list[str]:
@@ -83,42 +83,42 @@ QUICK = (
 
 
 @pytest.mark.parametrize("named", few(name_cases(APART), *QUICK))
-def test_every_model_trains_alike_under_every_hybrid(four: Ranks, named: str) -> None:
+def test_every_model_trains_alike_under_every_hybrid(ranks: Ranks, named: str) -> None:
     name, case = named.split(": ")
-    check(four, name, plan_of(case, captured(name, "momentum")))
+    check(ranks, name, plan_of(case, captured(name, "momentum")))
 
 
 @pytest.mark.parametrize(
     "named",
     few(name_cases(["unet", "odd"]), "odd: 1f1b, zero 3, full"),
 )
-def test_counters_of_steps_are_right_for_shards(four: Ranks, named: str) -> None:
+def test_counters_of_steps_are_right_for_shards(ranks: Ranks, named: str) -> None:
     name, case = named.split(": ")
-    check(four, name, plan_of(case, captured(name, "adamw")), "adamw")
+    check(ranks, name, plan_of(case, captured(name, "adamw")), "adamw")
 
 
 @pytest.mark.parametrize("again", few(AGAIN, Recompute.FULL))
 @pytest.mark.parametrize("name", few(APART, "inception"))
 def test_what_is_placed_anywhere_is_computed_again_there(
-    four: Ranks, name: str, again: Recompute
+    ranks: Ranks, name: str, again: Recompute
 ) -> None:
-    check(four, name, hybrid(random_placement(captured(name, "momentum"), RANKS, 2), 0, again))
+    check(ranks, name, hybrid(random_placement(captured(name, "momentum"), RANKS, 2), 0, again))
 
 
 @pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
-def test_copies_of_tied_weights_train_alike(four: Ranks, case: str) -> None:
+def test_copies_of_tied_weights_train_alike(ranks: Ranks, case: str) -> None:
     plan = plan_of(case, captured("tied", "momentum", untie=True))
-    check(four, "tied", plan, untie=True)
+    check(ranks, "tied", plan, untie=True)
 
 
 @pytest.mark.parametrize("case", few(CASES, "1f1b, zero 2, full"))
-def test_statistics_of_batch_norms_are_updated_once(four: Ranks, case: str) -> None:
+def test_statistics_of_batch_norms_are_updated_once(ranks: Ranks, case: str) -> None:
     """Each replica has its own, the same as without ZeRO and recomputation."""
     graph = captured("residual", "momentum")
     plan = plan_of(case, graph)
     plain = hybrid(plan, 0, Recompute.NONE)
     one, other = (
-        four.call(RANKS, train_pieces, "residual", graph, each, STEPS) for each in (plain, plan)
+        ranks.train(RANKS, train_pieces, "residual", graph, each, STEPS) for each in (plain, plan)
     )
     for (losses, held), (wanted_losses, wanted) in zip(other, one, strict=True):
         assert losses == pytest.approx(wanted_losses, rel=TOLERANCE, abs=TOLERANCE)
@@ -151,11 +151,11 @@ def random_plan(graph: Graph, seed: int) -> Plan:
 
 
 @pytest.mark.parametrize("seed", few(range(60), 0))
-def test_random_hybrids_train_alike(four: Ranks, seed: int) -> None:
+def test_random_hybrids_train_alike(ranks: Ranks, seed: int) -> None:
     draw = random.Random(-seed)
     name, optimizer = draw.choice(APART), draw.choice(["momentum", "adamw"])
     if name in NEEDLESS:
         optimizer = "momentum"
     untie = name == "tied"
     plan = random_plan(captured(name, optimizer, untie=untie), seed)
-    check(four, name, plan, optimizer, untie=untie)
+    check(ranks, name, plan, optimizer, untie=untie)

@@ -48,7 +48,7 @@ def steps_of(name: str) -> Steps:
 def check(ranks: Ranks, name: str, plan: Plan) -> None:
     """Train by the plan and compare everything that any rank holds."""
     losses, tensors = train_eagerly(name, STEPS)
-    answers = ranks.call(num_ranks(plan), train_rank, name, captured(name), plan, STEPS)
+    answers = ranks.train(num_ranks(plan), train_rank, name, captured(name), plan, STEPS)
     seen = set()
     for answer in answers:
         assert answer[0] == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
@@ -76,48 +76,48 @@ BATCH_MODELS = [name for name in MODELS if name not in ("residual", *MIXING)]
 
 
 @pytest.mark.parametrize("kind", few(KINDS, "server", "1f1b"))
-def test_a_transformer_trains_alike_under_every_kind_of_plan(four: Ranks, kind: str) -> None:
-    check(four, "language", KINDS[kind](captured("language")))
+def test_a_transformer_trains_alike_under_every_kind_of_plan(ranks: Ranks, kind: str) -> None:
+    check(ranks, "language", KINDS[kind](captured("language")))
 
 
 @pytest.mark.parametrize(
     "name", few(MODELS, "tied", "residual", "experts", "contrastive", "dropping")
 )
-def test_every_model_trains_alike_under_a_placement(four: Ranks, name: str) -> None:
-    check(four, name, KINDS["placement"](captured(name)))
+def test_every_model_trains_alike_under_a_placement(ranks: Ranks, name: str) -> None:
+    check(ranks, name, KINDS["placement"](captured(name)))
 
 
 @pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
-def test_every_model_trains_alike_as_pipeline_with_replicas(four: Ranks, name: str) -> None:
-    check(four, name, KINDS["pipeline x data"](captured(name)))
+def test_every_model_trains_alike_as_pipeline_with_replicas(ranks: Ranks, name: str) -> None:
+    check(ranks, name, KINDS["pipeline x data"](captured(name)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", BATCH_MODELS)
 def test_every_model_trains_alike_under_every_kind_of_plan(
-    four: Ranks, name: str, kind: str
+    ranks: Ranks, name: str, kind: str
 ) -> None:
-    check(four, name, KINDS[kind](captured(name)))
+    check(ranks, name, KINDS[kind](captured(name)))
 
 
 @pytest.mark.parametrize(
     "kind", few(["unequal", "server", "one microbatch"], "unequal", "one microbatch")
 )
 @pytest.mark.parametrize("name", few(MIXING, "contrastive"))
-def test_what_compares_samples_sees_the_whole_batch(four: Ranks, name: str, kind: str) -> None:
+def test_what_compares_samples_sees_the_whole_batch(ranks: Ranks, name: str, kind: str) -> None:
     graph = captured(name)
     if kind == "one microbatch":
-        check(four, name, pipeline_plan(graph, RANKS, 2, ScheduleKind.GPIPE, 1))
+        check(ranks, name, pipeline_plan(graph, RANKS, 2, ScheduleKind.GPIPE, 1))
     else:
-        check(four, name, KINDS[kind](graph))
+        check(ranks, name, KINDS[kind](graph))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["data", "duplicate", "factors"])
 @pytest.mark.parametrize("name", MIXING)
-def test_what_compares_samples_trains_alike(four: Ranks, name: str, kind: str) -> None:
-    check(four, name, KINDS[kind](captured(name)))
+def test_what_compares_samples_trains_alike(ranks: Ranks, name: str, kind: str) -> None:
+    check(ranks, name, KINDS[kind](captured(name)))
 
 
 @pytest.mark.parametrize("name", MIXING)
@@ -128,26 +128,26 @@ def test_what_compares_samples_is_not_divided_into_microbatches(name: str) -> No
         lower_frozen(graph, connected(4), plan)
 
 
-def test_a_device_may_hold_several_stages(four: Ranks) -> None:
+def test_a_device_may_hold_several_stages(ranks: Ranks) -> None:
     graph = captured("language")
-    check(four, "language", pipeline_plan(graph, 4, 8, ScheduleKind.INTERLEAVED, 8))
+    check(ranks, "language", pipeline_plan(graph, 4, 8, ScheduleKind.INTERLEAVED, 8))
 
 
-def test_stages_may_have_other_shares_than_their_neighbours(four: Ranks) -> None:
+def test_stages_may_have_other_shares_than_their_neighbours(ranks: Ranks) -> None:
     graph = captured("unet")
     plan = pipeline_plan(graph, RANKS, 2, ScheduleKind.GPIPE, 2)
     first, second = plan.parts
     uneven = replace(plan, parts=(replace(first, shares=(0.75, 0.25)), second))
-    check(four, "unet", uneven)
+    check(ranks, "unet", uneven)
 
 
-def test_one_device_may_feed_several_replicas(four: Ranks) -> None:
+def test_one_device_may_feed_several_replicas(ranks: Ranks) -> None:
     # Attention's outputs lie in memory in another order than their dimensions.
     graph = captured("language")
     plan = pipeline_plan(graph, 3, 3, ScheduleKind.GPIPE, 4)
     *others, last = plan.parts
     wider = replace(plan, parts=(*others, replace(last, devices=("d2", "d3"))))
-    check(four, "language", wider)
+    check(ranks, "language", wider)
 
 
 @pytest.mark.slow
@@ -157,8 +157,8 @@ def test_one_device_may_feed_several_replicas(four: Ranks) -> None:
     count=st.integers(2, RANKS),
     seed=st.integers(0, 10_000),
 )
-def test_random_placements_train_alike(four: Ranks, name: str, count: int, seed: int) -> None:
-    check(four, name, random_placement(captured(name), count, seed))
+def test_random_placements_train_alike(ranks: Ranks, name: str, count: int, seed: int) -> None:
+    check(ranks, name, random_placement(captured(name), count, seed))
 
 
 def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
@@ -179,9 +179,9 @@ def spoil_rank(rank: int, graph: Graph, plan: Plan) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("kind", few(["1f1b", "data", "placement"], "1f1b"))
-def test_an_op_that_overflows_is_named_by_all_ranks(four: Ranks, kind: str) -> None:
+def test_an_op_that_overflows_is_named_by_all_ranks(ranks: Ranks, kind: str) -> None:
     graph = captured("language")
-    found = four.call(RANKS, spoil_rank, graph, KINDS[kind](graph))
+    found = ranks.train(RANKS, spoil_rank, graph, KINDS[kind](graph))
     (text,) = {text for text, _ in found}
     holders = [where for _, where in found if where]
     assert text.startswith(f"{holders[0]}: step 2: op 'blocks.1.up/")

@@ -83,15 +83,15 @@ PLANS = {
 
 @cache
 def trained(ranks: Ranks, kind: str) -> list[Any]:
-    return ranks.call(RANKS, train_rank, captured(), PLANS[kind]())
+    return ranks.train(RANKS, train_rank, captured(), PLANS[kind]())
 
 
 @pytest.mark.parametrize("kind", few(PLANS, "2 stages x 2 replicas"))
-def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) -> None:
+def test_copies_on_several_ranks_train_as_one_process(ranks: Ranks, kind: str) -> None:
     losses, tensors = train_eagerly("tied", STEPS)
     seen: set[str] = set()
     copies: dict[str, Any] = {}
-    for own_losses, held, saved in trained(four, kind):
+    for own_losses, held, saved in trained(ranks, kind):
         assert own_losses == pytest.approx(losses, rel=TOLERANCE, abs=TOLERANCE)
         assert "head.weight" not in saved
         for key, value in saved.items():
@@ -104,8 +104,8 @@ def test_copies_on_several_ranks_train_as_one_process(four: Ranks, kind: str) ->
 
 
 @pytest.mark.slow
-def test_the_first_and_the_last_stage_hold_one_copy_each(four: Ranks) -> None:
-    answers = trained(four, "4 stages")
+def test_the_first_and_the_last_stage_hold_one_copy_each(ranks: Ranks) -> None:
+    answers = trained(ranks, "4 stages")
     held = [[name for name in COPIES if name in each] for _, each, _ in answers]
     assert held == [["words.weight"], [], [], ["head.weight"]]
     momentum = [saved.get("words.weight.momentum_buffer") for _, _, saved in answers]

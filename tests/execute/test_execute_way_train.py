@@ -99,23 +99,23 @@ def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", few(KINDS, "unequal"))
-def test_training_with_shares_is_that_of_one_process(four: Ranks, kind: str) -> None:
-    answers = check(four, allocate(KINDS[kind](captured("language"))))
+def test_training_with_shares_is_that_of_one_process(ranks: Ranks, kind: str) -> None:
+    answers = check(ranks, allocate(KINDS[kind](captured("language"))))
     pairs, groups = answers[0][2]
     assert pairs or kind in ("data", "unequal", "factors")
     assert groups or kind in ("placement", "pipeline")
 
 
 @pytest.mark.parametrize("kind", few(["placement", "data"], "data"))
-def test_without_allocations_rails_are_those_of_routes(four: Ranks, kind: str) -> None:
-    answers = check(four, KINDS[kind](captured("language")))
+def test_without_allocations_rails_are_those_of_routes(ranks: Ranks, kind: str) -> None:
+    answers = check(ranks, KINDS[kind](captured("language")))
     assert answers[0][2] == (0, 0)
     assert answers[0][3] >= (2 if kind == "placement" else 1)
 
 
 @pytest.mark.parametrize("variable", few(["", "lo"], "lo"))
-def test_without_several_names_everything_is_on_one_interface(four: Ranks, variable: str) -> None:
-    answers = check(four, allocate(KINDS["placement"](captured("language"))), variable)
+def test_without_several_names_everything_is_on_one_interface(ranks: Ranks, variable: str) -> None:
+    answers = check(ranks, allocate(KINDS["placement"](captured("language"))), variable)
     assert answers[0][2:] == ((0, 0), 0)
 
 

@@ -182,7 +182,7 @@ def train_from(
 )
 @pytest.mark.parametrize("name", few(["heads", "tied"], "tied"))
 def test_models_start_from_files_and_are_exported_again(
-    four: Ranks, tmp_path: Path, name: str, kind: str
+    ranks: Ranks, tmp_path: Path, name: str, kind: str
 ) -> None:
     workload = make_workload(name)
     model = workload.model
@@ -194,7 +194,7 @@ def test_models_start_from_files_and_are_exported_again(
     write(tmp_path / "given", own, file_bytes=4000)
     graph = capture_workload(workload, "momentum")
     plan = plans(graph)[kind]
-    answers = four.call(
+    answers = ranks.train(
         RANKS, train_from, name, graph, plan, str(tmp_path / "given"), str(tmp_path / "saved"),
         timeout=180,
     )  # fmt: skip
