@@ -73,6 +73,7 @@ def test_what_compiles_beside_imports_nothing_of_the_folder(tmp_path: Path) -> N
     assert heard(log) == []
 
 
+@pytest.mark.slow
 def test_a_factory_of_the_folder_is_found_and_shadows_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="capture needs the torch extra")
     log = plant(tmp_path)

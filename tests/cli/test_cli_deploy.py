@@ -119,7 +119,7 @@ def test_programs_get_the_counts_of_a_deployment(monkeypatch: pytest.MonkeyPatch
     for module in ("deploy", "polish", "sfb", "tree", "walk"):
         name = f"meshwright.search.deploy.{module}.perf_counter"
         monkeypatch.setattr(name, lambda: next(ticks) / 1000)
-    words = ("--cluster", "mixed-s2", "--method", "deploy", "--budget", "2", "--json")
+    words = ("--cluster", "mixed-s2", "--method", "deploy", "--budget", "0.4", "--json")
     document = run("plan", "alexnet-32", *words).json
     assert document["method"] == "deploy"
     assert document["statistics"]["iterations"] > 0

@@ -1,7 +1,6 @@
 """Times of captured ops: which model counts, and what holds whatever was fitted."""
 
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -243,7 +242,7 @@ def test_hosts_pay_for_calls_of_forward_and_ops_of_backward_and_update() -> None
     assert 1e-6 < backward[1] < forward[1] < update[1] < 1e-4
 
 
-def test_twenty_thousand_ops_take_under_a_second() -> None:
+def test_twenty_thousand_ops_take_what_each_takes_alone() -> None:
     times = 20_000 // GRAPH.num_ops + 1
     count = times * GRAPH.num_ops
     columns: dict[str, Any] = {
@@ -253,7 +252,5 @@ def test_twenty_thousand_ops_take_under_a_second() -> None:
     }
     names = tuple(f"o{number}" for number in range(count))
     graph = replace(GRAPH, **columns | {"op_names": names})
-    begin = perf_counter()
     seconds = op_seconds(graph, H200, BATCH / 2)
-    assert perf_counter() - begin < 1.0
     assert seconds[: GRAPH.num_ops] == pytest.approx(op_seconds(GRAPH, H200, BATCH / 2))

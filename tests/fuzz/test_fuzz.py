@@ -10,7 +10,7 @@ from fuzz_readers import READERS, SEEDS, warm_up
 
 from meshwright.errors import InputError
 
-INPUTS = 2000
+INPUTS = 500
 """Of each reader in `scripts/test`."""
 MANY_INPUTS = 1_000_000 // len(READERS) + 1
 """Of each reader in `scripts/test-all`: a million in all."""

@@ -14,8 +14,8 @@ def check_pairs(seeds: range, team_seeds: range, least: int) -> None:
     assert len(pairs) >= least
 
 
-def test_a_thousand_bounds_hold() -> None:
-    check_pairs(range(30), range(10), 1_000)
+def test_hundreds_of_bounds_hold() -> None:
+    check_pairs(range(8), range(3), 250)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Steps of plans with teams, worked out by hand from what their stages cost."""
 
 from dataclasses import replace
-from time import process_time
 
 import numpy as np
 import pytest
@@ -339,9 +338,8 @@ def test_units_are_described_by_stage_and_piece() -> None:
     ]
 
 
-def test_a_pipeline_of_a_thousand_devices_takes_a_moment() -> None:
-    # 16 stages of 8 teams of 8 and 256 microbatches: 0.06 s to lower and 0.13 s to simulate on one
-    # core (2026-11-15); here only that it is no matter of seconds.
+def test_a_pipeline_of_a_thousand_devices_is_full_but_for_its_ends() -> None:
+    # 16 stages of 8 teams of 8 and 256 microbatches.
     cluster = load_cluster("h100-spineleaf-1024")
     given = []
     for number in range(16):
@@ -349,11 +347,5 @@ def test_a_pipeline_of_a_thousand_devices_takes_a_moment() -> None:
         gradients = together("all_reduce", teams.T.tolist(), 2e9)
         given.append(stage(teams.tolist(), cost(output=5e7, synchronisations=(gradients,))))
     plan = schedule("1f1b", 256)
-    run_given(cluster, plan, *given)
-    start = process_time()
-    program = lower_given(cluster, plan, *given)
-    lowered = process_time()
-    timeline = run_program(program, cluster)
-    assert lowered - start < 1.0
-    assert process_time() - lowered < 3.0
+    timeline = run_program(lower_given(cluster, plan, *given), cluster)
     assert timeline.step_seconds == pytest.approx(3 * (256 + 15), rel=0.01)

@@ -59,6 +59,7 @@ def test_few_strategies_are_walked_to_the_best() -> None:
     assert evaluator.rank(walk(analysis, 2000, beta=1.0)) == best
 
 
+@pytest.mark.slow
 def test_the_time_is_kept() -> None:
     graph, cluster = zoo_graph("vgg16", 32), find_cluster("tag-testbed")
     flexflow(graph, cluster, budget_seconds=0.1)

@@ -13,6 +13,7 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.partition.split import solve_split
 from meshwright.search.partition.throughput import read_throughput
+from quick import few
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "dnn_partitioning.py"
 LISTED_MS = {
@@ -98,8 +99,8 @@ def test_a_broken_file_is_one_line(changes: dict[str, object], message: str) -> 
     [
         (["--contiguous"], {}, 4.0, [0, 1]),
         # The backward op alone may be anywhere; two accelerators cannot do 5 ms in less than 3.
-        ([], {}, 4.0, [0, 1]),
-        (["--contiguous"], {"maxSizePerFPGA": 1.0}, None, []),
+        pytest.param([], {}, 4.0, [0, 1], marks=pytest.mark.slow),
+        pytest.param(["--contiguous"], {"maxSizePerFPGA": 1.0}, None, [], marks=pytest.mark.slow),
         ([], {"maxSizePerFPGA": 1.0}, None, []),
     ],
 )
@@ -126,7 +127,7 @@ def test_the_benchmark_prints_a_line_a_file(
         assert sorted({each["device"] for each in record["split"]}) == devices
 
 
-@pytest.mark.parametrize("options", [["--contiguous"], []])
+@pytest.mark.parametrize("options", few([["--contiguous"], []], ["--contiguous"]))
 def test_the_benchmark_names_the_file_s_node_that_is_in_the_way(
     options: list[str], tmp_path: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_the_benchmark_says_in_a_line_that_it_cannot_write(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.slow
 def test_the_benchmark_takes_any_seed_and_knows_no_gap_without_a_bound(tmp_path: Path) -> None:
     path = tmp_path / "five.json"
     path.write_bytes(document())

@@ -24,6 +24,7 @@ from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.pipeline.price import Prices
 from meshwright.search.pipeline.trial import Trials
+from quick import few
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -138,6 +139,7 @@ def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
     assert process.poll() is not None
 
 
+@pytest.mark.slow
 def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = layers()
     monkeypatch.setattr("meshwright.search.pipeline.ahead.VERSION", "elsewhere")
@@ -161,6 +163,7 @@ def test_a_whole_search_is_the_same_with_workers() -> None:
     assert helped.statistics == alone.statistics
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_workers() -> None:
     graph = layers()
     ahead = ready_workers(graph)
@@ -204,7 +207,7 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGKILL], signal.SIGKILL))
 def test_no_worker_is_left_behind(number: signal.Signals) -> None:
     # As the terminal does with Ctrl-C: the whole group of processes gets it.
     with subprocess.Popen(
