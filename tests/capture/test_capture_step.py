@@ -281,3 +281,29 @@ def test_unknown_optimisers_and_missing_inputs_are_refused() -> None:
         capture(Perceptron(), ())
     with pytest.raises(InputError, match="batch: must be the first dimension of an input, got 5"):
         capture(Perceptron(), (torch.randn(4, 8),), batch=5)
+
+
+class Waves(nn.Module):
+    """A table of all positions, without a gradient."""
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            return torch.arange(x.shape[-1], dtype=x.dtype).cos()
+
+
+class Turned(nn.Module):
+    """Words, times waves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.waves, self.head = nn.Embedding(9, 4), Waves(), nn.Linear(4, 3)
+
+    def forward(self, ids: Any) -> Any:
+        x = self.words(ids)
+        return self.head(x * self.waves(x)).square().mean()
+
+
+def test_what_has_no_gradient_is_no_partner_of_a_module_before_it() -> None:
+    graph = capture(Turned(), (torch.randint(0, 9, (2, 5)),), optimizer="sgd")
+    gradient = graph.index["words/embedding_dense_backward"]
+    assert graph.op_names[graph.partner[gradient]] == "words/embedding"

@@ -12,7 +12,7 @@ from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.graph.graph import Graph
 
-BATCH, TOKENS, WIDTH, INNER, WORDS = 8, 5, 16, 24, 40
+BATCH, TOKENS, WIDTH, INNER, WORDS = 8, 6, 16, 24, 40
 
 
 class Mixture(nn.Module):

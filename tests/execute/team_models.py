@@ -51,6 +51,24 @@ def _llama(*, dtype: torch.dtype = torch.float32) -> Made:
     return transformers.LlamaForCausalLM(config).to(dtype), _texts()
 
 
+def _neox() -> Made:
+    """Its attention and perceptron are side by side, and rotary tables come before its layers."""
+    config = transformers.GPTNeoXConfig(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=16,
+    )  # fmt: skip
+    return transformers.GPTNeoXForCausalLM(config), _texts()
+
+
+def _qwen3() -> Made:
+    """Queries and keys have a norm a head."""
+    config = transformers.Qwen3Config(
+        vocab_size=WORDS, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16, head_dim=4,
+    )  # fmt: skip
+    return transformers.Qwen3ForCausalLM(config), _texts()
+
+
 def _bert(*, drop: float = 0.0, has_pooler: bool = True) -> Made:
     config = transformers.BertConfig(
         vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
@@ -110,6 +128,8 @@ HUB: dict[str, Callable[[], Made]] = {
     "gpt2-dropping": lambda: _gpt2(drop=0.2),
     "llama": _llama,
     "llama-bf16": lambda: _llama(dtype=torch.bfloat16),
+    "neox": _neox,
+    "qwen3": _qwen3,
     "bert": _bert,
     "bert-dropping": lambda: _bert(drop=0.2),
     "bert-masked": lambda: _bert(drop=0.2, has_pooler=False),

@@ -107,7 +107,8 @@ ALONE = [
     for model in ("gpt2-dropping", "bert-dropping")
     for again in Recompute
 ] + [
-    Case(model="biased", stages=(stage,))
+    Case(model=model, stages=(stage,))
+    for model in ("neox", "qwen3", "biased")
     for stage in (Stage(tensor=2), Stage(tensor=2, sequence=True, replicas=2, zero=3, again=FULL))
 ]  # fmt: skip
 

@@ -200,7 +200,7 @@ class _Converter:
             sequence = node.meta.get("seq_nr", -1)
             if self.place[node] < self.trace.num_forward and sequence >= 0:
                 owner = self.small.kernel_of.get(node.name, -1)
-                if owner >= 0:
+                if owner >= 0 and self._is_near(owner, by_sequence.get(sequence, owner)):
                     by_sequence[sequence] = owner
         partner = [-1] * len(self.small.kernels)
         for number, kernel in enumerate(self.small.kernels):
@@ -212,6 +212,14 @@ class _Converter:
                 if partner[number] < 0:
                     partner[number] = self._earliest_partner(number, partner)
         return partner
+
+    def _is_near(self, number: int, first: int) -> bool:
+        """Whether a kernel with the number of another is of its op, too.
+
+        What runs without gradients, as rotary tables after an embedding, has the number of the
+        last op that has some; it is of another module.
+        """
+        return self._module(number, -1) == self._module(first, -1)
 
     def _earliest_partner(self, number: int, partner: list[int]) -> int:
         """Of a kernel between autograd's ops: the earliest partner of what it reads.

@@ -113,8 +113,7 @@ class Exchange:
     def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
         """Start to add up a row for each member, of which this rank gets its own."""
         bundle = self.groups[group]
-        place = {rank: number for number, rank in enumerate(self.members[group])}
-        order = [place[rank] for rank in bundle.ranks]
+        order = self._order(group)
         if order != sorted(order):
             rows = rows[order]
         if not self.is_gloo:
@@ -148,8 +147,7 @@ class Exchange:
         """Start to send flat tensors of bytes, one to each member, and to receive so many bytes
         from each; on one rail, because the pieces of several would not begin at the same row."""
         bundle = self.groups[group]
-        place = {rank: number for number, rank in enumerate(self.members[group])}
-        order = [place[rank] for rank in bundle.ranks]
+        order = self._order(group)
         rail, _ = max(bundle.division, key=lambda each: (each[1], -each[0]))
         sent = torch.cat([given[each] for each in order])
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
@@ -215,6 +213,11 @@ class Exchange:
         pieces = self.groups[group].cut(host)
         work = self._in_turn(group, lambda: join_works([start(*each) for each in pieces]))
         return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
+
+    def _order(self, group: int) -> list[int]:
+        """The places among a group's members of the ranks of its process group, in their order."""
+        place = {rank: number for number, rank in enumerate(self.members[group])}
+        return [place[rank] for rank in self.groups[group].ranks]
 
     def _in_turn(self, group: int, start: Callable[[], Any]) -> Any:
         return self.lines[group].add(start) if group in self.lines else start()

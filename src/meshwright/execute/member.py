@@ -261,7 +261,7 @@ class Cutter:
         for dim, size in enumerate(shape):
             if sizes and size == sum(sizes):
                 yield Cut.of(dim, sizes)
-            elif size > 1:
+            if size > 1:
                 yield plain_cut(dim, size)
         yield WHOLE
 
@@ -339,7 +339,9 @@ def token_cut(shape: Sequence[int], samples: int, tokens: int) -> Cut:
     tokens of all samples follow each other."""
     if shape and shape[0] == samples * tokens and (len(shape) < 2 or shape[1] != tokens):
         return Cut(0, ((samples, tokens),))
-    for dim in (1, 0, *range(2, len(shape))):
+    inner = range(2, len(shape))
+    has_samples = samples == tokens and bool(shape) and shape[0] == samples  # in the first one
+    for dim in (1, *inner, 0) if has_samples else (1, 0, *inner):
         if dim < len(shape) and shape[dim] == tokens:
             return plain_cut(dim, tokens)
     raise InputError(

@@ -79,7 +79,7 @@ class GatherParts:
 
     def __call__(self, part: Tensor) -> Tensor:
         """A tensor of the whole shape."""
-        return part.new_empty(_resized(part.shape, self.cut.dim, self.cut.size))
+        return _laid_as(part, _resized(part.shape, self.cut.dim, self.cut.size))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
         """Start it."""
@@ -87,8 +87,12 @@ class GatherParts:
         parts = [torch.empty_like(own) for _ in range(self.width)]
         flats = [each.view(-1).view(torch.uint8) for each in parts]
         work = exchange.all_gather(flats, own.view(-1).view(torch.uint8), group)
-        made = own.new_empty(_resized(own.shape, self.cut.dim, self.cut.size))
-        return Begun(made, work, lambda: made.copy_(joined(parts, self.cut)))
+        made = self(args[0])
+
+        def finish() -> None:
+            made.copy_(joined(parts, self.cut))
+
+        return Begun(made, work, finish)
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,21 @@ class ScatterTerms:
 
     def __call__(self, terms: Tensor) -> Tensor:
         """A tensor of the shape of the part."""
-        return terms.new_empty(local_shape(terms.shape, self.cut, self.width, self.member))
+        return _laid_as(terms, local_shape(terms.shape, self.cut, self.width, self.member))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
         """Start it."""
         parts = [pieces(args[0], self.cut, self.width, each) for each in range(self.width)]
-        made = parts[self.member].new_empty(parts[self.member].shape)
+        made = self(args[0])
         rows = torch.stack([each.reshape(-1) for each in parts])
-        return Begun(made, exchange.reduce_scatter(made.view(-1), rows, group), nothing)
+        if made.is_contiguous():
+            return Begun(made, exchange.reduce_scatter(made.view(-1), rows, group), nothing)
+        flat = made.new_empty(made.numel())
+
+        def finish() -> None:
+            made.copy_(flat.view(made.shape))
+
+        return Begun(made, exchange.reduce_scatter(flat, rows, group), finish)
 
 
 @dataclass(frozen=True)
@@ -211,7 +222,7 @@ class TakePart:
     def __call__(self, whole: Tensor) -> Tensor:
         """A copy of the part."""
         part = pieces(whole, self.cut, self.width, self.member)
-        return part.clone(memory_format=torch.contiguous_format)
+        return _laid_as(whole, part.shape).copy_(part)
 
 
 def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:

@@ -70,8 +70,14 @@ class Builder:
             args, kwargs = with_arrived_rows((args, kwargs), self.received)
         node = self.nodes.call_function(target, args, kwargs)
         given = map_only(Node, lambda each: each.meta["val"], (args, kwargs))
-        with self.mode, torch.no_grad():
-            node.meta["val"] = target(*given[0], **given[1])
+        try:
+            with self.mode, torch.no_grad():
+                node.meta["val"] = target(*given[0], **given[1])
+        except (RuntimeError, ValueError) as error:
+            name = getattr(target, "__name__", str(target))
+            raise InputError(
+                f"op {quoted(name)}: a rank of this plan cannot run it on what it has: {error}"
+            ) from error
         return node
 
     def call_by_member(

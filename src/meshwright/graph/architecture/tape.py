@@ -161,7 +161,7 @@ class Tape:
         """Run a forward kernel that has no gradient.
 
         `capture` tells forward ops by autograd's counter, which such kernels do not advance: the
-        node before counts them as its own.
+        node before counts those of its module as its own.
         """
         made = self.run(module, name, reads, makes, **more)  # type: ignore[arg-type]
         self._own(len(self.kernels) - 1)
@@ -213,8 +213,11 @@ class Tape:
         self._views += calls
 
     def _own(self, kernel: int) -> None:
-        if self._nodes and kernel >= 0:
-            self._nodes[-1].partner = kernel
+        if not self._nodes or kernel < 0:
+            return
+        node, own = self._nodes[-1], self.kernels[kernel]
+        if node.partner < 0 or self.kernels[node.partner].module == own.module:
+            node.partner = kernel
 
     def record(
         self, output: Value, inputs: Sequence[Value], backward: Backward, *, known: bool = True
