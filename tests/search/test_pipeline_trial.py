@@ -24,7 +24,6 @@ from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.pipeline.price import Prices
 from meshwright.search.pipeline.trial import Trials
-from quick import few
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -207,7 +206,9 @@ def hear_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGKILL], signal.SIGKILL))
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL]
+)
 def test_no_worker_is_left_behind(number: signal.Signals) -> None:
     # As the terminal does with Ctrl-C: the whole group of processes gets it.
     with subprocess.Popen(

@@ -19,6 +19,7 @@ from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
+from meshwright.graph.architecture.tape import encloses
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 
@@ -217,9 +218,9 @@ class _Converter:
         """Whether a kernel with the number of another is of its op, too.
 
         What runs without gradients, as rotary tables after an embedding, has the number of the
-        last op that has some; it is of another module.
+        last op that has some; modules beside that op's are others.
         """
-        return self._module(number, -1) == self._module(first, -1)
+        return encloses(self._module(number, -1), self._module(first, -1))
 
     def _earliest_partner(self, number: int, partner: list[int]) -> int:
         """Of a kernel between autograd's ops: the earliest partner of what it reads.

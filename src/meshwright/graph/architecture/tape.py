@@ -25,6 +25,11 @@ STEP_BYTES = 4
 """Of the step's number that Adam keeps for each parameter, in fp32."""
 
 
+def encloses(module: str, other: str) -> bool:
+    """Whether a module is another one, by their paths, or has it within."""
+    return not module or f"{other}.".startswith(f"{module}.")
+
+
 class Tape:
     """What has been recorded so far."""
 
@@ -161,7 +166,7 @@ class Tape:
         """Run a forward kernel that has no gradient.
 
         `capture` tells forward ops by autograd's counter, which such kernels do not advance: the
-        node before counts those of its module as its own.
+        node before counts those of its module, and of modules around it, as its own.
         """
         made = self.run(module, name, reads, makes, **more)  # type: ignore[arg-type]
         self._own(len(self.kernels) - 1)
@@ -216,7 +221,7 @@ class Tape:
         if not self._nodes or kernel < 0:
             return
         node, own = self._nodes[-1], self.kernels[kernel]
-        if node.partner < 0 or self.kernels[node.partner].module == own.module:
+        if node.partner < 0 or encloses(own.module, self.kernels[node.partner].module):
             node.partner = kernel
 
     def record(
