@@ -131,8 +131,10 @@ def _serve(pipe: Connection) -> None:
         team = _Team(count)
         answer: tuple[Exception | None, list[bytes]]
         try:
-            fork = _fork_trained if trains else _fork_all
-            fork(team, function, args, known)
+            if trains:
+                _fork_trained(team, function, args, known)
+            else:
+                _fork_all(team, function, args)
             answer = None, team.gather(timeout)
         except InputError as error:
             answer = InputError(str(error)), []
@@ -226,9 +228,7 @@ def _run(team: _Team, rank: int, function: Callable[..., Any], args: tuple[Any, 
     raise AssertionError(f"{function.__name__} made no trainer")
 
 
-def _fork_all(
-    team: _Team, function: Callable[..., Any], args: tuple[Any, ...], _known: dict[Any, Any]
-) -> None:
+def _fork_all(team: _Team, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     def forked(rank: int) -> Any:
         if not team.fork():
             raise _Started

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -20,6 +21,7 @@ from meshwright.execute.group import pick_backend
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.session import Settings
 from meshwright.execute.steps import Steps
+from meshwright.execute.trainer import bind_rank
 from meshwright.execute.trial import differing_devices, try_plan
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan
@@ -41,7 +43,9 @@ def replicas(*shares: float) -> Plan:
 
 def test_a_plan_that_runs_is_not_refused() -> None:
     plan = replicas(0.25, 0.75)
-    try_plan(graph(), connected(3), plan, lambda: make_workload("perceptron"), SETTINGS)
+    with patch("meshwright.execute.trial.bind_rank", wraps=bind_rank) as bound:
+        try_plan(graph(), connected(3), plan, lambda: make_workload("perceptron"), SETTINGS)
+    assert [each.args[2] for each in bound.call_args_list] == [0, 1]  # as ranks do
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
-from meshwright.graph.architecture.tape import encloses
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.path import encloses
 
 _PRECISIONS = {
     torch.float64: "fp64",

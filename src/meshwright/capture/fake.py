@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 _GROUPED = torch.ops.aten._grouped_mm.default
 
-_ALIGNED_BYTES = 16
+ALIGNED_BYTES = 16
+"""Kernels of grouped products begin every row at a multiple of so many."""
 
 
 class StepMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -52,7 +53,7 @@ def _grouped_product(
     else:
         shape = [left.shape[-2], right.shape[-1]]
     dtype = out_dtype or left.dtype
-    unit = _ALIGNED_BYTES // dtype.itemsize
+    unit = ALIGNED_BYTES // dtype.itemsize
     step = -(-shape[-1] // unit) * unit
     stride = [shape[1] * step, step, 1] if len(shape) == 3 else [step, 1]
     return torch.empty_strided(shape, stride, dtype=dtype, device=left.device)

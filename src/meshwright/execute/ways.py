@@ -37,6 +37,7 @@ from meshwright.execute.talk import (
     TakePart,
 )
 from meshwright.execute.traced import Layout, TracedStep
+from meshwright.execute.update import gradients, held_name, updated
 from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
 from meshwright.program.expand.expansion import Axis, Expansion, Held
@@ -138,24 +139,24 @@ class Ways:
         return found
 
     @cached_property
+    def _op_of(self) -> dict[int, int]:
+        """By planned op: the op of the expansion, the last where it runs several times."""
+        return {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
+
+    @cached_property
     def _updates(self) -> dict[int, Part]:
         """By planned update of a parameter: the plan's part that it is in."""
-        place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
         return {
             update: self.plan.parts[int(self.expansion.part_of_op[op])]
-            for update, op in place.items()
+            for update, op in self._op_of.items()
             if update >= 0 and self.expansion.graph.kind[op].startswith("_fused_")
         }
 
     def whole_weights(self, step: TracedStep) -> frozenset[str]:
         """The names of the weights that every member of a tensor team updates alike."""
         if step.samples not in self._whole:
-            place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
-            whole = [
-                update
-                for update in self._updates
-                if self.expansion.role[place[update]] == Role.WHOLE
-            ]
+            role = self.expansion.role
+            whole = [each for each in self._updates if role[self._op_of[each]] == Role.WHOLE]
             self._whole[step.samples] = frozenset(updated(step, each)[0] for each in whole)
         return self._whole[step.samples]
 
@@ -167,11 +168,10 @@ class Ways:
     @cached_property
     def _of_experts(self) -> frozenset[int]:
         """The planned updates of experts that replicas divide."""
-        place = {int(each): op for op, each in enumerate(self.expansion.origin.tolist())}
         return frozenset(
             update
             for update, part in self._updates.items()
-            if divides_experts(self.expansion, part, place[update])
+            if divides_experts(self.expansion, part, self._op_of[update])
         )
 
     def _expert_team(self, part: Part) -> Team:
@@ -366,7 +366,7 @@ class Ways:
             if old in found:
                 return shards[found[old]]
             held = builder.held.nodes[old.all_input_nodes[0] if counts_steps(old) else old]
-            if _held_name(step, kernel, old) == name and part.zero < 3:
+            if held_name(step, kernel, old) == name and part.zero < 3:
                 start, stop = bounds(held.meta["val"].numel(), *self._holders(part, update))
                 return builder.call(aten.as_strided.default, held, [stop - start], [1], start)
             return held
@@ -381,33 +381,3 @@ def _in_row(layouts: tuple[Layout, ...]) -> list[Layout]:
         found.append(Layout(each.shape, each.stride, start, each.dtype))
         start += each.length
     return found
-
-
-def _held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
-    version = kernel.reads.get(old.name, -1)
-    return step.held.get(step.roots[version], "") if version >= 0 else ""
-
-
-def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
-    """The name of the parameter that an op updates, and those of the optimiser's tensors of its
-    size."""
-    kernel = step.ledger.kernels[update]
-    names = [_held_name(step, kernel, old) for old in kernel.node.all_input_nodes]
-    parameters = [name for name in names if name in step.trace.parameter_names]
-    if len(parameters) != 1:
-        raise InputError(
-            f"op {quoted(kernel.node.name)}: must update one parameter to be divided, "
-            f"updates {len(parameters)}"
-        )
-    known = set(step.trace.state_names)
-    return parameters[0], [each for each in names if each in known and not each.endswith(".step")]
-
-
-def gradients(step: TracedStep, update: int) -> dict[Node, int]:
-    """The arguments of an update that are gradients, with their tensors of the planned graph."""
-    kernel = step.ledger.kernels[update]
-    return {
-        old: step.tensor_of[kernel.reads[old.name]]
-        for old in kernel.node.all_input_nodes
-        if step.roots[kernel.reads[old.name]] not in step.held
-    }

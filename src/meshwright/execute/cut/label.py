@@ -50,7 +50,11 @@ class Spread:
 
 def cut_along(request: Request, pattern: Pattern, **changes: Any) -> Call:
     """The same op on the parts; `changes`: arguments that must change, too."""
-    spread = spread_label(request, pattern)
+    return cut_spread(request, spread_label(request, pattern), **changes)
+
+
+def cut_spread(request: Request, spread: Spread, **changes: Any) -> Call:
+    """As `cut_along`, where the label is known."""
     given = {name: request[name] for name in request.given}
     parts = spread.apply(given)
     request.check_written(parts)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from meshwright.capture.fake import ALIGNED_BYTES
 from meshwright.execute.cut.call import Call, Operand, Request, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE, local_size
-from meshwright.execute.cut.label import Labels, Pattern, cut_along, spread_label
+from meshwright.execute.cut.label import Labels, Pattern, cut_along, cut_spread, spread_label
 
 _PRODUCTS = {
     "mm": ("self:mk", "mat2:kn", "mn"),
@@ -25,9 +26,6 @@ _NEEDS = (
     "matrices that are cut along rows, columns or, both alike, depth, and a bias that is whole or "
     "cut as the result is"
 )
-
-_ALIGNED = 16
-"""The kernel of grouped products wants rows of a multiple of so many bytes."""
 
 
 def cut_product(request: Request) -> Call:
@@ -56,8 +54,8 @@ def _with_bias(request: Request, pattern: Pattern) -> Call:
     which torch does not read it."""
     spread = spread_label(request, pattern)
     if spread.cuts == (TERMS,) and request.member > 0:
-        return cut_along(request, pattern, beta=0)
-    return cut_along(request, pattern)
+        return cut_spread(request, spread, beta=0)
+    return cut_spread(request, spread)
 
 
 def cut_grouped_product(request: Request) -> Call:
@@ -78,14 +76,14 @@ def cut_grouped_product(request: Request) -> Call:
         needs="matrices that are cut along columns, rows or, both alike, depth, but not in groups",
     )
     spread = spread_label(request, pattern)
-    call = cut_along(request, pattern)
+    call = cut_spread(request, spread)
     size = local_size(spread.cut, request.width, request.member) * request.value.element_size()
-    return replace(call, target=multiply_padded) if size % _ALIGNED else call
+    return replace(call, target=multiply_padded) if size % ALIGNED_BYTES else call
 
 
 def multiply_padded(left: Tensor, right: Tensor, *others: Any, **named: Any) -> Tensor:
     """A grouped product of matrices of any size, with zeros for what the kernel wants more."""
-    lanes = _ALIGNED // left.element_size()
+    lanes = ALIGNED_BYTES // left.element_size()
     depth, columns = -left.shape[-1] % lanes, -right.shape[-1] % lanes
     left = pad(left, (0, depth)).contiguous()
     right = pad(right, (0, columns, 0, depth)).contiguous()
@@ -123,7 +121,7 @@ def cut_convolution_backward(request: Request) -> Call:
     sizes = request["bias_sizes"]
     if sizes:
         sizes = request.local(sizes, spread.cuts[2] if spread.label == "o" else WHOLE)
-    return cut_along(request, pattern, bias_sizes=sizes)
+    return cut_spread(request, spread, bias_sizes=sizes)
 
 
 def _fixed(request: Request, labels: str) -> frozenset[Hashable]:

@@ -15,28 +15,18 @@ from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Held
 
 
-def decide_cuts(
-    builder: Builder,
-    op: int,
-    kernel: Kernel,
-    whole: Container[str],
-) -> None:
+def decide_cuts(builder: Builder, op: int, kernel: Kernel, whole: Container[str]) -> None:
     """Cut the weights that this op is the first to read, so that it gives what was planned.
 
     `whole`: the names of weights that stay whole, whatever ops they are read by.
     """
     unknown = _undecided(builder, kernel)
-    if not unknown:
-        return
+    is_whole = builder.team.width == 1 or builder.expansion.role[op] == Role.WHOLE
     for node, name in list(unknown.items()):
-        if name in whole:
+        if is_whole or name in whole:
             builder.cut_state(name, WHOLE)
             del unknown[node]
     if not unknown:
-        return
-    if builder.team.width == 1 or builder.expansion.role[op] == Role.WHOLE:
-        for name in unknown.values():
-            builder.cut_state(name, WHOLE)
         return
     read = builder.tensors_read(op)
 

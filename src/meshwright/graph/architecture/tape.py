@@ -20,14 +20,10 @@ from meshwright.graph.architecture.value import (
     Weight,
 )
 from meshwright.graph.column import Phase
+from meshwright.graph.path import encloses
 
 STEP_BYTES = 4
 """Of the step's number that Adam keeps for each parameter, in fp32."""
-
-
-def encloses(module: str, other: str) -> bool:
-    """Whether a module is another one, by their paths, or has it within."""
-    return not module or f"{other}.".startswith(f"{module}.")
 
 
 class Tape:

@@ -4,6 +4,7 @@ Weights are no tensors of a graph. A group of ops touches the same ones; where a
 groups, a forward op with weights and its backward ops do.
 """
 
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -145,8 +146,7 @@ def _parameter_bytes(
 ) -> dict[int, float]:
     """By update: its share of its ops' weights, in proportion to gradients.
 
-    A gradient is as large as the weights where the graph gives these no size. Weights that have no
-    gradients, being frozen, show where weights are larger than gradients by no ratio of precisions.
+    A gradient is as large as the weights where the graph gives these no size.
     """
     size = {op: float(graph.tensor_bytes[list(each)].sum()) for op, each in gradients.items()}
     total: dict[int, float] = {}
@@ -166,8 +166,12 @@ def _parameter_bytes(
 
 
 def _item_ratio(ratio: float) -> float:
-    """A number of a weight's bytes over those of its gradient."""
-    return max(each for each in (1.0, 2.0, 4.0) if each <= ratio) if ratio > 1 else ratio
+    """A weight's bytes over its gradient's, from those of all weights and gradients of an op.
+
+    Where that is no ratio of precisions, some of the weights are frozen and have no gradient.
+    """
+    is_known = ratio <= 1 or any(math.isclose(ratio, each) for each in (2.0, 4.0))
+    return ratio if is_known else 1.0
 
 
 def _summed_gradients(graph: Graph) -> set[int]:

@@ -1,0 +1,38 @@
+"""What an update of a traced step reads: its parameter, the optimiser's tensors, the gradients."""
+
+from torch.fx import Node
+
+from meshwright.capture.ledger import Kernel
+from meshwright.errors import InputError, quoted
+from meshwright.execute.traced import TracedStep
+
+
+def held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
+    """The name of the state that a kernel reads as an argument; empty: it is no state."""
+    version = kernel.reads.get(old.name, -1)
+    return step.held.get(step.roots[version], "") if version >= 0 else ""
+
+
+def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
+    """The name of the parameter that an op updates, and those of the optimiser's tensors of its
+    size."""
+    kernel = step.ledger.kernels[update]
+    names = [held_name(step, kernel, old) for old in kernel.node.all_input_nodes]
+    parameters = [name for name in names if name in step.trace.parameter_names]
+    if len(parameters) != 1:
+        raise InputError(
+            f"op {quoted(kernel.node.name)}: must update one parameter to be divided, "
+            f"updates {len(parameters)}"
+        )
+    known = set(step.trace.state_names)
+    return parameters[0], [each for each in names if each in known and not each.endswith(".step")]
+
+
+def gradients(step: TracedStep, update: int) -> dict[Node, int]:
+    """The arguments of an update that are gradients, with their tensors of the planned graph."""
+    kernel = step.ledger.kernels[update]
+    return {
+        old: step.tensor_of[kernel.reads[old.name]]
+        for old in kernel.node.all_input_nodes
+        if step.roots[kernel.reads[old.name]] not in step.held
+    }
