@@ -181,6 +181,7 @@ def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
         split=job.lowered.split,
         steps=None,
         start=job.lowered.start,
+        finish=job.lowered.finish,
     )
     part, ranks = bind_part(lookup, rank), range(program.num_devices)
     wiring = None

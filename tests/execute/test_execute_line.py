@@ -1,11 +1,12 @@
 """Collectives that wait for each other."""
 
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
 
-from meshwright.execute.work import Line
+from meshwright.execute.work import All, Line, Plain, Together
 
 
 class Slow:
@@ -66,3 +67,67 @@ def test_what_was_asked_for_before_the_end_still_runs() -> None:
     assert not line.thread.is_alive()
     for work in works:
         work.wait()  # not for ever
+
+
+def test_what_follows_a_collective_is_done_once_before_who_waits_goes_on() -> None:
+    line, slow, done = Line(), Slow(), list[str]()
+    work = line.add(lambda: slow)
+    work.then(lambda: done.append("first"))
+    work.then(lambda: done.append("second"))
+    assert not work.is_done
+    assert done == []
+    slow.may_end.set()
+    work.wait()
+    assert work.is_done
+    assert done == ["first", "second"]
+    work.then(lambda: done.append("late"))  # at once
+    assert done == ["first", "second", "late"]
+    line.close()
+
+
+def test_a_line_lets_go_of_what_was_sent() -> None:
+    class Sent:
+        """Stands for a buffer."""
+
+    line, slow, sent = Line(), Slow(), Sent()
+    gone = weakref.ref(sent)
+
+    def begin(_: Sent = sent) -> Slow:
+        return slow
+
+    work = line.add(begin)
+    del sent, begin
+    slow.may_end.set()
+    work.wait()
+    assert gone() is None
+    line.close()
+
+
+def test_an_error_of_what_follows_reaches_who_waits() -> None:
+    line, slow = Line(), Slow()
+    work = line.add(lambda: slow)
+    work.then(lambda: 1 // 0)  # type: ignore[arg-type]
+    slow.may_end.set()
+    with pytest.raises(ZeroDivisionError):
+        work.wait()
+    line.close()
+
+
+def test_finishes_of_torchs_own_work_run_when_it_is_waited_for() -> None:
+    class Sum:
+        def wait(self) -> None:
+            pass
+
+        def is_completed(self) -> bool:
+            return True
+
+    done = list[str]()
+    works = [Plain(Sum(), "kept"), Plain(Together([Sum(), Sum()]), "kept")]
+    both = All(works)
+    assert both.is_done
+    both.then(lambda: done.append("unpacked"))
+    assert done == []
+    both.wait()
+    both.wait()
+    assert done == ["unpacked"]
+    assert works[0].keep is None

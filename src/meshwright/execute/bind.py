@@ -5,17 +5,26 @@ joins, and starts sends and collectives where the last thing they need is done; 
 ahead. Knows nothing of processes and of how anything is sent.
 """
 
-from collections import defaultdict
+import bisect
+import math
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Start
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind
+
+
+_AT_ONCE = (Kind.SEND, Kind.CONCATENATE, Kind.SUM)
+"""What nobody on the device that runs it waits for; a server's sum is done when the next begins."""
 
 
 def bind_part(lookup: Lookup, device: int) -> Part:
@@ -33,6 +42,8 @@ class _PartBinder:
         self.kind = self.rows["kind"].tolist()
         self.order = self._main_order()
         self.place = {instruction: k for k, instruction in enumerate(self.order)}
+        self.queued: dict[int, deque[int]] = {}
+        """By stream the collectives that nobody is known to have waited for, in their order."""
         self.starts, self.when = self._place_starts()
         self.last_user = self._find_last_users()
         self.here = Here(place=self.place, last_user=self.last_user)
@@ -43,7 +54,7 @@ class _PartBinder:
         return Part(
             device=self.device,
             items=tuple(items),
-            receives=self._receives(),
+            receives=self._receives(items),
             state=tuple(self.here.state),
             num_sums=len(self.here.sums),
             inputs=tuple((key, *each) for key, each in self.here.inputs.items()),
@@ -87,7 +98,8 @@ class _PartBinder:
         queued = [i for i in others if self.rows["stream"][i] >= 0]
         for stream in np.unique(self.rows["stream"][queued]).tolist():
             here = [i for i in queued if self.rows["stream"][i] == stream]
-            self._place_queued(here, place, found)
+            self.queued[stream] = deque(sorted(here, key=lambda i: -self.rows["priority"][i]))
+            self._place_queued([*self.queued[stream]], place, found)
         rank = self._place_sends([i for i in others if self.rows["stream"][i] < 0], place, found)
         for each in found.values():
             # As the simulation has it, because a server's sum waits.
@@ -95,20 +107,48 @@ class _PartBinder:
         return found, place
 
     def _place_queued(
-        self, queued: list[int], place: dict[int, int], found: dict[int, list[int]]
+        self, queued: Sequence[int], place: dict[int, int], found: dict[int, list[int]]
     ) -> None:
         """Collectives keep the order of their stream; one that reads what another lane brings
         comes after it."""
+        # The simulation may have a short one start at the very moment of what needs it.
+        needed = [self._needed_at.get(each, len(self.order)) for each in queued]
+        latest = [*accumulate(reversed(needed), min)][::-1]
         last = -1
-        for instruction in sorted(queued, key=lambda i: -self.rows["priority"][i]):
+        for instruction, limit in zip(queued, latest, strict=True):
             needs = self._needs(instruction)
             last = max([last, *(place[each] for each in needs)])
+            running = self._running_at(float(self.lookup.start[instruction]))
             if any(each not in self.place for each in needs):
                 # The main thread waits for what others bring, as it does for a server's sum. Were
                 # it to wait before its time, others might wait for what comes after it.
-                last = max(last, self._running_at(float(self.lookup.start[instruction])))
-            place[instruction] = last
+                last = max(last, min(running, limit - 1))
+            place[instruction] = last = max(last, self._last_break(min(running, limit)))
             found[last].append(instruction)
+
+    def _last_break(self, until: int) -> int:
+        """The place before the last at which the main thread waits for something anyway; -1: none.
+
+        A collective that starts there finds what comes before it in its lane done, and its buffers
+        are not made too early.
+        """
+        number = bisect.bisect_right(self._breaks, until) - 1
+        return self._breaks[number] - 1 if number >= 0 else -1
+
+    @cached_property
+    def _needed_at(self) -> dict[int, int]:
+        """By receive and collective: the place of the first instruction that needs it."""
+        found: dict[int, int] = {}
+        for place, instruction in enumerate(self.order):
+            for each in self._needs(instruction):
+                if each not in self.place and self.kind[each] != Kind.SEND:
+                    found.setdefault(each, place)
+        return found
+
+    @cached_property
+    def _breaks(self) -> list[int]:
+        """The places of those instructions, in order."""
+        return sorted(set(self._needed_at.values()))
 
     def _place_sends(
         self, sends: list[int], place: dict[int, int], found: dict[int, list[int]]
@@ -135,10 +175,13 @@ class _PartBinder:
     def _send_order(self, instruction: int) -> tuple[float, int]:
         return float(self.lookup.start[instruction]), int(self.rows["task"][instruction])
 
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.float64]:
+        return np.maximum.accumulate([float(self.lookup.start[i]) for i in self.order])
+
     def _running_at(self, seconds: float) -> int:
         """The place of the last instruction that the simulation has started by then."""
-        starts = [self.lookup.start[i] for i in self.order]
-        return int(np.searchsorted(np.maximum.accumulate(starts), seconds, side="right")) - 1
+        return int(np.searchsorted(self._starts, seconds, side="right")) - 1
 
     def _needs(self, instruction: int) -> list[int]:
         """The instructions of this device that must be done before it."""
@@ -216,8 +259,26 @@ class _PartBinder:
         awaited = [
             each
             for each in self._needs(instruction)
-            if each not in self.place and each not in self.done and self.kind[each] != Kind.SEND
+            if each not in self.place and each not in self.done and self.kind[each] not in _AT_ONCE
         ]
+        self.done.update(awaited)
+        return tuple(awaited)
+
+    def _ended(self, instruction: int) -> tuple[int, ...]:
+        """Collectives of its lane that the simulation has done when this one can start.
+
+        The main thread waits for them, because it makes a collective's buffers, and a lane that
+        falls behind would have it make many that nobody has predicted. It never waits for what
+        the simulation has later: others may wait for what comes after.
+        """
+        stream, place = int(self.rows["stream"][instruction]), self.when[instruction]
+        if instruction in self.place or stream < 0 or place < 0:
+            return ()
+        now = self._starts[place + 1] if place + 1 < len(self.order) else math.inf
+        queued, ended = self.queued[stream], []
+        while queued[0] != instruction and self.lookup.finish[queued[0]] <= now:
+            ended.append(queued.popleft())
+        awaited = [i for i in ended if i not in self.done and self.rows["group"][i] >= 0]
         self.done.update(awaited)
         return tuple(awaited)
 
@@ -239,6 +300,7 @@ class _PartBinder:
         kind = Kind(int(row["kind"]))
         lookup = self.lookup
         awaited = self._awaited(instruction) if awaited is None else awaited
+        awaited += self._ended(instruction)
         if row["op"] >= 0:
             return self._start_op(instruction, kind, awaited)
         buffers = sorted(
@@ -297,12 +359,20 @@ class _PartBinder:
         high = min(first + piece.samples, rows.bound(row["rows_to"]))
         return replace(piece, start=low - first, count=high - low)
 
-    def _receives(self) -> tuple[Receive, ...]:
+    def _receives(self, items: Sequence[Item]) -> tuple[Receive, ...]:
+        awaited = {each: number for number, item in enumerate(items) for each in item.waits}
+        item_of = [0] * len(self.order)
+        for number, item in enumerate(items):
+            run = item.instructions if isinstance(item, RunSegment) else (item.instruction,)
+            for instruction in run:
+                if instruction in self.place:
+                    item_of[self.place[instruction]] = number
         receives = []
         for instruction in self.mine:
             if self.kind[instruction] == Kind.RECEIVE:
                 row = self.rows[instruction]
                 piece = self.lookup.piece_of(self.lookup.written_by[instruction][0])
+                running = self._running_at(float(self.lookup.start[instruction]))
                 receives.append(
                     Receive(
                         instruction=instruction,
@@ -310,6 +380,10 @@ class _PartBinder:
                         task=int(row["task"]),
                         output=piece,
                         bytes=float(row["bytes"]),
+                        place=min(
+                            item_of[running] if running >= 0 else 0,
+                            awaited.get(instruction, len(items)),
+                        ),
                     )
                 )
         return tuple(sorted(receives, key=lambda each: self._send_order(each.instruction)))

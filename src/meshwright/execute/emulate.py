@@ -15,8 +15,8 @@ import torch
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
-from meshwright.execute.walk import Finish, Times, clock
-from meshwright.execute.work import Work
+from meshwright.execute.walk import Times, clock
+from meshwright.execute.work import Finish, Work
 from meshwright.program.program import Kind, Program
 
 _AT_ONCE = 1e-4

@@ -20,7 +20,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.bundle import Bundle, Opener
 from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
 from meshwright.execute.way import Wiring
-from meshwright.execute.work import Line, Plain, Staged, StagedMany, Work, join_works
+from meshwright.execute.work import Line, Plain, Work, join_works
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,13 +67,24 @@ class Exchange:
 
     def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to receive a flat tensor of bytes from a device."""
-        host = torch.empty(flat.shape, dtype=flat.dtype) if self.is_staged else flat
+        host = self._host(flat)
         works = [
             dist.irecv(piece, self.rank_of[source], group=group, tag=self._tag(task))
             for piece, group in self._channel(source, target).cut(host)
         ]
-        work = join_works(works)
-        return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
+        work = Plain(join_works(works), host)
+        self._unstage(work, [(host, flat)])
+        return work
+
+    def _unstage(self, work: Work, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Bring what arrives on the host to the device."""
+
+        def finish() -> None:
+            for host, target in pairs:
+                target.copy_(host)
+
+        if self.is_staged:
+            work.then(finish)
 
     def _channel(self, source: int, target: int) -> Bundle:
         return self.channels.get((source, target), self.default)
@@ -102,13 +113,15 @@ class Exchange:
 
     def all_gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
         """Start to gather equally long flat tensors of all members."""
-        if self.is_staged:
-            hosts = [torch.empty(each.shape, dtype=each.dtype) for each in flats]
-            own = own.cpu()
-            work = self._in_turn(group, lambda: self._gather(hosts, own, group))
-            return StagedMany(work, hosts, list(flats))
-        work = self._in_turn(group, lambda: self._gather(flats, own, group))
-        return Plain(work, (own, flats))
+        hosts = [self._host(each) for each in flats]
+        sent = own.cpu() if self.is_staged else own
+        work = self._in_turn(group, lambda: self._gather(hosts, sent, group), (hosts, sent))
+        self._unstage(work, list(zip(hosts, flats, strict=True)))
+        return work
+
+    def _host(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Where something arrives that goes into a tensor: there, or on the host."""
+        return torch.empty(tensor.shape, dtype=tensor.dtype) if self.is_staged else tensor
 
     def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
         """Start to add up a row for each member, of which this rank gets its own."""
@@ -123,10 +136,10 @@ class Exchange:
             )
         if self.is_staged:
             rows = rows.cpu()
-        host = torch.empty(own.shape, dtype=own.dtype) if self.is_staged else own
+        host = self._host(own)
         pieces = bundle.cut(host)
 
-        def start() -> Work:
+        def start() -> Any:
             works, column = [], 0
             for piece, way in pieces:
                 columns = rows[:, column : column + len(piece)].contiguous()
@@ -138,8 +151,9 @@ class Exchange:
                 column += len(piece)
             return join_works(works)
 
-        work = self._in_turn(group, start)
-        return Staged(work, host, own) if self.is_staged else Plain(work, (rows, own))
+        work = self._in_turn(group, start, (rows, own))
+        self._unstage(work, [(host, own)])
+        return work
 
     def all_to_all(
         self, given: Sequence[torch.Tensor], sizes: Sequence[int], group: int
@@ -153,7 +167,7 @@ class Exchange:
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
         if self.is_staged:
             sent = sent.cpu()
-        host = torch.empty(received.shape, dtype=torch.uint8) if self.is_staged else received
+        host = self._host(received)
         taken = [sizes[each] for each in order]
         counts = [len(given[each]) for each in order]
         way = bundle.groups[rail]
@@ -165,20 +179,18 @@ class Exchange:
                 )
             return dist.all_to_all_single(host, sent, taken, counts, group=way, async_op=True)
 
-        work = self._in_turn(group, start)
+        work = self._in_turn(group, start, (sent, received))
+        self._unstage(work, [(host, received)])
         pieces = torch.split(received, taken)
         parts = dict(zip(order, pieces, strict=True))
-        found = [parts[each] for each in range(len(order))]
-        if self.is_staged:
-            return Staged(work, host, received), found
-        return Plain(work, (sent, received)), found
+        return work, [parts[each] for each in range(len(order))]
 
     def shift(self, made: torch.Tensor, own: torch.Tensor, group: int) -> Work:
         """Start to send a flat tensor to the next member of a group, and to receive as much from
         the one before."""
         bundle, ranks = self.groups[group], self.members[group]
         place = ranks.index(dist.get_rank())
-        host = torch.empty(made.shape, dtype=made.dtype) if self.is_staged else made
+        host = self._host(made)
         sent = own.cpu() if self.is_staged else own
         ways = [
             (dist.isend, sent, ranks[(place + 1) % len(ranks)]),
@@ -189,10 +201,11 @@ class Exchange:
             for what, flat, peer in ways
             for piece, way in bundle.cut(flat)
         ]
-        work = self._in_turn(group, lambda: join_works(dist.batch_isend_irecv(parts)))
-        return Staged(work, host, made) if self.is_staged else Plain(work, (made, own))
+        work = self._in_turn(group, lambda: join_works(dist.batch_isend_irecv(parts)), (host, sent))
+        self._unstage(work, [(host, made)])
+        return work
 
-    def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
+    def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Any:
         bundle = self.gatherers.get(group, self.groups[group])
         of_rank = dict(zip(self.members[group], flats, strict=True))
         parts = [[each for each, _ in bundle.cut(of_rank[rank])] for rank in bundle.ranks]
@@ -211,16 +224,18 @@ class Exchange:
     ) -> Work:
         host = flat.cpu() if self.is_staged else flat
         pieces = self.groups[group].cut(host)
-        work = self._in_turn(group, lambda: join_works([start(*each) for each in pieces]))
-        return Staged(work, host, flat) if self.is_staged else Plain(work, flat)
+        work = self._in_turn(group, lambda: join_works([start(*each) for each in pieces]), flat)
+        self._unstage(work, [(host, flat)])
+        return work
 
     def _order(self, group: int) -> list[int]:
         """The places among a group's members of the ranks of its process group, in their order."""
         place = {rank: number for number, rank in enumerate(self.members[group])}
         return [place[rank] for rank in self.groups[group].ranks]
 
-    def _in_turn(self, group: int, start: Callable[[], Any]) -> Any:
-        return self.lines[group].add(start) if group in self.lines else start()
+    def _in_turn(self, group: int, start: Callable[[], Any], keep: Any) -> Work:
+        """Start a collective after those of its lane; `keep` what must stay until it is done."""
+        return self.lines[group].add(start) if group in self.lines else Plain(start(), keep)
 
 
 def open_exchange(

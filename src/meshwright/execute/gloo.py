@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from meshwright.execute.work import All, Plain, Work
+from meshwright.execute.work import Plain, Together, Waitable
 
 FEW_BYTES = 64 * 1024
 """Of a sum in which messages cost more than bytes: up to here all of it goes to every distance."""
@@ -58,7 +58,7 @@ class Ranks:
             each.wait()
 
 
-def start_sum(flat: torch.Tensor, ranks: Ranks, *, is_max: bool = False) -> Work:
+def start_sum(flat: torch.Tensor, ranks: Ranks, *, is_max: bool = False) -> Waitable:
     """Start to add up a flat tensor in place, or to find the greatest numbers."""
     if ranks.is_power_of_two and flat.numel() * flat.element_size() <= FEW_BYTES:
         return _FewSums(flat, ranks, is_max)
@@ -68,7 +68,7 @@ def start_sum(flat: torch.Tensor, ranks: Ranks, *, is_max: bool = False) -> Work
 
 def start_gather(
     found: Sequence[torch.Tensor], own: torch.Tensor, ranks: Ranks, *, is_alone: bool
-) -> Work:
+) -> Waitable:
     """Start to gather equally long flat tensors; alone: nothing else must go on beside it."""
     if len(ranks.ranks) == 2:
         return start_swap(found, [own, own], ranks)
@@ -77,7 +77,9 @@ def start_gather(
     return Plain(dist.all_gather(list(found), own, group=ranks.group, async_op=True), (found, own))
 
 
-def start_scatter(own: torch.Tensor, rows: torch.Tensor, ranks: Ranks, *, is_alone: bool) -> Work:
+def start_scatter(
+    own: torch.Tensor, rows: torch.Tensor, ranks: Ranks, *, is_alone: bool
+) -> Waitable:
     """Start to add up rows, of which each rank gets its own.
 
     Gloo's own is an all-reduce that throws away most of its result.
@@ -88,7 +90,9 @@ def start_scatter(own: torch.Tensor, rows: torch.Tensor, ranks: Ranks, *, is_alo
     return _Added(own, found, start_swap(found.unbind(), rows.unbind(), ranks))
 
 
-def start_swap(found: Sequence[torch.Tensor], given: Sequence[torch.Tensor], ranks: Ranks) -> Work:
+def start_swap(
+    found: Sequence[torch.Tensor], given: Sequence[torch.Tensor], ranks: Ranks
+) -> Waitable:
     """Start to give each rank its flat tensor, and to find one from each, all at once.
 
     Gloo's own all-to-all goes from rank to rank and sends first: a quarter longer on four ranks.
@@ -101,7 +105,7 @@ def start_swap(found: Sequence[torch.Tensor], given: Sequence[torch.Tensor], ran
     for target in ((own + step) % count for step in range(1, count)):
         works += ranks.post(target, found[target][:0], given[target])
     found[own].copy_(given[own])
-    return All(works)
+    return Together(works)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class _Added:
 
     own: torch.Tensor
     found: torch.Tensor
-    work: Work
+    work: Waitable
 
     def wait(self) -> None:
         self.work.wait()

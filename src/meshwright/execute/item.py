@@ -130,6 +130,8 @@ class Receive:
     task: int
     output: Piece
     bytes: float
+    place: int = 0
+    """The item that the simulation has running, or next, when the transfer starts."""
 
 
 Item = RunSegment | Start

@@ -37,6 +37,7 @@ class Lookup:
     """The traced steps by samples; None: compute is emulated."""
     start: npt.NDArray[np.float64]
     """When the simulation has every instruction start."""
+    finish: npt.NDArray[np.float64]
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
     terms: npt.NDArray[np.int32] | None = None

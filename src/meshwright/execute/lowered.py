@@ -31,6 +31,7 @@ class Lowered:
     """The expansion by tensor and context teams alone; None: there are none."""
     plan: Plan
     start: np.ndarray[Any, np.dtype[np.float64]]
+    finish: np.ndarray[Any, np.dtype[np.float64]]
     split: np.ndarray[Any, np.dtype[np.int8]]
     partial: np.ndarray[Any, np.dtype[np.bool_]]
     """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""
@@ -61,6 +62,7 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
         shards=_find_shards(found.graph, found.placement, found.plan),
         plan=found.plan,
         start=np.asarray(timeline.start),
+        finish=np.asarray(timeline.finish),
         split=found.work.split,
         partial=found.work.tensor_partial,
         rows=found.rows,

@@ -159,7 +159,12 @@ def _emulate(
 ) -> Outcome:
     program = lowered.program
     lookup = Lookup(
-        program=program, rows=lowered.rows, split=lowered.split, steps=None, start=lowered.start
+        program=program,
+        rows=lowered.rows,
+        split=lowered.split,
+        steps=None,
+        start=lowered.start,
+        finish=lowered.finish,
     )
     part = bind_part(lookup, rank_of.index(rank))
     with waiting(watch, "making process groups"):

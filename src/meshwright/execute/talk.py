@@ -4,7 +4,7 @@ Each is a value that can be called. On fake tensors, while a trace is built, a c
 the shapes of its results; at run time `begin` starts the collective on real tensors.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -22,9 +22,7 @@ from meshwright.execute.shard import (
     unpack_shards,
 )
 from meshwright.execute.traced import Layout
-from meshwright.execute.work import All, Work
-
-Finish = Callable[[], None]
+from meshwright.execute.work import All, Finish, Work
 
 
 def nothing() -> None:
@@ -39,6 +37,7 @@ class Begun:
     """Its results, which hold what they should after `finish`."""
     work: Work
     finish: Finish
+    """What makes the results of what arrived; no other thread may look at either before."""
 
 
 class Talk(Protocol):
@@ -343,10 +342,4 @@ class ScatterGradients:
             for layout, each in zip(self.layouts, args, strict=True)
         ]
         shards = unpack_shards(own, layouts, self.holders, self.holder)
-        made = [torch.empty_like(each) for each in shards]
-
-        def finish() -> None:
-            for target, each in zip(made, shards, strict=True):
-                target.copy_(each)
-
-        return Begun(made, All(works), finish)
+        return Begun(shards, All(works), nothing)

@@ -4,8 +4,9 @@ Keeps what the program's buffers hold, each until its last reader is done. Knows
 order of instructions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,10 +19,10 @@ from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segme
 from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.talk import Begun, Talk
+from meshwright.execute.talk import Begun, Talk, nothing
 from meshwright.execute.traced import Layout
-from meshwright.execute.walk import Finish, Times, clock
-from meshwright.execute.work import All, Work
+from meshwright.execute.walk import Times, clock
+from meshwright.execute.work import All, Finish, Work
 from meshwright.program.program import Kind, Program
 
 
@@ -211,17 +212,20 @@ class Tensors:
             begun.append(talk.begin(self.exchange, item.group, args))
             return begun[0].made
 
-        self.held.talk = begin
+        before, self.held.talk = self.held.talk, begin
         made = self.functions[id(run)](self._given(run), self.held)
+        self.held.talk = before  # not to hold the collective's buffers until the next
+        work = begun[0].work
+        work.then(begun[0].finish)
         count = len(run.outputs)
         self.kept.update(zip(run.outputs, made[:count], strict=True))
+        sums = list(zip(item.sums, made[count:], strict=True))
 
         def finish() -> None:
-            begun[0].finish()
-            for (place, buffer), value in zip(item.sums, made[count:], strict=True):
+            for (place, buffer), value in sums:
                 self._add(place, buffer, value)
 
-        return begun[0].work, finish
+        return work, finish
 
     def _add(self, place: int, buffer: int, value: torch.Tensor) -> None:
         """Add what a microbatch has to a sum; they may come in any order."""
@@ -241,22 +245,18 @@ class Tensors:
     def _collect_bucket(self, item: Start) -> tuple[Work, Finish]:
         """Add up or overwrite a bucket of gradients, as one flat tensor of each type."""
         bases = [self.kept[piece.buffer] for piece in item.pieces]
-        flats = {
-            dtype: torch.cat([_flat(each) for each in bases if each.dtype is dtype])
-            for dtype in dict.fromkeys(each.dtype for each in bases)
-        }
         is_sum = item.kind == Kind.ALL_REDUCE
         start = self.exchange.all_reduce if is_sum else self.exchange.broadcast
-        works = [start(flat, item.group) for flat in flats.values()]
-
-        def finish() -> None:
-            offsets = dict.fromkeys(flats, 0)
-            for base in bases:
-                at = offsets[base.dtype]
-                base.copy_(flats[base.dtype].as_strided(base.shape, base.stride(), at))
-                offsets[base.dtype] += _span(base)
-
-        return All(works), finish
+        works = []
+        for dtype in dict.fromkeys(each.dtype for each in bases):
+            alike = [each for each in bases if each.dtype is dtype]
+            if len(alike) == 1:
+                works.append(start(_flat(alike[0]), item.group))
+                continue
+            flat = torch.cat([_flat(each) for each in alike])
+            works.append(start(flat, item.group))
+            works[-1].then(partial(_unpack, alike, flat))
+        return All(works), nothing
 
     def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""
@@ -371,6 +371,14 @@ def _marker(marks: list[Any], device: torch.device) -> Callable[[], None]:
         marks.append(event)
 
     return mark
+
+
+def _unpack(bases: Sequence[torch.Tensor], flat: torch.Tensor) -> None:
+    """Copy what stands one after the other in a flat tensor into its tensors."""
+    offset = 0
+    for base in bases:
+        base.copy_(flat.as_strided(base.shape, base.stride(), offset))
+        offset += _span(base)
 
 
 def _span(base: torch.Tensor) -> int:

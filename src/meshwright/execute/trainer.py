@@ -57,6 +57,7 @@ def bind_rank(
         split=lowered.split,
         steps=steps,
         start=lowered.start,
+        finish=lowered.finish,
         is_mean=is_mean,
         terms=_count_terms(lowered),
     )

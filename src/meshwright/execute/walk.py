@@ -1,15 +1,16 @@
 """Walks one rank's part of a program: what is computed, and communication beside it.
 
-Receives are posted ahead, sends and collectives run beside the main thread. What an instruction
-does with tensors is its worker's business (`meshwright.execute.tensors`, or
-`meshwright.execute.emulate`, which only waits).
+Receives are posted when the simulation has their transfers start: later, and the transfer would
+wait; much earlier, and memory would be held that nobody has predicted. Sends and collectives run
+beside the main thread. What an instruction does with tensors is its worker's business
+(`meshwright.execute.tensors`, or `meshwright.execute.emulate`, which only waits).
 """
 
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -18,11 +19,12 @@ import torch
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
 from meshwright.execute.thread import start_thread
-from meshwright.execute.work import Work
+from meshwright.execute.work import Finish, Work
 from meshwright.program.program import Kind, Program
 
-AHEAD_BYTES = 256 * 2**20
-"""Receives are posted ahead for so many bytes, and always the next one from every peer."""
+AHEAD_BYTES = 256 * 2**10
+"""Receives are posted ahead of their time while they hold so little memory: about what a link of
+10 Gbit/s carries while a message comes and goes."""
 
 _COLLECTIVES = -1
 """Stands for the peer of collectives, which are complete in their order."""
@@ -32,9 +34,6 @@ _JOIN_SECONDS = 2.0
 
 clock = time.perf_counter
 """CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
-
-Finish = Callable[[], None]
-"""What is done with what communication brought."""
 
 
 @dataclass(slots=True)
@@ -101,6 +100,11 @@ class _Pending:
     done: threading.Event | None = None
     """Set by the thread that waits for it, where its end is timed."""
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nobody would wait for it."""
+        return self.work.is_done if self.done is None else self.done.is_set()
+
 
 @dataclass(frozen=True, slots=True)
 class Doing:
@@ -135,15 +139,17 @@ class Walk:
         }
         self.doing |= {each.instruction: Doing(program, each.instruction) for each in part.receives}
         self.peer = {each.instruction: each.peer for each in part.receives}
-        self.members = {
-            item.instruction: self._others(item.group)
+        self.group = {
+            item.instruction: item.group
             for item in part.items
             if isinstance(item, Start) and item.group >= 0
         }
+        self.others = {each: self._others(each) for each in set(self.group.values())}
         self.pending: dict[int, _Pending] = {}
+        self.over: set[int] = set()
+        """What was waited for in this step."""
         self.receives: deque[Receive] = deque()
         self.posted_bytes = 0
-        self.posted_from: dict[int, int] = {}
         self.sends, self.waiters = _Sends(), _Waiters()
         self.times: Times | None = None
 
@@ -152,8 +158,10 @@ class Walk:
         self.times = times
         self.worker.begin(inputs, times)
         self.receives = deque(self.part.receives)
-        self._post_ahead()
-        for item in self.part.items:
+        self.over.clear()
+        for place, item in enumerate(self.part.items):
+            self._post_until(place)
+            self._finish_collectives()
             self._run(item)
         for instruction in list(self.pending):
             self._await(instruction)
@@ -172,7 +180,7 @@ class Walk:
 
     def _run(self, item: Item) -> None:
         for instruction in item.waits:
-            self._await(instruction)
+            self._await_in_order(instruction)
         progress = self.progress
         progress.count += 1
         if isinstance(item, RunSegment):
@@ -196,12 +204,30 @@ class Walk:
         work = self.exchange.send(flat, self.part.device, item.peer, item.task)
         self.sends.add(work, item.instruction, self.times)
 
-    def _post_ahead(self) -> None:
-        """Post the receives that are expected next."""
+    def _post_until(self, place: int) -> None:
+        """Post the receives whose transfers start by an item, and small ones before their time."""
         while self.receives and (
-            self.posted_bytes < AHEAD_BYTES or not self.posted_from.get(self.receives[0].peer)
+            self.receives[0].place <= place
+            or self.posted_bytes + self.receives[0].bytes <= AHEAD_BYTES
         ):
             self._post(self.receives.popleft())
+
+    def _finish_collectives(self) -> None:
+        """Let go of what collectives that are done have held."""
+        for instruction in [each for each in self.pending if each in self.group]:
+            if instruction in self.pending and self.pending[instruction].is_done:
+                self._await_in_order(instruction)
+
+    def _await_in_order(self, instruction: int) -> None:
+        """Wait for what its group did before it, too, which is done by then: sums that collectives
+        add to must have the same bits in every run."""
+        group = self.group.get(instruction)
+        if group is not None and instruction in self.pending:
+            for each in [each for each in self.pending if self.group.get(each) == group]:
+                if each == instruction:
+                    break
+                self._await(each)
+        self._await(instruction)
 
     def _post(self, receive: Receive) -> None:
         flat = self.worker.empty(receive)
@@ -210,7 +236,6 @@ class Walk:
         work = self.exchange.receive(flat, receive.peer, self.part.device, receive.task)
         pending = _Pending(work, lambda: self.worker.accept(receive, flat), flat.numel())
         self.posted_bytes += pending.size
-        self.posted_from[receive.peer] = self.posted_from.get(receive.peer, 0) + 1
         self._wait_for(receive.instruction, pending, receive.peer)
 
     def _wait_for(self, instruction: int, pending: _Pending, peer: int) -> None:
@@ -220,16 +245,19 @@ class Walk:
             self.waiters.add(peer, pending, instruction, self.times)
 
     def _await(self, instruction: int) -> None:
-        """Wait for a receive or collective; what has not been posted by now is."""
-        while instruction not in self.pending:
-            if not self.receives:
-                return  # waited for before
+        """Wait for a receive or collective, unless somebody has; post a receive at last."""
+        while instruction not in self.pending and instruction not in self.over and self.receives:
             self._post(self.receives.popleft())
+        if instruction in self.over:
+            return
         pending = self.pending.pop(instruction)
+        self.over.add(instruction)
         peer = self.peer.get(instruction, -1)
         progress = self.progress
         progress.doing = self.doing[instruction]
-        progress.waits_for = self.exchange.rank_of[peer] if peer >= 0 else self.members[instruction]
+        progress.waits_for = (
+            self.exchange.rank_of[peer] if peer >= 0 else self.others[self.group[instruction]]
+        )
         if pending.done is None:
             pending.work.wait()
         else:
@@ -237,14 +265,10 @@ class Walk:
             self.waiters.check()
         progress.waits_for = -1
         progress.count += 1
-        if peer >= 0:
-            self.posted_bytes -= pending.size
-            self.posted_from[peer] -= 1
+        self.posted_bytes -= pending.size
         if self.times is not None:
             self.times.finish.setdefault(instruction, clock())
         pending.finish()
-        if peer >= 0:
-            self._post_ahead()
 
     def _drain(self) -> None:
         progress = self.progress

@@ -16,12 +16,26 @@ from meshwright.execute.thread import start_thread
 _JOIN_SECONDS = 2.0
 """As in `meshwright.execute.walk`."""
 
+Finish = Callable[[], None]
+"""What is done with what communication brought."""
 
-class Work(Protocol):
-    """Communication under way."""
+
+class Waitable(Protocol):
+    """Something whose end can be waited for."""
 
     def wait(self) -> None:
         """Return when it is done; on a CUDA stream, when what follows will find it done."""
+
+
+class Work(Waitable, Protocol):
+    """Communication under way."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known to be done, so that nobody would wait."""
+
+    def then(self, finish: Finish) -> None:
+        """Do something when it is done: beside the main thread, or else before `wait` returns."""
 
 
 @dataclass(slots=True)
@@ -30,16 +44,28 @@ class Plain:
 
     work: Any
     keep: Any
+    finishes: list[Finish] = field(default_factory=list)
 
     def wait(self) -> None:
         """Return when it is done."""
         self.work.wait()
         self.keep = None
+        while self.finishes:
+            self.finishes.pop(0)()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known to be done; gloo tells those only who wait."""
+        return bool(self.work.is_completed())
+
+    def then(self, finish: Finish) -> None:
+        """Do something in `wait`."""
+        self.finishes.append(finish)
 
 
 @dataclass(slots=True)
 class All:
-    """Several works as one."""
+    """Several works as one, which end in their order."""
 
     works: Sequence[Work]
 
@@ -48,32 +74,36 @@ class All:
         for each in self.works:
             each.wait()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether all are known to be done."""
+        return all(each.is_done for each in self.works)
 
-@dataclass(slots=True)
-class Staged:
-    """Work on a copy on the host, brought to the device when it is done."""
-
-    work: Any
-    host: torch.Tensor
-    target: torch.Tensor
-
-    def wait(self) -> None:
-        """Return when it is done."""
-        self.work.wait()
-        self.target.copy_(self.host)
+    def then(self, finish: Finish) -> None:
+        """Do something after the last."""
+        self.works[-1].then(finish)
 
 
-@dataclass(slots=True)
 class _Queued:
-    """A collective that waits for its turn."""
+    """A collective that waits for its turn, and what is done when it ends."""
 
-    start: Callable[[], Any]
-    done: threading.Event = field(default_factory=threading.Event)
-    error: BaseException | None = None
+    def __init__(self, start: Callable[[], Waitable]) -> None:
+        self.start: Callable[[], Waitable] | None = start
+        self.finishes: list[Finish] = []
+        self.is_over = False
+        self.lock = threading.Lock()
+        self.done = threading.Event()
+        self.error: BaseException | None = None
 
     def run(self) -> None:
+        assert self.start is not None
         try:
             self.start().wait()
+            self.start = None  # and with it what was sent
+            with self.lock:
+                self.is_over = True
+                while self.finishes:
+                    self.finishes.pop(0)()
         except BaseException as error:  # raised again by whoever waits
             self.error = error
         self.done.set()
@@ -83,6 +113,17 @@ class _Queued:
         if self.error is not None:
             raise self.error
 
+    @property
+    def is_done(self) -> bool:
+        return self.done.is_set()
+
+    def then(self, finish: Finish) -> None:
+        with self.lock:
+            if not self.is_over:
+                self.finishes.append(finish)
+                return
+        finish()
+
 
 class Line:
     """Runs collectives one after the other, beside the threads that ask for them."""
@@ -91,7 +132,7 @@ class Line:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
         self.thread = start_thread(self._serve, "collectives")
 
-    def add(self, start: Callable[[], Any]) -> Work:
+    def add(self, start: Callable[[], Waitable]) -> Work:
         """Start a collective after all that came before."""
         queued = _Queued(start)
         self.queue.put(queued)
@@ -102,28 +143,29 @@ class Line:
         self.queue.put(None)
         self.thread.join(_JOIN_SECONDS)
 
+    @torch.no_grad()
     def _serve(self) -> None:
         while (queued := self.queue.get()) is not None:
             queued.run()
             del queued
 
 
-@dataclass(slots=True)
-class StagedMany:
-    """Like `Staged`, for several tensors."""
+@dataclass(frozen=True, slots=True)
+class Together:
+    """torch's works for the pieces of a message."""
 
-    work: Any
-    hosts: list[torch.Tensor]
-    targets: list[torch.Tensor]
+    pieces: Sequence[Any]
 
     def wait(self) -> None:
-        """Return when it is done."""
-        self.work.wait()
-        for host, target in zip(self.hosts, self.targets, strict=True):
-            target.copy_(host)
+        """Return when all are done."""
+        for each in self.pieces:
+            each.wait()
+
+    def is_completed(self) -> bool:
+        """Whether all are known to be done, as torch's works say it."""
+        return all(each.is_completed() for each in self.pieces)
 
 
-def join_works(works: Sequence[Any]) -> Work:
+def join_works(works: Sequence[Any]) -> Any:
     """One work for all pieces of a message."""
-    only: Work = works[0]
-    return only if len(works) == 1 else All(works)
+    return works[0] if len(works) == 1 else Together(works)

@@ -38,14 +38,21 @@ class Buckets:
     """The last op that adds to each bucket."""
     of_experts: Bools
     """Of each bucket: whether its gradients are those of experts, which other devices hold."""
+    is_packed: Bools
+    """Of each bucket: whether it has several gradients, which travel one after the other in a
+    buffer of their own."""
 
 
 def no_buckets(graph: Graph) -> Buckets:
     """For plans in which no part has several replicas."""
     nothing = np.zeros(0, dtype=np.int32)
-    of_tensor = np.full(graph.num_tensors, -1, dtype=np.int32)
+    none = np.zeros(0, dtype=np.bool_)
     return Buckets(
-        of_tensor=of_tensor, part=nothing, last_op=nothing, of_experts=np.zeros(0, dtype=np.bool_)
+        of_tensor=np.full(graph.num_tensors, -1, dtype=np.int32),
+        part=nothing,
+        last_op=nothing,
+        of_experts=none,
+        is_packed=none,
     )
 
 
@@ -89,6 +96,7 @@ def fill_buckets(
         part=np.array(parts, dtype=np.int32),
         last_op=np.array(last_op, dtype=np.int32),
         of_experts=np.array(experts, dtype=np.bool_),
+        is_packed=np.bincount(of_tensor[gradients], minlength=len(parts)) > 1,
     )
 
 

@@ -99,6 +99,9 @@ def bucket_rows(
         if is_served:
             group = groups.number(Lane.SYNC, tuple(np.roll(devices, -server).tolist()))
         rows = _sync_rows(devices, bucket, group, server, task, cluster)
+        if work.buckets.is_packed[turn_of]:
+            is_sent = np.isin(rows["kind"], (Kind.ALL_REDUCE, Kind.BROADCAST, Kind.SEND))
+            rows["workspace_bytes"][is_sent] = bucket["bytes"]
         if work.buckets.of_experts[turn_of]:
             _divide_teams(work, groups, part, Axis.EXPERT_HOLDERS, rows)
         elif placement.part_width[part] > 1:

@@ -76,6 +76,7 @@ def merge_units(work: Work) -> Work:
             part=work.buckets.part,
             last_op=unit_of[work.buckets.last_op],
             of_experts=work.buckets.of_experts,
+            is_packed=work.buckets.is_packed,
         ),
         seconds=seconds,
         seconds_start=start,

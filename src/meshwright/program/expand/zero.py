@@ -62,7 +62,7 @@ def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
         return before
     weights = find_weights(before)
     rewrite = Rewrite(before)
-    keeps = plan.schedule is None or plan.schedule.microbatches == 1
+    is_once = plan.schedule is None or plan.schedule.microbatches == 1
     for number in parts:
         part = plan.parts[number]
         if part.sync is Sync.DUPLICATE:
@@ -74,9 +74,9 @@ def divide_state(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
         _divide_holdings(rewrite, divisions)
         for division in divisions:
             _order_updates(rewrite, division)
-            _scatter_gradients(rewrite, division)
+            _scatter_gradients(rewrite, division, is_once=is_once or part.zero == 1)
             if part.zero == 3:
-                _gather_for_use(rewrite, division, keeps=keeps)
+                _gather_for_use(rewrite, division, keeps=is_once)
             else:
                 _gather_updated(rewrite, division)
     _settle_updates(rewrite)
@@ -180,8 +180,11 @@ def _order_updates(rewrite: Rewrite, division: _Division) -> None:
             rewrite.place[op] = float(place)
 
 
-def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
-    """One reduce-scatter a bundle, whose results the updates read in place of gradients."""
+def _scatter_gradients(rewrite: Rewrite, division: _Division, *, is_once: bool) -> None:
+    """One reduce-scatter a bundle, whose results the updates read in place of gradients.
+
+    `is_once`: in a step; else every microbatch has one, and adds what arrives to the sum.
+    """
     share = 1.0 / division.holders
     shards: dict[int, int] = {}
     for number, bundle in enumerate(division.bundles):
@@ -195,7 +198,7 @@ def _scatter_gradients(rewrite: Rewrite, division: _Division) -> None:
             )
             rewrite.reads[scatter] = new
             sent = sum(rewrite.tensors[each]["bytes"] for each in new)
-            rewrite.resize(scatter, workspace_bytes=sent * (1 + share))  # packed; and what arrives
+            rewrite.resize(scatter, workspace_bytes=sent if is_once else sent * (1 + share))
             for each in new:
                 size, fixed = (
                     rewrite.tensors[each][name] * share for name in ("bytes", "fixed_bytes")
