@@ -22,7 +22,6 @@ from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind
 
-
 _AT_ONCE = (Kind.SEND, Kind.CONCATENATE, Kind.SUM)
 """What nobody on the device that runs it waits for; a server's sum is done when the next begins."""
 
