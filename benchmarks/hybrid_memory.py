@@ -122,10 +122,13 @@ def make_plan(graph: Graph, cluster: Cluster, kind: str, zero: int, again: Recom
 class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the storages that ops of this thread make, until they are freed."""
 
-    def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(
+        self, held: Iterable[torch.Tensor] = (), others: Iterable[torch.Tensor] = ()
+    ) -> None:
+        """`held` counts from the start; `others`, of which views may be made, never."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes, self.peak_bytes = 0.0, 0.0
-        self.known: set[int] = set()
+        self.known = {int(each.untyped_storage()._cdata) for each in others}
         for each in held:
             self._add(each)
 
@@ -174,7 +177,7 @@ def track_rank(
     )  # fmt: skip
     for _ in range(STEPS - 1):
         trainer.step(workload.args)
-    tracker = Tracker(trainer.held.state)
+    tracker = Tracker(trainer.held.state, workload.args)  # the whole batch is the caller's
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         trainer.step(workload.args)
