@@ -175,15 +175,7 @@ def emulate_jobs(jobs: Sequence[Job]) -> Callable[[int], list[tuple[list[Span], 
 
 def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
     program = job.lowered.program
-    lookup = Lookup(
-        program=program,
-        rows=job.lowered.rows,
-        split=job.lowered.split,
-        steps=None,
-        start=job.lowered.start,
-        finish=job.lowered.finish,
-    )
-    part, ranks = bind_part(lookup, rank), range(program.num_devices)
+    part, ranks = bind_part(Lookup.of(job.lowered), rank), range(program.num_devices)
     wiring = None
     if job.cluster is not None:
         wiring = find_wiring(job.cluster, program, ranks, job.cluster.hosts, rank)

@@ -1,6 +1,7 @@
 """Rounding of rates and their division over ways: nothing is lost but parts of kbit/s."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Allocation, Part, Plan
 from meshwright.search.bandwidth.divide import KBIT_BYTES, SPARE, divide_allocations
@@ -159,7 +161,13 @@ def test_divisions_are_legal_in_plans() -> None:
     cluster = rails(3, num_rails=3, rail=RAIL)
     allocations = divide_allocations(cluster, {(0, 1): 2.7 * RAIL, (1, 2): 0.1 * RAIL})
     plan = Plan(parts=(Part(ops=("o0",), devices=("d0",)),), allocations=allocations)
-    resolve(dag([1.0], {}), cluster, plan)  # which refuses what is not
+    resolve(dag([1.0], {}), cluster, plan)
+    shares = allocations[0].shares
+    with pytest.raises(InputError, match="shares must add up to 1"):
+        replace(allocations[0], shares=tuple(each / 2 for each in shares))
+    far = replace(allocations[0], target="elsewhere")
+    with pytest.raises(InputError, match="elsewhere"):
+        resolve(dag([1.0], {}), cluster, replace(plan, allocations=(far,)))
 
 
 def test_sixty_four_hosts_are_divided_in_a_second() -> None:

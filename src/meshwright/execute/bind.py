@@ -1,8 +1,8 @@
 """Turns one device's share of a Program into what its rank does, in order.
 
 The program must be frozen: every stream in a fixed order. The main thread runs segments of ops,
-joins, and starts sends and collectives where the last thing they need is done; receives are posted
-ahead. Knows nothing of processes and of how anything is sent.
+joins, and starts sends and collectives where the last thing they need is done; each receive knows
+the item before which it is posted. Knows nothing of processes and of how anything is sent.
 """
 
 import bisect

@@ -130,8 +130,8 @@ class Receive:
     task: int
     output: Piece
     bytes: float
-    place: int = 0
-    """The item that the simulation has running, or next, when the transfer starts."""
+    place: int
+    """The item that the simulation has running when the transfer starts: it is posted before."""
 
 
 Item = RunSegment | Start

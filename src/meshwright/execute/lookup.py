@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from meshwright.capture.ledger import op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.item import Piece
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
@@ -36,12 +37,34 @@ class Lookup:
     steps: Mapping[int, TracedStep] | None
     """The traced steps by samples; None: compute is emulated."""
     start: npt.NDArray[np.float64]
-    """When the simulation has every instruction start."""
+    """When the simulation has every instruction start ..."""
     finish: npt.NDArray[np.float64]
+    """... and finish."""
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
     terms: npt.NDArray[np.int32] | None = None
     """By op: how many devices have a term each of what it sums; None: each device has all of it."""
+
+    @classmethod
+    def of(
+        cls,
+        lowered: Lowered,
+        steps: Mapping[int, TracedStep] | None = None,
+        *,
+        is_mean: bool = True,
+        terms: npt.NDArray[np.int32] | None = None,
+    ) -> "Lookup":
+        """Of a lowered plan."""
+        return cls(
+            program=lowered.program,
+            rows=lowered.rows,
+            split=lowered.split,
+            steps=steps,
+            start=lowered.start,
+            finish=lowered.finish,
+            is_mean=is_mean,
+            terms=terms,
+        )
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:

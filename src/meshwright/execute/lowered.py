@@ -31,7 +31,9 @@ class Lowered:
     """The expansion by tensor and context teams alone; None: there are none."""
     plan: Plan
     start: np.ndarray[Any, np.dtype[np.float64]]
+    """When the simulation has every instruction start ..."""
     finish: np.ndarray[Any, np.dtype[np.float64]]
+    """... and finish."""
     split: np.ndarray[Any, np.dtype[np.int8]]
     partial: np.ndarray[Any, np.dtype[np.bool_]]
     """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""

@@ -158,15 +158,7 @@ def _emulate(
     watch: Progress | None,
 ) -> Outcome:
     program = lowered.program
-    lookup = Lookup(
-        program=program,
-        rows=lowered.rows,
-        split=lowered.split,
-        steps=None,
-        start=lowered.start,
-        finish=lowered.finish,
-    )
-    part = bind_part(lookup, rank_of.index(rank))
+    part = bind_part(Lookup.of(lowered), rank_of.index(rank))
     with waiting(watch, "making process groups"):
         exchange = open_exchange(
             torch.device("cpu"), rank_of, program.groups, *communication(program), wiring

@@ -37,7 +37,7 @@ class Begun:
     """Its results, which hold what they should after `finish`."""
     work: Work
     finish: Finish
-    """What makes the results of what arrived; no other thread may look at either before."""
+    """Makes the results of what arrived: in the thread of the collective's lane, if it has one."""
 
 
 class Talk(Protocol):

@@ -51,16 +51,7 @@ def bind_rank(
     if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
         name = program.device_names[device]
         steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
-    lookup = Lookup(
-        program=program,
-        rows=lowered.rows,
-        split=lowered.split,
-        steps=steps,
-        start=lowered.start,
-        finish=lowered.finish,
-        is_mean=is_mean,
-        terms=_count_terms(lowered),
-    )
+    lookup = Lookup.of(lowered, steps, is_mean=is_mean, terms=_count_terms(lowered))
     check_sums(lookup, lowered.partial)
     return steps, bind_part(lookup, device)
 

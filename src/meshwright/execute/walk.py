@@ -246,10 +246,11 @@ class Walk:
 
     def _await(self, instruction: int) -> None:
         """Wait for a receive or collective, unless somebody has; post a receive at last."""
-        while instruction not in self.pending and instruction not in self.over and self.receives:
-            self._post(self.receives.popleft())
         if instruction in self.over:
             return
+        while instruction in self.peer and instruction not in self.pending:
+            self._post(self.receives.popleft())
+        assert instruction in self.pending, f"{self.doing[instruction]}: must start before"
         pending = self.pending.pop(instruction)
         self.over.add(instruction)
         peer = self.peer.get(instruction, -1)
