@@ -1,11 +1,11 @@
 """The memory of ranks that train by hybrid plans: the simulator's peak against a tracked one.
 
 Four processes with gloo train by data parallelism and by a pipeline, with every stage of ZeRO and
-every kind of recomputation. On a GPU, which they share, its allocator says what each holds. On CPUs
-each follows the storages that its main thread makes, by a dispatch mode. What collectives over gloo
-make in the threads of their lanes is not seen then, since NCCL has no such buffers, nor what
-kernels allocate and free within themselves; so what convolutions work in, predicted as a GPU's
-kernels take it, is left out of the prediction. One JSON object a line.
+every kind of recomputation; the cluster is described by the rates that they measure first. On a
+GPU, which they share, its allocator says what each holds. On CPUs each follows the storages that
+its main thread makes, by a dispatch mode. What collectives over gloo make in the threads of their
+lanes is not seen then, since NCCL has no such buffers, nor what kernels allocate and free within
+themselves; so what kernels of a GPU work in is left out of the prediction. One JSON object a line.
 """
 
 import argparse
@@ -15,10 +15,11 @@ import os
 import socket
 import tempfile
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise, product
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -85,25 +86,68 @@ def make_workload(name: str) -> Workload:
     return Workload(name=name, model=UNet(), args=(torch.randn(16, 3, 64, 64),))
 
 
-def make_cluster() -> Cluster:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a rank gets when all run at once: what is held at once depends on what takes longer."""
+
+    flops: float
+    memory: float
+    network: float
+
+
+def make_cluster(rates: Rates) -> Cluster:
     """Four devices, each joined with every other."""
     kind = DeviceType(
-        name="cpu",
-        flops_per_second={"fp32": 1e11},
+        name="r",
+        flops_per_second={"fp32": rates.flops},
         memory_bytes=1e10,
-        memory_bytes_per_second=2e10,
+        memory_bytes_per_second=rates.memory,
     )
     names = [f"d{number}" for number in range(RANKS)]
     return Cluster(
         name="ranks",
-        types={"cpu": kind},
-        devices=tuple(Device(name=each, type="cpu", host="h", memory_bytes=1e10) for each in names),
+        types={"r": kind},
+        devices=tuple(Device(name=each, type="r", host="h", memory_bytes=1e10) for each in names),
         links=tuple(
-            Link(source=one, target=other, bytes_per_second=1e9, latency_seconds=1e-5)
+            Link(source=one, target=other, bytes_per_second=rates.network, latency_seconds=1e-5)
             for one, other in product(names, names)
             if one != other
         ),
     )
+
+
+def measure_rates(device: str) -> Rates:
+    """Of products, activations and gathers of the models' sizes, as a mean over ranks."""
+    left, right = (torch.randn(size, device=device) for size in ((512, 256), (256, 1024)))
+    made, given = left @ right, torch.randn(512, 1024, device=device)
+    own = torch.randn(2**19, device=device)
+    whole = [torch.empty_like(own) for _ in range(RANKS)]
+    seconds = torch.tensor(
+        [
+            _seconds(lambda: torch.mm(left, right, out=made), device),
+            _seconds(lambda: F.gelu(given), device),
+            _seconds(lambda: dist.all_gather(whole, own), device),
+        ]
+    )
+    dist.all_reduce(seconds)
+    flops, memory, network = (seconds / RANKS).tolist()
+    return Rates(
+        flops=2.0 * 512 * 256 * 1024 / flops,
+        memory=2.0 * given.nbytes / memory,
+        network=(RANKS - 1) * own.nbytes / network,
+    )
+
+
+def _seconds(call: Callable[[], Any], device: str) -> float:
+    for count in (3, 30):  # the first are warm-up
+        dist.barrier()
+        start = perf_counter()
+        for _ in range(count):
+            call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds = (perf_counter() - start) / count
+    return seconds
 
 
 def make_plan(graph: Graph, cluster: Cluster, kind: str, zero: int, again: Recompute) -> Plan:
@@ -128,7 +172,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """`held` counts from the start; `others`, of which views may be made, never."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.bytes, self.peak_bytes = 0.0, 0.0
-        self.known = {int(each.untyped_storage()._cdata) for each in others}
+        self.known = set[int]()
+        self.others = [each.untyped_storage() for each in others]
         for each in held:
             self._add(each)
 
@@ -143,6 +188,8 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         key, size = int(storage._cdata), storage.nbytes()
         if key in self.known or not size:
+            return
+        if any(0 <= storage.data_ptr() - each.data_ptr() < each.nbytes() for each in self.others):
             return
         self.known.add(key)
         weakref.finalize(storage, self._free, key, size)
@@ -197,9 +244,7 @@ def predict(
 ) -> tuple[tuple[float, ...], list[float]]:
     """Each device's peak, and what it holds between steps."""
     if device == "cpu":
-        is_convolution = np.array(["convolution" in each for each in graph.kind])
-        workspace = np.where(is_convolution, 0.0, graph.workspace_bytes)
-        graph = replace(graph, workspace_bytes=workspace)
+        graph = replace(graph, workspace_bytes=np.zeros(graph.num_ops))
     program = lower_frozen(graph, cluster, plan).program
     return run_program(program, cluster).peak_bytes, program.state_bytes.tolist()
 
@@ -209,10 +254,12 @@ def _work(rank: int, port: int, name: str, cases: list[Any], folder: str, device
     # The library's own workspace is the same whatever is trained.
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    workload, cluster = make_workload(name), make_cluster()
-    graph = capture_workload(workload, OPTIMIZER)
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", address, rank=rank, world_size=RANKS)
+    rates = measure_rates(device)
+    (Path(folder) / f"rates-{rank}.json").write_text(json.dumps(asdict(rates)))
+    workload, cluster = make_workload(name), make_cluster(rates)
+    graph = capture_workload(workload, OPTIMIZER)
     for number, (kind, zero, again) in enumerate(cases):
         plan = make_plan(graph, cluster, kind, zero, again)
         found = track_rank(rank, workload, graph, cluster, plan, device)
@@ -222,8 +269,8 @@ def _work(rank: int, port: int, name: str, cases: list[Any], folder: str, device
     dist.destroy_process_group()
 
 
-def measure(name: str, cases: list[Any], device: str = "cpu") -> list[list[list[float]]]:
-    """By case and rank: the peak, and what is held between steps."""
+def measure(name: str, cases: list[Any], device: str) -> tuple[Rates, list[list[list[float]]]]:
+    """The rates, and by case and rank the peak and what is held between steps."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -231,10 +278,12 @@ def measure(name: str, cases: list[Any], device: str = "cpu") -> list[list[list[
         multiprocessing.spawn(  # type: ignore[attr-defined, no-untyped-call]
             _work, (port, name, cases, folder, device), RANKS
         )
-        return [
+        found = [
             [json.loads((Path(folder) / f"{k}-{rank}.json").read_text()) for rank in range(RANKS)]
             for k in range(len(cases))
         ]
+        rates = Rates(**json.loads((Path(folder) / "rates-0.json").read_text()))
+        return rates, found
 
 
 def main() -> None:
@@ -249,8 +298,11 @@ def main() -> None:
     again = [Recompute(each) for each in given.recompute]
     cases = list(product(given.kinds, given.zero, again))
     for name in given.models:
-        graph, cluster = capture_workload(make_workload(name), OPTIMIZER), make_cluster()
-        for case, ranks in zip(cases, measure(name, cases, given.device), strict=True):
+        graph = capture_workload(make_workload(name), OPTIMIZER)
+        rates, found = measure(name, cases, given.device)
+        print(json.dumps({"model": name, "rates": asdict(rates)}), flush=True)
+        cluster = make_cluster(rates)
+        for case, ranks in zip(cases, found, strict=True):
             plan = make_plan(graph, cluster, *case)
             peaks, held = predict(graph, cluster, plan, given.device)
             errors = [float(a / b[0] - 1) for a, b in zip(peaks, ranks, strict=True)]

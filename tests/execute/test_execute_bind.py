@@ -54,27 +54,64 @@ def test_all_that_is_waited_for_has_been_started_before(name: str, rate: float) 
             assert {each.instruction for each in part.receives} <= waited
 
 
-def test_a_collective_waits_for_those_of_its_lane_that_the_simulation_has_done() -> None:
-    # The main thread makes buffers of a collective: as many as predicted, not as many as fit.
-    graph = captured("odd", "adamw")
-    plan = hybrid(pipeline_plan(graph, 4, 2, ScheduleKind.ONE_F_ONE_B, 4), 2, Recompute.NONE)
-    lowered = lower_frozen(graph, connected(4, 1e7), plan)
-    stream = lowered.program.instructions["stream"]
-    count = 0
-    for part in parts(lowered):
-        now, waited = 0.0, set[int]()
-        before: dict[int, list[int]] = {}
-        for item in part.items:
-            waited |= set(item.waits)
-            if isinstance(item, RunSegment):
-                now = float(lowered.start[item.instructions[0]])
-            elif item.group >= 0:
-                lane = before.setdefault(int(stream[item.instruction]), [])
-                done = {each for each in lane if lowered.finish[each] < now}
-                assert done <= waited
-                count += len(done)
-                lane.append(item.instruction)
-    assert count
+def freed(lowered: Lowered) -> dict[int, float]:
+    """By instruction the bytes that the simulation frees when it ends."""
+    program, finish = lowered.program, lowered.timeline.finish
+    last = {number: int(each) for number, each in enumerate(program.buffers["writer"])}
+    for instruction, buffer in program.reads.tolist():
+        if finish[instruction] > finish[last[buffer]]:
+            last[buffer] = instruction
+    found = dict(enumerate(program.instructions["workspace_bytes"].tolist()))
+    for buffer, instruction in last.items():
+        found[instruction] += float(program.buffers["bytes"][buffer])
+    return found
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("name", ["odd", "unet"])
+def test_late_communication_and_early_receives_hold_no_more_than_was_predicted(
+    name: str, rate: float
+) -> None:
+    graph = captured(name, "adamw")
+    late, early = 0, 0
+    for plan in plans(graph):
+        lowered = lower_frozen(graph, connected(4, rate), plan)
+        start, finish = lowered.timeline.start, lowered.timeline.finish
+        frees = freed(lowered)
+        for part in parts(lowered):
+            when, held = lowered.timeline.memory(part.device)
+            started: set[int] = set()
+            for number, item in enumerate(part.items):
+                started -= set(item.waits)
+                if not isinstance(item, RunSegment):
+                    started |= {item.instruction} if item.group >= 0 else set()
+                    continue
+                for each in item.instructions:
+                    now, until = float(start[each]), float(finish[each])
+                    most = held[(when > now) & (when < until)].max(initial=held[when <= now][-1])
+                    lingering = sum(frees[c] for c in started if finish[c] <= now)
+                    ahead = sum(
+                        r.bytes
+                        for r in part.receives
+                        if r.place <= number and start[r.instruction] >= until
+                    )
+                    late, early = late + (lingering > 0), early + (ahead > 0)
+                    assert most + lingering + ahead <= held.max() * (1 + 1e-9)
+    assert late, "there is room for some"
+    assert early
+
+
+def test_a_segment_ends_where_a_large_receive_starts() -> None:
+    # The simulation has it start in the middle of what computes, and all of that needs memory.
+    graph = captured("unet", "adamw")
+    plan = pipeline_plan(graph, 4, 2, ScheduleKind.ONE_F_ONE_B, 4)
+    cuts = 0
+    for part in parts(lower_frozen(graph, connected(4, 1e7), plan)):
+        for each in part.receives:
+            before, after = part.items[max(each.place - 1, 0)], part.items[each.place]
+            if isinstance(before, RunSegment) and isinstance(after, RunSegment):
+                cuts += before.microbatch == after.microbatch and not after.waits
+    assert cuts
 
 
 def test_receives_come_when_the_simulation_has_their_transfers_start() -> None:
@@ -82,14 +119,16 @@ def test_receives_come_when_the_simulation_has_their_transfers_start() -> None:
     lowered = lower_frozen(
         graph, connected(4, 1e7), pipeline_plan(graph, 4, 2, ScheduleKind.GPIPE, 4)
     )
-    late = 0
+    starts, late = lowered.timeline.start, 0
     for part in parts(lowered):
         begins = [
-            float(lowered.start[item.instructions[0]]) if isinstance(item, RunSegment) else -1.0
+            float(lowered.timeline.start[item.instructions[0]])
+            if isinstance(item, RunSegment)
+            else -1.0
             for item in part.items
         ]
         for each in part.receives:
-            start = float(lowered.start[each.instruction])
+            start = float(starts[each.instruction])
             assert begins[each.place] <= start * (1 + 1e-12)
             after = [begin for begin in begins[each.place + 1 :] if begin >= 0]
             assert all(begin > start for begin in after[:1])

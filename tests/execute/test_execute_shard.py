@@ -108,3 +108,20 @@ def test_shards_are_views_of_the_row_that_arrived() -> None:
     first, second = unpack_shards({torch.float32: row}, layouts, 2, 0)
     assert (first.tolist(), second.tolist()) == ([0.0, 1.0], [2.0])
     assert first.data_ptr() == row.data_ptr()
+
+
+def test_rows_that_lie_as_the_step_wants_them_are_not_copied() -> None:
+    batch = torch.arange(24.0).view(6, 4)
+    rows = batch[2:4]
+    laid = Layout.of(torch.zeros(2, 4)).lay(rows, rows.device)
+    assert laid.storage_offset() == 0
+    assert laid.untyped_storage().nbytes() == rows.nbytes
+    torch.testing.assert_close(laid, rows)
+    batch[2, 0] = -1.0
+    assert float(laid[0, 0]) == -1.0
+    other = Layout.of(torch.zeros(4, 2).t()).lay(rows, rows.device)
+    assert other.stride() == (1, 2)
+    batch[2, 0] = -2.0
+    assert float(other[0, 0]) == -1.0
+    kinds = [Layout.of(torch.zeros(2, 4, dtype=torch.float64)).lay(rows, rows.device).dtype]
+    assert kinds == [torch.float64]

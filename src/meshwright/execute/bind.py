@@ -6,8 +6,7 @@ the item before which it is posted. Knows nothing of processes and of how anythi
 """
 
 import bisect
-import math
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Start
 from meshwright.execute.lookup import Lookup, held_name
+from meshwright.execute.room import Room
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind
@@ -41,12 +41,11 @@ class _PartBinder:
         self.kind = self.rows["kind"].tolist()
         self.order = self._main_order()
         self.place = {instruction: k for k, instruction in enumerate(self.order)}
-        self.queued: dict[int, deque[int]] = {}
-        """By stream the collectives that nobody is known to have waited for, in their order."""
         self.starts, self.when = self._place_starts()
         self.last_user = self._find_last_users()
         self.here = Here(place=self.place, last_user=self.last_user)
         self.done: set[int] = set()
+        self.room = Room(lookup.timeline, device)
 
     def part(self) -> Part:
         items = self._items()
@@ -97,12 +96,12 @@ class _PartBinder:
         queued = [i for i in others if self.rows["stream"][i] >= 0]
         for stream in np.unique(self.rows["stream"][queued]).tolist():
             here = [i for i in queued if self.rows["stream"][i] == stream]
-            self.queued[stream] = deque(sorted(here, key=lambda i: -self.rows["priority"][i]))
-            self._place_queued([*self.queued[stream]], place, found)
+            here.sort(key=lambda i: -self.rows["priority"][i])
+            self._place_queued(here, place, found)
         rank = self._place_sends([i for i in others if self.rows["stream"][i] < 0], place, found)
         for each in found.values():
             # As the simulation has it, because a server's sum waits.
-            each.sort(key=lambda i: (float(self.lookup.start[i]), rank.get(i, 1)))
+            each.sort(key=lambda i: (self._begin(i), rank.get(i, 1)))
         return found, place
 
     def _place_queued(
@@ -117,7 +116,7 @@ class _PartBinder:
         for instruction, limit in zip(queued, latest, strict=True):
             needs = self._needs(instruction)
             last = max([last, *(place[each] for each in needs)])
-            running = self._running_at(float(self.lookup.start[instruction]))
+            running = self._running_at(self._begin(instruction))
             if any(each not in self.place for each in needs):
                 # The main thread waits for what others bring, as it does for a server's sum. Were
                 # it to wait before its time, others might wait for what comes after it.
@@ -164,19 +163,23 @@ class _PartBinder:
             where = max([-1, sent.get(peer, -1), *(place[each] for each in needs)])
             is_late = any(each not in self.place for each in needs)
             if is_late:
-                where = max(where, self._running_at(float(self.lookup.start[instruction])))
+                where = max(where, self._running_at(self._begin(instruction)))
             place[instruction] = sent[peer] = where
-            key = peer, float(self.lookup.start[instruction])
+            key = peer, self._begin(instruction)
             rank[instruction] = last_rank[key] = max(last_rank[key], 2 * is_late)
             found[where].append(instruction)
         return rank
 
+    def _begin(self, instruction: int) -> float:
+        """When the simulation has it start."""
+        return float(self.lookup.timeline.start[instruction])
+
     def _send_order(self, instruction: int) -> tuple[float, int]:
-        return float(self.lookup.start[instruction]), int(self.rows["task"][instruction])
+        return self._begin(instruction), int(self.rows["task"][instruction])
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.float64]:
-        return np.maximum.accumulate([float(self.lookup.start[i]) for i in self.order])
+        return np.maximum.accumulate([self._begin(i) for i in self.order])
 
     def _running_at(self, seconds: float) -> int:
         """The place of the last instruction that the simulation has started by then."""
@@ -224,8 +227,9 @@ class _PartBinder:
         waits: tuple[int, ...] = ()
         for k, instruction in enumerate(self.order):
             awaited = self._awaited(instruction)
+            awaited += self._overdue(instruction)
             is_compute = self.kind[instruction] == Kind.COMPUTE
-            is_break = bool(awaited) or not is_compute
+            is_break = bool(awaited) or not is_compute or (bool(run) and self._must_cut(run[0], k))
             if run and (is_break or not self._continues(run[-1], instruction)):
                 items.append(self._segment(run, waits))
                 run, waits = [], ()
@@ -242,6 +246,37 @@ class _PartBinder:
         if run:
             items.append(self._segment(run, waits))
         return items
+
+    def _must_cut(self, first: int, place: int) -> bool:
+        """Whether the segment from `first` on must end before a place, because a receive that is
+        posted there would hold more than the simulation has at once, were it posted before all."""
+        receives = self._posted_at.get(place, [])
+        if not receives:
+            return False
+        begin, end = self._begin(first), max(self._begin(each) for each in receives)
+        size = float(self.rows["bytes"][receives].sum())
+        must = not self.room.has(begin, end, size)
+        if not must:
+            self.room.take(begin, end, size)
+        return must
+
+    @cached_property
+    def _posts(self) -> dict[int, int]:
+        """By receive the first place that is not done when its transfer starts."""
+        receives = [i for i in self.mine if self.kind[i] == Kind.RECEIVE]
+        finish = self.lookup.timeline.finish[self.order]
+        done = np.maximum.accumulate(finish) if len(finish) else finish
+        starts = [self._begin(i) for i in receives]
+        places = np.searchsorted(done, starts, side="right").tolist()
+        return dict(zip(receives, places, strict=True))
+
+    @cached_property
+    def _posted_at(self) -> dict[int, list[int]]:
+        """The receives by that place."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for instruction, place in self._posts.items():
+            found[place].append(instruction)
+        return found
 
     def _continues(self, before: int, after: int) -> bool:
         """Whether two ops are of one microbatch and see the same rows of it, so that their code can
@@ -263,23 +298,27 @@ class _PartBinder:
         self.done.update(awaited)
         return tuple(awaited)
 
-    def _ended(self, instruction: int) -> tuple[int, ...]:
-        """Collectives of its lane that the simulation has done when this one can start.
+    def _overdue(self, instruction: int) -> tuple[int, ...]:
+        """What must have ended for an instruction not to hold more than the simulation has.
 
-        The main thread waits for them, because it makes a collective's buffers, and a lane that
-        falls behind would have it make many that nobody has predicted. It never waits for what
-        the simulation has later: others may wait for what comes after.
+        Never what the simulation has later: others may wait for what comes after.
         """
-        stream, place = int(self.rows["stream"][instruction]), self.when[instruction]
-        if instruction in self.place or stream < 0 or place < 0:
-            return ()
-        now = self._starts[place + 1] if place + 1 < len(self.order) else math.inf
-        queued, ended = self.queued[stream], []
-        while queued[0] != instruction and self.lookup.finish[queued[0]] <= now:
-            ended.append(queued.popleft())
-        awaited = [i for i in ended if i not in self.done and self.rows["group"][i] >= 0]
-        self.done.update(awaited)
-        return tuple(awaited)
+        room, made = self.room, 0.0
+        begin, end = self._begin(instruction), float(self.lookup.timeline.finish[instruction])
+        if instruction not in self.place:  # its buffers are made where it stands in the main order
+            after = self.when[instruction] + 1
+            end = begin
+            if after < len(self.order):
+                begin = min(begin, float(self._starts[after]))
+            made = float(room.made_bytes[instruction]) if begin < end else 0.0
+        ended = room.ended(begin, self.done)
+        late = float(room.freed_bytes[ended].sum())
+        if not room.has(begin, end, late + made):
+            self.done.update(ended)
+        elif instruction in self.place:
+            room.take(begin, end, late)
+        room.take(begin, end, made)
+        return tuple(each for each in ended if each in self.done)
 
     def _segment(self, run: Sequence[int], waits: tuple[int, ...]) -> RunSegment:
         if self.lookup.steps is None:
@@ -299,7 +338,9 @@ class _PartBinder:
         kind = Kind(int(row["kind"]))
         lookup = self.lookup
         awaited = self._awaited(instruction) if awaited is None else awaited
-        awaited += self._ended(instruction)
+        if row["group"] >= 0:
+            awaited += self._overdue(instruction)
+            self.room.start(instruction)
         if row["op"] >= 0:
             return self._start_op(instruction, kind, awaited)
         buffers = sorted(
@@ -367,22 +408,19 @@ class _PartBinder:
                 if instruction in self.place:
                     item_of[self.place[instruction]] = number
         receives = []
-        for instruction in self.mine:
-            if self.kind[instruction] == Kind.RECEIVE:
-                row = self.rows[instruction]
-                piece = self.lookup.piece_of(self.lookup.written_by[instruction][0])
-                running = self._running_at(float(self.lookup.start[instruction]))
-                receives.append(
-                    Receive(
-                        instruction=instruction,
-                        peer=int(row["peer"]),
-                        task=int(row["task"]),
-                        output=piece,
-                        bytes=float(row["bytes"]),
-                        place=min(
-                            item_of[running] if running >= 0 else 0,
-                            awaited.get(instruction, len(items)),
-                        ),
-                    )
+        for instruction, place in self._posts.items():
+            row = self.rows[instruction]
+            after = item_of[place - 1] + 1 if place else 0
+            if place < len(item_of):
+                after = min(after, item_of[place])
+            receives.append(
+                Receive(
+                    instruction=instruction,
+                    peer=int(row["peer"]),
+                    task=int(row["task"]),
+                    output=self.lookup.piece_of(self.lookup.written_by[instruction][0]),
+                    bytes=float(row["bytes"]),
+                    place=min(after, awaited.get(instruction, len(items))),
                 )
+            )
         return tuple(sorted(receives, key=lambda each: self._send_order(each.instruction)))

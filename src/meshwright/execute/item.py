@@ -131,7 +131,8 @@ class Receive:
     output: Piece
     bytes: float
     place: int
-    """The item that the simulation has running when the transfer starts: it is posted before."""
+    """The item before which it is posted: the first that the simulation does not have done when the
+    transfer starts."""
 
 
 Item = RunSegment | Start

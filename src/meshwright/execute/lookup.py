@@ -22,6 +22,7 @@ from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.program import Kind, Program
+from meshwright.simulate.timeline import Timeline
 
 _JOINS = (Kind.CONCATENATE, Kind.SUM)
 
@@ -36,10 +37,8 @@ class Lookup:
     """Of each op, as the plan has it: NONE where replicas duplicate it, SUM of losses."""
     steps: Mapping[int, TracedStep] | None
     """The traced steps by samples; None: compute is emulated."""
-    start: npt.NDArray[np.float64]
-    """When the simulation has every instruction start ..."""
-    finish: npt.NDArray[np.float64]
-    """... and finish."""
+    timeline: Timeline
+    """When the simulation has every instruction start and finish."""
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
     terms: npt.NDArray[np.int32] | None = None
@@ -60,8 +59,7 @@ class Lookup:
             rows=lowered.rows,
             split=lowered.split,
             steps=steps,
-            start=lowered.start,
-            finish=lowered.finish,
+            timeline=lowered.timeline,
             is_mean=is_mean,
             terms=terms,
         )

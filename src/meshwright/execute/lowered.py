@@ -16,6 +16,7 @@ from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.shard import shard
 from meshwright.program.program import Kind, Program, freeze_order
 from meshwright.simulate.simulate import run_program
+from meshwright.simulate.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,10 +31,8 @@ class Lowered:
     shards: Expansion | None
     """The expansion by tensor and context teams alone; None: there are none."""
     plan: Plan
-    start: np.ndarray[Any, np.dtype[np.float64]]
-    """When the simulation has every instruction start ..."""
-    finish: np.ndarray[Any, np.dtype[np.float64]]
-    """... and finish."""
+    timeline: Timeline
+    """The simulation that decided."""
     split: np.ndarray[Any, np.dtype[np.int8]]
     partial: np.ndarray[Any, np.dtype[np.bool_]]
     """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""
@@ -63,8 +62,7 @@ def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fai
         expansion=found.work.expansion,
         shards=_find_shards(found.graph, found.placement, found.plan),
         plan=found.plan,
-        start=np.asarray(timeline.start),
-        finish=np.asarray(timeline.finish),
+        timeline=timeline,
         split=found.work.split,
         partial=found.work.tensor_partial,
         rows=found.rows,

@@ -6,7 +6,7 @@ Knows nothing of plans and devices.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +59,15 @@ class Layout:
     def empty(self, device: torch.device) -> torch.Tensor:
         """A tensor of this layout; it spans its storage."""
         return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+
+    def lay(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A tensor in this layout that spans its storage: where it lies, if it lies so already."""
+        own = Layout.of(tensor)
+        if tensor.device != device or replace(own, offset=0) != replace(self, offset=0):
+            return self.empty(device).copy_(tensor)
+        unit, storage = tensor.element_size(), tensor.untyped_storage()
+        here = storage[own.offset * unit : own.length * unit]
+        return tensor.new_empty(0).set_(here, 0, self.shape, self.stride)
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,7 +293,7 @@ class Trainer:
                 tensor = tensor[first : first + count]
             step = self.steps[count]
             version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
-            made[key] = step.layouts[version].empty(self.device).copy_(tensor)
+            made[key] = step.layouts[version].lay(tensor, self.device)
         return made
 
     def _stream(self, op: int, samples: int) -> Stream:

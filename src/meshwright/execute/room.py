@@ -1,0 +1,63 @@
+"""What a device has free over time, below the most that the simulation has it hold at once.
+
+A rank makes some buffers earlier than the simulation, because it would break what it runs into
+small segments otherwise, and lets go of some later, because communication may be slower than was
+thought. Both is fine while there is room.
+"""
+
+import bisect
+from collections.abc import Collection
+
+import numpy as np
+
+from meshwright.simulate.timeline import Timeline
+
+
+class Room:
+    """One device's memory, to which its rank adds what it holds longer than the simulation."""
+
+    def __init__(self, timeline: Timeline, device: int) -> None:
+        self.timeline = timeline
+        when, held = timeline.memory(device)
+        self.when, self.held = when, held.copy()
+        self.peak_bytes = float(held.max())
+        buffers, rows, reads = (
+            timeline.program.buffers, timeline.program.instructions, timeline.program.reads,
+        )  # fmt: skip
+        last = buffers["writer"].copy()
+        by_end = np.argsort(timeline.finish[reads["first"]], kind="stable")
+        last[reads["second"][by_end]] = reads["first"][by_end]
+        here = buffers["device"] == device
+        count = len(rows)
+        self.made_bytes = rows["workspace_bytes"] + np.bincount(
+            buffers["writer"][here], weights=buffers["bytes"][here], minlength=count
+        )
+        """By instruction: what is allocated when it starts ..."""
+        self.freed_bytes = rows["workspace_bytes"] + np.bincount(
+            last[here], weights=buffers["bytes"][here], minlength=count
+        )
+        """... and freed when it ends."""
+        self.late: list[tuple[float, int]] = []
+        """Communication that was started and not waited for, by its end."""
+
+    def has(self, begin: float, end: float, size: float) -> bool:
+        """Whether there is room for so many bytes from one moment until another."""
+        return bool(self.held[self._between(begin, end)].max(initial=0.0) + size <= self.peak_bytes)
+
+    def take(self, begin: float, end: float, size: float) -> None:
+        """Hold them."""
+        self.held[self._between(begin, end)] += size
+
+    def start(self, instruction: int) -> None:
+        """Communication starts; nobody may be waiting for it."""
+        if self.freed_bytes[instruction] > 0:
+            bisect.insort(self.late, (float(self.timeline.finish[instruction]), instruction))
+
+    def ended(self, moment: float, done: Collection[int]) -> list[int]:
+        """What the simulation has ended by then, and nobody has waited for."""
+        self.late = [each for each in self.late if each[1] not in done]
+        return [instruction for finish, instruction in self.late if finish <= moment]
+
+    def _between(self, begin: float, end: float) -> slice:
+        first = max(int(np.searchsorted(self.when, begin, side="right")) - 1, 0)
+        return slice(first, max(first + 1, int(np.searchsorted(self.when, end))))
