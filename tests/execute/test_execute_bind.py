@@ -13,6 +13,7 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind, Sync
+from meshwright.program.program import Kind
 from small import connected
 
 RATES = (1e5, 1e7, 1e10)
@@ -49,7 +50,7 @@ def test_all_that_is_waited_for_has_been_started_before(name: str, rate: float) 
                 waited |= set(item.waits)
                 for each in item.waits:
                     assert place[each] <= number, part.items[number]
-                if not isinstance(item, RunSegment) and item.group >= 0:
+                if not isinstance(item, RunSegment):
                     place[item.instruction] = number
             assert {each.instruction for each in part.receives} <= waited
 
@@ -80,16 +81,22 @@ def test_late_communication_and_early_receives_hold_no_more_than_was_predicted(
         frees = freed(lowered)
         for part in parts(lowered):
             when, held = lowered.timeline.memory(part.device)
-            started: set[int] = set()
+            started: dict[int, float] = {}
+            sent = 0.0
             for number, item in enumerate(part.items):
-                started -= set(item.waits)
+                for each in item.waits:
+                    started.pop(each, None)
                 if not isinstance(item, RunSegment):
-                    started |= {item.instruction} if item.group >= 0 else set()
+                    end = float(finish[item.instruction])
+                    if item.kind == Kind.SEND:
+                        end = sent = max(sent, end)  # their ends are seen in their order
+                    if finish[item.instruction] > start[item.instruction]:
+                        started[item.instruction] = end
                     continue
                 for each in item.instructions:
                     now, until = float(start[each]), float(finish[each])
                     most = held[(when > now) & (when < until)].max(initial=held[when <= now][-1])
-                    lingering = sum(frees[c] for c in started if finish[c] <= now)
+                    lingering = sum(frees[c] for c, end in started.items() if end <= now)
                     ahead = sum(
                         r.bytes
                         for r in part.receives

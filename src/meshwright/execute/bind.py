@@ -338,7 +338,7 @@ class _PartBinder:
         kind = Kind(int(row["kind"]))
         lookup = self.lookup
         awaited = self._awaited(instruction) if awaited is None else awaited
-        if row["group"] >= 0:
+        if instruction not in self.place:
             awaited += self._overdue(instruction)
             self.room.start(instruction)
         if row["op"] >= 0:

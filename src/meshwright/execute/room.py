@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
+from meshwright.program.program import Kind
 from meshwright.simulate.timeline import Timeline
 
 
@@ -39,6 +40,7 @@ class Room:
         """... and freed when it ends."""
         self.late: list[tuple[float, int]] = []
         """Communication that was started and not waited for, by its end."""
+        self.last_send = 0.0
 
     def has(self, begin: float, end: float, size: float) -> bool:
         """Whether there is room for so many bytes from one moment until another."""
@@ -50,8 +52,15 @@ class Room:
 
     def start(self, instruction: int) -> None:
         """Communication starts; nobody may be waiting for it."""
-        if self.freed_bytes[instruction] > 0:
-            bisect.insort(self.late, (float(self.timeline.finish[instruction]), instruction))
+        start, finish = (
+            float(each[instruction]) for each in (self.timeline.start, self.timeline.finish)
+        )
+        is_short = finish <= start  # what takes no time may depend on what waits at that moment
+        if self.timeline.program.instructions["kind"][instruction] == Kind.SEND:
+            # A rank sees the end of its sends in the order of their starts.
+            finish = self.last_send = max(self.last_send, finish)
+        if self.freed_bytes[instruction] > 0 and not is_short:
+            bisect.insort(self.late, (finish, instruction))
 
     def ended(self, moment: float, done: Collection[int]) -> list[int]:
         """What the simulation has ended by then, and nobody has waited for."""

@@ -139,6 +139,11 @@ class Walk:
         }
         self.doing |= {each.instruction: Doing(program, each.instruction) for each in part.receives}
         self.peer = {each.instruction: each.peer for each in part.receives}
+        self.sent_to = {
+            item.instruction: item.peer
+            for item in part.items
+            if isinstance(item, Start) and item.kind == Kind.SEND
+        }
         self.group = {
             item.instruction: item.group
             for item in part.items
@@ -245,8 +250,11 @@ class Walk:
             self.waiters.add(peer, pending, instruction, self.times)
 
     def _await(self, instruction: int) -> None:
-        """Wait for a receive or collective, unless somebody has; post a receive at last."""
+        """Wait for a transfer or collective, unless somebody has; post a receive at last."""
         if instruction in self.over:
+            return
+        if instruction in self.sent_to:
+            self._await_send(instruction)
             return
         while instruction in self.peer and instruction not in self.pending:
             self._post(self.receives.popleft())
@@ -271,13 +279,20 @@ class Walk:
             self.times.finish.setdefault(instruction, clock())
         pending.finish()
 
+    def _await_send(self, instruction: int) -> None:
+        progress = self.progress
+        progress.doing = self.doing[instruction]
+        progress.waits_for = self.exchange.rank_of[self.sent_to[instruction]]
+        self.sends.wait(instruction)
+        progress.waits_for = -1
+        progress.count += 1
+        self.over.add(instruction)
+
     def _drain(self) -> None:
         progress = self.progress
         progress.doing = "the end of its sends"
-        progress.waits_for = tuple(
-            {self.exchange.rank_of[each.peer] for each in self.part.items
-             if isinstance(each, Start) and each.kind == Kind.SEND}
-        ) or -1  # fmt: skip
+        peers = set(self.sent_to.values())
+        progress.waits_for = tuple({self.exchange.rank_of[each] for each in peers}) or -1
         self.sends.drain()
         progress.waits_for = -1
         progress.count += 1
@@ -292,6 +307,8 @@ class _Sends:
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[tuple[Work, int, Times | None] | None] = queue.SimpleQueue()
         self.count = self.done = 0
+        self.number: dict[int, int] = {}
+        """By instruction how many were started up to its last one."""
         self.error: BaseException | None = None
         self.idle = threading.Condition()
         self.thread = start_thread(self._serve, "sends")
@@ -299,12 +316,20 @@ class _Sends:
     def add(self, work: Work, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
         self.count += 1
+        self.number[instruction] = self.count
         self.queue.put((work, instruction, times))
+
+    def wait(self, instruction: int) -> None:
+        """Return when one is done, and all before it."""
+        self._wait_until(self.number[instruction])
 
     def drain(self) -> None:
         """Return when all are done."""
+        self._wait_until(self.count)
+
+    def _wait_until(self, count: int) -> None:
         with self.idle:
-            self.idle.wait_for(lambda: self.done >= self.count or self.error is not None)
+            self.idle.wait_for(lambda: self.done >= count or self.error is not None)
         if self.error is not None:
             raise self.error
 
