@@ -1,5 +1,7 @@
 """What a rank does in a step, and when: everything that is waited for has been started."""
 
+from functools import cache
+
 import pytest
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
@@ -14,35 +16,43 @@ from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind, Sync
 from meshwright.program.program import Kind
+from quick import few
 from small import connected
 
 RATES = (1e5, 1e7, 1e10)
 """Bytes a second: communication takes most of a step, some, none."""
 
 
+HYBRIDS = (
+    (0, Recompute.FULL),
+    (1, Recompute.SELECTIVE),
+    (2, Recompute.NONE),
+    (3, Recompute.FULL),
+)
+
+
 def plans(graph: Graph) -> list[Plan]:
     kinds = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE)
-    found = [pipeline_plan(graph, 4, 2, kind, 4) for kind in kinds]
-    found += [data_plan(graph, 4), data_plan(graph, 4, sync=Sync.PARAMETER_SERVER)]
-    again = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-    return [
-        hybrid(plan, zero, each)
-        for plan in found
-        for zero in (range(4) if plan.parts[0].sync is Sync.ALL_REDUCE else [0])
-        for each in again
-    ]
+    found = [pipeline_plan(graph, 4, 2, kind, 4) for kind in kinds] + [data_plan(graph, 4)]
+    hybrids = [hybrid(plan, *each) for plan in found for each in HYBRIDS]
+    return [*hybrids, data_plan(graph, 4, sync=Sync.PARAMETER_SERVER)]
+
+
+@cache
+def lower_all(name: str, rate: float) -> list[Lowered]:
+    graph = captured(name, "adamw")
+    return [lower_frozen(graph, connected(4, rate), plan) for plan in plans(graph)]
 
 
 def parts(lowered: Lowered) -> list[Part]:
     return [bind_part(Lookup.of(lowered), device) for device in lowered.devices]
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("rate", few(RATES, 1e7))
 @pytest.mark.parametrize("name", ["odd", "unet"])
 def test_all_that_is_waited_for_has_been_started_before(name: str, rate: float) -> None:
-    graph = captured(name, "adamw")
-    for plan in plans(graph):
-        for part in parts(lower_frozen(graph, connected(4, rate), plan)):
+    for lowered in lower_all(name, rate):
+        for part in parts(lowered):
             place = {each.instruction: each.place for each in part.receives}
             waited: set[int] = set()
             for number, item in enumerate(part.items):
@@ -68,15 +78,13 @@ def freed(lowered: Lowered) -> dict[int, float]:
     return found
 
 
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("rate", few(RATES, 1e7))
 @pytest.mark.parametrize("name", ["odd", "unet"])
 def test_late_communication_and_early_receives_hold_no_more_than_was_predicted(
     name: str, rate: float
 ) -> None:
-    graph = captured(name, "adamw")
     late, early = 0, 0
-    for plan in plans(graph):
-        lowered = lower_frozen(graph, connected(4, rate), plan)
+    for lowered in lower_all(name, rate):
         start, finish = lowered.timeline.start, lowered.timeline.finish
         frees = freed(lowered)
         for part in parts(lowered):

@@ -98,8 +98,8 @@ PAIRS = [f"{one} -> {other}" for one, other in permutations(PLANS, 2)]
 TEAM_PAIRS = [
     f"{one} -> {other}" for one, other in permutations(EVERY, 2) if {one, other} & TEAMS.keys()
 ]
-QUICK = ("zero 3 -> stages", "stages, zero 3 -> zero 2 on 3")
-QUICK_TEAMS = ("alone -> team of 4", "teams of 2, zero 3 -> sequence")
+QUICK = "stages, zero 3 -> zero 2 on 3"
+QUICK_TEAMS = "teams of 2, zero 3 -> sequence"
 
 
 def check_pair(ranks: Ranks, folder: Path, pair: str, name: str, optimizer: str) -> None:
@@ -111,7 +111,7 @@ def check_pair(ranks: Ranks, folder: Path, pair: str, name: str, optimizer: str)
     check_trained(answers, expected, TOLERANCE, 10 * TOLERANCE)
 
 
-@pytest.mark.parametrize("pair", few(PAIRS, *QUICK))
+@pytest.mark.parametrize("pair", few(PAIRS, QUICK))
 @pytest.mark.parametrize("case", few(["odd adamw", "unet adamw", "language momentum"], "odd adamw"))
 def test_training_goes_on_under_another_plan(
     ranks: Ranks, tmp_path: Path, pair: str, case: str
@@ -119,7 +119,7 @@ def test_training_goes_on_under_another_plan(
     check_pair(ranks, tmp_path, pair, *case.split())
 
 
-@pytest.mark.parametrize("pair", few(TEAM_PAIRS, *QUICK_TEAMS))
+@pytest.mark.parametrize("pair", few(TEAM_PAIRS, QUICK_TEAMS))
 def test_training_goes_on_with_teams(ranks: Ranks, tmp_path: Path, pair: str) -> None:
     check_pair(ranks, tmp_path, pair, "heads", "momentum")
 

@@ -98,7 +98,7 @@ def check(ranks: Ranks, plan: Plan, variable: str = "lo,lo") -> list[Any]:
     return answers
 
 
-@pytest.mark.parametrize("kind", few(KINDS, "unequal"))
+@pytest.mark.parametrize("kind", few(KINDS, "data"))
 def test_training_with_shares_is_that_of_one_process(ranks: Ranks, kind: str) -> None:
     answers = check(ranks, allocate(KINDS[kind](captured("language"))))
     pairs, groups = answers[0][2]

@@ -279,6 +279,7 @@ def test_bert_by_layers_is_solved_and_the_greedy_was_already_best(shared: Path) 
     assert found.stop == Stop.PROVED
 
 
+@pytest.mark.slow
 def test_bert_by_ops_is_far_below_the_greedy(shared: Path) -> None:
     found = minimise_latency(read_shared(shared, "op_bert_l-3_inference"), budget_seconds=2)
     assert found.latency_ms < 408.48

@@ -312,6 +312,8 @@ class _PartBinder:
                 begin = min(begin, float(self._starts[after]))
             made = float(room.made_bytes[instruction]) if begin < end else 0.0
         ended = room.ended(begin, self.done)
+        if not ended and not made:
+            return ()
         late = float(room.freed_bytes[ended].sum())
         if not room.has(begin, end, late + made):
             self.done.update(ended)
