@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from meshwright.capture.attention_kernel import Inputs, Kernel, find_kernel
 from meshwright.errors import InputError
-
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 @torch.library.custom_op("meshwright::attention", mutates_args=())
@@ -33,12 +31,11 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """The output, and the logarithm of the sum of exponentials of each row of scores."""
     _refuse_dropout(dropout)
-    if _has_kernel(query):
-        mask = _additive(mask, query)
-        keys, values = _repeated(key, query), _repeated(value, query)
-        made, log_sum = _flash(query, keys, values, 0.0, is_causal, attn_mask=mask, scale=scale)
+    kernel, inputs = _find_kernel((query, key, value), mask, is_causal)
+    if kernel is not None:
+        made, log_sum = kernel.forward(inputs, mask, is_causal, scale)
         return _laid_out(made, query), log_sum.contiguous()
-    return attend_dropping(query, key, value, mask, None, is_causal, scale)
+    return attend_dropping(*inputs, mask, None, is_causal, scale)
 
 
 class Kept(NamedTuple):
@@ -99,24 +96,12 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value; weights are made anew from the saved sums."""
     _refuse_dropout(dropout)
-    if _has_kernel(query):
-        mask = _additive(mask, query)
-        keys, values = _repeated(key, query), _repeated(value, query)
-        first, second, third = _flash_backward(
-            gradient,
-            query,
-            keys,
-            values,
-            made,
-            log_sum,
-            0.0,
-            is_causal,
-            attn_mask=mask,
-            scale=scale,
-        )
+    kernel, inputs = _find_kernel((query, key, value), mask, is_causal)
+    if kernel is not None:
+        rest = (mask, is_causal, scale)
+        first, second, third = kernel.backward(gradient, inputs, made, log_sum, *rest)
         return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
-    rest = (mask, None, is_causal, scale)
-    return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
+    return attend_dropping_backward(inputs, gradient, made, log_sum, mask, None, is_causal, scale)
 
 
 def attend_dropping_backward(
@@ -236,6 +221,19 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(times, -3) if times > 1 else tensor
 
 
+def _find_kernel(
+    inputs: Inputs, mask: Tensor | None, is_causal: bool
+) -> tuple[Kernel | None, Inputs]:
+    """The device's kernel, and what it takes: heads are repeated where none takes fewer."""
+    query, key, value = inputs
+    found = find_kernel(inputs, mask, is_causal)
+    if found is None and query.dim() == 4 and key.shape[-3] != query.shape[-3]:
+        repeated = query, _repeated(key, query), _repeated(value, query)
+        found = find_kernel(repeated, mask, is_causal)
+        inputs = inputs if found is None else repeated
+    return found, inputs
+
+
 def _gathered(gradient: Tensor, like: Tensor) -> Tensor:
     """The gradient of what `_repeated` repeated."""
     if gradient.shape != like.shape:
@@ -244,35 +242,32 @@ def _gathered(gradient: Tensor, like: Tensor) -> Tensor:
     return _laid_out(gradient, like)
 
 
-def _empty(like: Tensor, width: int | None = None) -> Tensor:
-    """A dense tensor whose dimensions lie in memory in the order in which they do in `like`.
+def _layout(like: Tensor, width: int) -> tuple[list[int], list[int]]:
+    """Shape and strides of a dense tensor with heads of so many elements whose dimensions lie in
+    memory in the order in which they do in `like`.
 
     The fused kernels answer so: when heads were split off a row of features, the results stand
     side by side in rows again, and no copy follows.
     """
     steps = like.stride()
     order = sorted(range(like.dim()), key=lambda dim: (-steps[dim], dim))
-    shape = [*like.shape[:-1], like.shape[-1] if width is None else width]
+    shape = [*like.shape[:-1], width]
     stride, size = [0] * len(shape), 1
     for dim in reversed(order):
         stride[dim], size = size, size * shape[dim]
-    return like.new_empty_strided(shape, stride)
+    return shape, stride
+
+
+def _empty(like: Tensor, width: int | None = None) -> Tensor:
+    return like.new_empty_strided(*_layout(like, like.shape[-1] if width is None else width))
 
 
 def _laid_out(made: Tensor, like: Tensor) -> Tensor:
-    return _empty(like, made.shape[-1]).copy_(made)
-
-
-def _additive(mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A mask that is added to the scores, made of one that chooses."""
-    if mask is None or mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
-
-
-def _has_kernel(query: Tensor) -> bool:
-    """Whether the CPU's fused kernel takes it, which is then what eager runs, too."""
-    return query.device.type == "cpu" and query.dim() == 4
+    """What a kernel has made in that layout; a copy only if it is not."""
+    shape, stride = _layout(like, made.shape[-1])
+    if made.stride() == tuple(stride) and made.untyped_storage().nbytes() == made.nbytes:
+        return made
+    return made.new_empty_strided(shape, stride).copy_(made)
 
 
 def _refuse_dropout(dropout: float) -> None:

@@ -5,10 +5,8 @@ kernels as Python allows. The same function serves every microbatch. Knows nothi
 communication; what it is given and gives back are bases (see `meshwright.execute.traced`).
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -17,66 +15,11 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
-from meshwright.execute.draw import Stream, drawn_kernel
+from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
+from meshwright.execute.draw import drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import ARRIVED, Layout, TracedStep
-
-Function = Callable[[list[Any], "Held"], list[Any]]
-"""From inputs (a list that it empties) and what is held to outputs."""
-
-FILE_NAME = "<segment>"
-"""Of generated code, in tracebacks."""
-
-
-class Extra(Enum):
-    """What a function does besides running its ops."""
-
-    NOTHING = "nothing"
-    TIMES = "times"
-    """It says when each op is done, by `Held.mark`."""
-    CHECKS = "checks"
-    """It shows the results of each op, to `Held.look`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A segment's function, and where the text of each of its lines begins."""
-
-    run: Function
-    first_text: tuple[int, ...]
-
-    def failed_line(self, error: BaseException) -> int:
-        """The line of the segment that an error comes from."""
-        found, trace = 0, error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == FILE_NAME:
-                found = trace.tb_lineno - 3  # the function's own line and the one for state
-            trace = trace.tb_next
-        return max(0, bisect_right(self.first_text, found) - 1)
-
-
-@dataclass(slots=True)
-class Held:
-    """What a rank holds from step to step, and what generated code needs to know of the moment."""
-
-    state: list[torch.Tensor]
-    """Parameters, buffers, the optimiser's state and constants."""
-    sums: list[torch.Tensor | None]
-    """Gradients that microbatches add up to."""
-    learning_rate: float
-    stream: Callable[[int, int], Stream]
-    """The random numbers of an op that is run on so many samples."""
-    mark: Callable[[], None]
-    """Called after every op of a function that is timed."""
-    talk: Callable[..., Any]
-    """Called with a collective and its arguments, to begin it; returns its results to be."""
-    look: Callable[[int, torch.Tensor], None]
-    """Called with every version that an op has made, and its number, by a function that checks."""
-    moment: tuple[int, int] = (0, 0)
-    """The microbatch that runs, and the first of its rows."""
-    losses: list[torch.Tensor] = field(default_factory=list)
-    """One a microbatch, each already weighed by its share of the batch."""
+from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
 
 
 def compile_segment(
@@ -106,8 +49,8 @@ class _Writer:
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
-            "relaid": _relaid,
-            "retyped": _retyped,
+            "relaid": relaid,
+            "retyped": retyped,
         }
         self.objects: dict[Any, str] = {}
         self.local: dict[Hashable, str] = {}
@@ -125,20 +68,74 @@ class _Writer:
 
     def write(self) -> None:
         """One line after the other."""
-        for number, line in enumerate(self.segment.lines):
-            step = self.steps[line.samples]
-            kernel = step.ledger.kernels[line.op]
-            self.first_text.append(len(self.text))
-            self._load(line)
-            self._call(number, line, step, kernel)
-            if self.extra is Extra.CHECKS and kernel.bytes_written:  # else it is not initialised
-                made = [(version, self.made[number, version]) for version in kernel.made]
-                self.text += [f"held.look({version}, {name})" for version, name in made]
-            self._finish(number)
-            if self.extra is Extra.TIMES:
-                self.text.append("held.mark()")
+        for together in self._runs():
+            if len(together) > 1:
+                self._update(together)
+            else:
+                self._write_line(together[0])
         outputs = ", ".join(self.made[each] for each in self.segment.outputs)
         self.text.append(f"return [{outputs}]")
+
+    def _write_line(self, number: int) -> None:
+        line = self.segment.lines[number]
+        step, kernel = self._kernel(number)
+        self.first_text.append(len(self.text))
+        self._load(line)
+        self._call(number, line, step, kernel)
+        if self.extra is Extra.CHECKS and kernel.bytes_written:  # else it is not initialised
+            made = [(version, self.made[number, version]) for version in kernel.made]
+            self.text += [f"held.look({version}, {name})" for version, name in made]
+        self._finish(number)
+        if self.extra is Extra.TIMES:
+            self.text.append("held.mark()")
+
+    def _kernel(self, number: int) -> tuple[TracedStep, Kernel]:
+        line = self.segment.lines[number]
+        step = self.steps[line.samples]
+        return step, step.ledger.kernels[line.op]
+
+    def _runs(self) -> list[list[int]]:
+        """Lines in turn; updates of parameters that one call can do are together."""
+        runs: list[list[int]] = []
+        last: Hashable = None
+        for number, line in enumerate(self.segment.lines):
+            key = _update_key(self._kernel(number)[1].node)
+            made = {
+                self._made_name(each, v)
+                for each in (runs or [[]])[-1]
+                for v in self._versions(each)
+            }
+            reads = {name for _, name in line.reads}
+            if key is None or key != last or reads & made or self.extra is not Extra.NOTHING:
+                runs.append([])
+            runs[-1].append(number)
+            last = key
+        return runs
+
+    def _update(self, together: Sequence[int]) -> None:
+        """Update several parameters by one call, which is one kernel instead of many."""
+        counters: list[str] = []
+        args: list[list[str]] = []
+        kwargs: list[str] = []
+        for number in together:
+            line, (step, kernel) = self.segment.lines[number], self._kernel(number)
+            self.first_text.append(len(self.text))
+            self._load(line)
+            names = dict(line.reads)
+            self._copy_written(number, step, kernel, names)
+            counters += self._counters(line, step, kernel, names)
+            own, kwargs = self._arguments(kernel, names, step)
+            args = args or [[] for _ in own]
+            for several, each in zip(args, own, strict=True):
+                several.append(each.removeprefix("[").removesuffix("]"))
+            self._keep_written(number, step, kernel, names)
+        if counters:
+            self.text.append(f"{self._object(torch._foreach_add_)}([{', '.join(counters)}], 1)")
+        lists = [f"[{', '.join(each for each in several if each)}]" for several in args]
+        target = self._object(self._kernel(together[0])[1].node.target)
+        self.text.append(f"{target}({', '.join([*lists, *kwargs])})")
+        for number in together:
+            self._finish(number)
 
     def function(self) -> Function:
         """Compile what has been written."""
@@ -203,15 +200,9 @@ class _Writer:
     def _call(self, number: int, line: Line, step: TracedStep, kernel: Kernel) -> None:
         names = dict(line.reads)
         self._copy_written(number, step, kernel, names)
-        for counter in step.counters.get(line.op, ()):
-            first = counter.args[0]
-            assert isinstance(first, Node)
-            place = self.local[
-                names[kernel.reads.get(first.name, kernel.reads.get(counter.name, -1))]
-            ]
-            self.text.append(f"{place}.add_(1)")
+        self.text += [f"{each}.add_(1)" for each in self._counters(line, step, kernel, names)]
         self.rows = self._rows_of(kernel, names, step)
-        args = self._arguments(kernel, names, step)
+        args = ", ".join(chain(*self._arguments(kernel, names, step)))
         result = self._new("r")
         draw = self.draws(line.samples).get(line.op)
         if hasattr(kernel.node.target, "begin"):  # a `Talk`
@@ -238,12 +229,30 @@ class _Writer:
             self.text.append(f"{result}.mul_({self.segment.weight!r})")
         if not any(self.made.get((number, v)) == result for v in kernel.made):
             self.text.append(f"del {result}")
+        self._keep_written(number, step, kernel, names)
+        if step.loss_version in kernel.made:
+            self._keep_loss(number, step)
+
+    def _counters(
+        self, line: Line, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
+    ) -> list[str]:
+        """The optimiser's counters that an op advances first."""
+        found = []
+        for counter in step.counters.get(line.op, ()):
+            first = counter.args[0]
+            assert isinstance(first, Node)
+            version = kernel.reads.get(first.name, kernel.reads.get(counter.name, -1))
+            found.append(self.local[names[version]])
+        return found
+
+    def _keep_written(
+        self, number: int, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
+    ) -> None:
+        """What was written in place is the same variable."""
         for version in kernel.made:
             old = step.ledger.versions[version].replaces
             if old >= 0:
                 self._keep(number, version, self.local[names[old]])
-        if step.loss_version in kernel.made:
-            self._keep_loss(number, step)
 
     def _keep_loss(self, number: int, step: TracedStep) -> None:
         base = self.made[number, step.loss_version]
@@ -289,7 +298,10 @@ class _Writer:
     def _living(self) -> set[str]:
         return set(self.local.values())
 
-    def _arguments(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
+    def _arguments(
+        self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep
+    ) -> tuple[list[str], list[str]]:
+        """Those by place and those by name."""
         node = kernel.node
         is_update = op_name(node).startswith("_fused_")
 
@@ -304,14 +316,14 @@ class _Writer:
                 value = self.device
             return self._constant(value)
 
-        parts = [text(each) for each in node.args]
         kwargs = dict(node.kwargs)
         if not kernel.reads and any(isinstance(each, Node) for each in node.args):
             kwargs["device"] = self.device  # of the likeness it is given, only the shape counts
-        for name, value in kwargs.items():
-            given = "held.learning_rate" if is_update and name == "lr" else text(value)
-            parts.append(f"{name}={given}")
-        return ", ".join(parts)
+        named = [
+            f"{name}={'held.learning_rate' if is_update and name == 'lr' else text(value)}"
+            for name, value in kwargs.items()
+        ]
+        return [text(each) for each in node.args], named
 
     def _argument(
         self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep
@@ -322,7 +334,7 @@ class _Writer:
         if version is None:  # only its shape counts
             if ARRIVED in wanted.shape:
                 raise _unknown_rows(kernel)
-            return self._object(_shape_of(node.meta["val"]))
+            return self._object(shape_of(node.meta["val"]))
         base = self.local[names[version]]
         if ARRIVED in step.layouts[version].shape and ARRIVED not in wanted.shape:
             raise _unknown_rows(kernel)
@@ -386,6 +398,20 @@ class _Writer:
         return f"{prefix}{self.count}"
 
 
+def _update_key(node: Node) -> Hashable:
+    """The same for updates that one call can do; None: it is no fused update."""
+    values = pytree.tree_leaves(node.kwargs)
+    is_plain = not any(isinstance(each, Node) for each in values)
+    if not op_name(node).startswith("_fused_") or not is_plain:
+        return None
+    lists = [each for each in node.args if isinstance(each, list | tuple)]
+    if len(lists) < len(node.args):
+        return None
+    firsts = [each[0] if each else None for each in lists]
+    types = tuple(str(each.meta["val"].dtype) for each in firsts if isinstance(each, Node))
+    return str(node.target), repr(sorted(node.kwargs.items())), types
+
+
 def _check_rows(kernel: Kernel, layout: Layout) -> None:
     """Rows that are known at run time only must be a dimension of their own, the outermost."""
     others = [size for size in layout.shape if size != ARRIVED]
@@ -398,30 +424,3 @@ def _unknown_rows(kernel: Kernel) -> InputError:
         f"op {quoted(kernel.node.name)}: must keep tokens, whose number is known at run time only "
         f"where replicas divide experts, as rows of what it reads and makes"
     )
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the shape, strides and type of another and no memory."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-def _relaid(tensor: torch.Tensor, stride: tuple[int, ...], copies: bool = False) -> torch.Tensor:
-    """The tensor with other strides: where they differ in single rows only, without a copy."""
-    pairs = zip(tensor.shape, tensor.stride(), stride, strict=True)
-    if not copies and all(size <= 1 or one == other for size, one, other in pairs):
-        return tensor.as_strided(tensor.shape, stride)
-    return torch.empty_strided(
-        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
-    ).copy_(tensor)
-
-
-def _retyped(
-    tensor: torch.Tensor,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    offset: int,
-) -> torch.Tensor:
-    """A view of the same storage as another type, as complex numbers as pairs of real ones."""
-    view = torch.empty(0, dtype=dtype, device=tensor.device)
-    return view.set_(tensor.untyped_storage(), offset, shape, stride)

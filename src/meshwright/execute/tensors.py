@@ -13,7 +13,8 @@ import torch
 
 from meshwright.errors import RankError
 from meshwright.execute.blame import Inspector
-from meshwright.execute.code import Compiled, Extra, Held, compile_segment
+from meshwright.execute.code import compile_segment
+from meshwright.execute.compiled import Compiled, Extra, Held
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
 from meshwright.execute.rows import Rows

@@ -70,6 +70,33 @@ class Layout:
         return tensor.new_empty(0).set_(here, 0, self.shape, self.stride)
 
 
+def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the shape, strides and type of another and no memory."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def relaid(tensor: torch.Tensor, stride: tuple[int, ...], copies: bool = False) -> torch.Tensor:
+    """The tensor with other strides: where they differ in single rows only, without a copy."""
+    pairs = zip(tensor.shape, tensor.stride(), stride, strict=True)
+    if not copies and all(size <= 1 or one == other for size, one, other in pairs):
+        return tensor.as_strided(tensor.shape, stride)
+    return torch.empty_strided(
+        tensor.shape, stride, dtype=tensor.dtype, device=tensor.device
+    ).copy_(tensor)
+
+
+def retyped(
+    tensor: torch.Tensor,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+) -> torch.Tensor:
+    """A view of the same storage as another type, as complex numbers as pairs of real ones."""
+    view = torch.empty(0, dtype=dtype, device=tensor.device)
+    return view.set_(tensor.untyped_storage(), offset, shape, stride)
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """One tensor that a kernel allocates: which of its results, and the version it begins."""

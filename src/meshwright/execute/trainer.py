@@ -20,7 +20,7 @@ from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
-from meshwright.execute.code import Held
+from meshwright.execute.compiled import Held
 from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.expanded import ExpandedSteps

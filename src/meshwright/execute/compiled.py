@@ -1,0 +1,70 @@
+"""The function of a segment, and what it is given besides tensors: the rank's state and moment.
+
+Written by `meshwright.execute.code`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import torch
+
+from meshwright.execute.draw import Stream
+
+Function = Callable[[list[Any], "Held"], list[Any]]
+"""From inputs (a list that it empties) and what is held to outputs."""
+
+FILE_NAME = "<segment>"
+"""Of generated code, in tracebacks."""
+
+
+class Extra(Enum):
+    """What a function does besides running its ops."""
+
+    NOTHING = "nothing"
+    TIMES = "times"
+    """It says when each op is done, by `Held.mark`."""
+    CHECKS = "checks"
+    """It shows the results of each op, to `Held.look`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A segment's function, and where the text of each of its lines begins."""
+
+    run: Function
+    first_text: tuple[int, ...]
+
+    def failed_line(self, error: BaseException) -> int:
+        """The line of the segment that an error comes from."""
+        found, trace = 0, error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == FILE_NAME:
+                found = trace.tb_lineno - 3  # the function's own line and the one for state
+            trace = trace.tb_next
+        return max(0, bisect_right(self.first_text, found) - 1)
+
+
+@dataclass(slots=True)
+class Held:
+    """What a rank holds from step to step, and what generated code needs to know of the moment."""
+
+    state: list[torch.Tensor]
+    """Parameters, buffers, the optimiser's state and constants."""
+    sums: list[torch.Tensor | None]
+    """Gradients that microbatches add up to."""
+    learning_rate: float
+    stream: Callable[[int, int], Stream]
+    """The random numbers of an op that is run on so many samples."""
+    mark: Callable[[], None]
+    """Called after every op of a function that is timed."""
+    talk: Callable[..., Any]
+    """Called with a collective and its arguments, to begin it; returns its results to be."""
+    look: Callable[[int, torch.Tensor], None]
+    """Called with every version that an op has made, and its number, by a function that checks."""
+    moment: tuple[int, int] = (0, 0)
+    """The microbatch that runs, and the first of its rows."""
+    losses: list[torch.Tensor] = field(default_factory=list)
+    """One a microbatch, each already weighed by its share of the batch."""
