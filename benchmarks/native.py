@@ -1,8 +1,8 @@
 """A plan for one device beside plain PyTorch: eager and compiled, in turns in one process.
 
-Language models with tied sizes train with fused AdamW. Every way trains its own copy of the model
-on the same batch; a turn of each is timed one after the other, and the median of all turns counts.
-One JSON object a case. Needs a GPU for times that mean anything.
+Models train with fused AdamW, every way its own copy on the same batch; a turn of each is timed one
+after the other, and the median of all turns counts. One JSON object a model and precision. Needs a
+GPU for times that mean anything.
 """
 
 import argparse
@@ -11,14 +11,18 @@ import json
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils import _pytree as pytree
 
 from language_model import Language
+from meshwright import source
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
@@ -31,11 +35,12 @@ Step = Callable[[], torch.Tensor]
 STEPS = 5
 """In a turn."""
 LEARNING_RATE = 1e-4
+WAYS = ("eager", "compiled", "planned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A model and its batch."""
+class Size:
+    """Of a language model and its batch."""
 
     width: int
     layers: int
@@ -44,31 +49,40 @@ class Case:
     words: int = 50304
 
 
-CASES = {
-    "small": Case(width=128, layers=2, samples=4, tokens=64, words=512),
-    "gpt2-124m": Case(width=768, layers=12, samples=8, tokens=1024),
-    "gpt2-355m": Case(width=1024, layers=24, samples=4, tokens=1024),
-    "gpt-1b": Case(width=2048, layers=20, samples=4, tokens=2048),
+LANGUAGE = {
+    "small": Size(width=128, layers=2, samples=4, tokens=64, words=512),
+    "gpt-124m": Size(width=768, layers=12, samples=8, tokens=1024),
+    "gpt-355m": Size(width=1024, layers=24, samples=4, tokens=1024),
+    "gpt-1b": Size(width=2048, layers=20, samples=4, tokens=2048),
 }
+ZOO = {"resnet50": 64, "inception-v3": 32, "swin-l": 32, "transformer": 128}
+"""Models of the zoo that need no other package, and their batches."""
 
 
-def make_workload(case: Case, dtype: torch.dtype, device: str) -> Workload:
-    """The model with the same values each time."""
+def make_workload(name: str, precision: str) -> Workload:
+    """The model with the same values each time, on the CPU."""
     torch.manual_seed(0)
-    model = Language(width=case.width, layers=case.layers, words=case.words).to(dtype)
-    ids = torch.randint(0, case.words, (case.samples, case.tokens))
-    return Workload(name="language", model=model.to(device), args=(ids.to(device),))
+    if name in ZOO:
+        short = {"float32": "fp32", "bfloat16": "bf16"}[precision]
+        return source.make_workload(name, ZOO[name], precision=short)()
+    size = LANGUAGE[name]
+    model = Language(width=size.width, layers=size.layers, words=size.words)
+    ids = torch.randint(0, size.words, (size.samples, size.tokens))
+    return Workload(name=name, model=model.to(getattr(torch, precision)), args=(ids,))
 
 
-def plain(case: Case, dtype: torch.dtype, device: str, compiles: bool) -> Step:
+def plain(workload: Workload, device: str, compiles: bool) -> Step:
     """A step of PyTorch's own."""
-    workload = make_workload(case, dtype, device)
-    model = workload.model
+    model = workload.model.to(device).train()
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda each: each.to(device), (workload.args, dict(workload.kwargs))
+    )
     update = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     run = torch.compile(model) if compiles else model
 
     def step() -> torch.Tensor:
-        loss: torch.Tensor = run(*workload.args)
+        made = run(*args, **kwargs)
+        loss: torch.Tensor = made if workload.loss is None else workload.loss(made)
         loss.backward()  # type: ignore[no-untyped-call]
         update.step()
         update.zero_grad()
@@ -77,9 +91,8 @@ def plain(case: Case, dtype: torch.dtype, device: str, compiles: bool) -> Step:
     return step
 
 
-def planned(case: Case, dtype: torch.dtype, device: str) -> Step:
+def planned(workload: Workload, device: str) -> Step:
     """A step by a plan for one device."""
-    workload = make_workload(case, dtype, "cpu")
     graph = capture_workload(workload, "adamw")
     cluster = fully_connected(num_devices=1, device_type="h100", bytes_per_second=1e9)
     plan = Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
@@ -87,10 +100,12 @@ def planned(case: Case, dtype: torch.dtype, device: str) -> Step:
         lower_frozen(graph, cluster, plan), workload, rank=0, device=torch.device(device),
         optimizer="adamw", learning_rate=LEARNING_RATE,
     )  # fmt: skip
-    args = tuple(each.to(device) for each in workload.args)
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda each: each.to(device), (workload.args, dict(workload.kwargs))
+    )
 
     def step() -> torch.Tensor:
-        trainer.step(args)
+        trainer.step(args, kwargs)
         return trainer.losses.pop()
 
     return step
@@ -131,11 +146,13 @@ def _synchronize(device: str) -> None:
 
 
 def main() -> None:
-    """Print one line a case."""
+    """Print one line a model and precision."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", nargs="+", default=["gpt2-124m"], choices=list(CASES))
+    names = [*LANGUAGE, *ZOO]
+    parser.add_argument("--models", nargs="+", default=["gpt-124m"], choices=names)
     parser.add_argument("--precisions", nargs="+", default=["bfloat16"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--turns", type=int, default=7)
     given = parser.parse_args()
     torch.set_float32_matmul_precision("highest")
@@ -143,16 +160,16 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-    for name in given.cases:
-        for precision in given.precisions:
-            case = CASES[name], getattr(torch, precision), given.device
-            ways: dict[str, Callable[[], Step]] = {
-                "eager": lambda case=case: plain(*case, compiles=False),  # type: ignore[misc]
-                "compiled": lambda case=case: plain(*case, compiles=True),  # type: ignore[misc]
-                "planned": lambda case=case: planned(*case),  # type: ignore[misc]
-            }
-            found = measure(ways, given.turns, given.device)
-            print(json.dumps({"case": name, "precision": precision, **found}), flush=True)
+    for name, precision in product(given.models, given.precisions):
+        made = partial(make_workload, name, precision)
+        ways = {
+            "eager": lambda made=made: plain(made(), given.device, compiles=False),
+            "compiled": lambda made=made: plain(made(), given.device, compiles=True),
+            "planned": lambda made=made: planned(made(), given.device),
+        }
+        ways = {way: ways[way] for way in given.ways}
+        found = measure(ways, given.turns, given.device)
+        print(json.dumps({"model": name, "precision": precision, **found}), flush=True)
     dist.destroy_process_group()
 
 
