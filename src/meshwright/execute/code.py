@@ -18,6 +18,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import drawn_kernel
 from meshwright.execute.item import Line, Segment
+from meshwright.execute.last_use import find_last_uses, made_name
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
 
@@ -59,7 +60,7 @@ class _Writer:
         """By variable: the variables of its views."""
         self.made: dict[tuple[int, int], str] = {}
         """The variable of what each line makes."""
-        self.last_use = self._find_last_uses()
+        self.last_use = find_last_uses(segment, steps)
         self.first_text: list[int] = []
         """Where the text of each line begins."""
         self.count = 0
@@ -100,16 +101,13 @@ class _Writer:
         last: Hashable = None
         for number, line in enumerate(self.segment.lines):
             key = _update_key(self._kernel(number)[1].node)
-            made = {
-                self._made_name(each, v)
-                for each in (runs or [[]])[-1]
-                for v in self._versions(each)
-            }
-            reads = {name for _, name in line.reads}
-            if key is None or key != last or reads & made or self.extra is not Extra.NOTHING:
-                runs.append([])
-            runs[-1].append(number)
-            last = key
+            before = runs[-1] if runs and key is not None and key == last else []
+            made = {made_name(each, v) for each in before for v in self._kernel(each)[1].made}
+            if before and not made & {name for _, name in line.reads}:
+                before.append(number)
+            else:
+                runs.append([number])
+            last = key if self.extra is Extra.NOTHING else None
         return runs
 
     def _update(self, together: Sequence[int]) -> None:
@@ -144,43 +142,6 @@ class _Writer:
         exec(compile(source, FILE_NAME, "exec"), self.globals)
         function: Function = self.globals["segment"]
         return function
-
-    def _find_last_uses(self) -> dict[int, list[Hashable]]:
-        """By line: the names that no later line reads (outputs stay)."""
-        kept = {self._made_name(*each) for each in self.segment.outputs}
-        last: dict[Hashable, int] = {}
-        for number, line in enumerate(self.segment.lines):
-            for version in self._versions(number):
-                last[self._made_name(number, version)] = number
-            for _, name in line.reads:
-                last[name] = number
-        for number, line in enumerate(self.segment.lines):  # what a line writes in place lives on
-            for old, new in self._replaced(number, line):
-                last[old] = max(last.get(old, number), number)
-                last[new] = max(last.get(new, number), number)
-        found: dict[int, list[Hashable]] = {}
-        for name, number in last.items():
-            is_state = isinstance(name, tuple) and name[0] == "state"
-            if name not in kept and not is_state:
-                found.setdefault(number, []).append(name)
-        return found
-
-    def _versions(self, number: int) -> list[int]:
-        line = self.segment.lines[number]
-        return self.steps[line.samples].ledger.kernels[line.op].made
-
-    def _replaced(self, number: int, line: Line) -> list[tuple[Hashable, Hashable]]:
-        """The names of what a line overwrites, and of what it makes of them."""
-        versions = self.steps[line.samples].ledger.versions
-        names = dict(line.reads)
-        return [
-            (names[versions[version].replaces], self._made_name(number, version))
-            for version in self._versions(number)
-            if versions[version].replaces in names
-        ]
-
-    def _made_name(self, number: int, version: int) -> Hashable:
-        return "made", number, version
 
     def _load(self, line: Line) -> None:
         """Bring inputs into locals when they are first read."""
@@ -269,12 +230,12 @@ class _Writer:
                 copy = self._new("c")
                 stride = self._object(step.layouts[old].stride)
                 self.text.append(f"{copy} = relaid({self.local[names[old]]}, {stride}, True)")
-                names[old] = self._made_name(number, version)
+                names[old] = made_name(number, version)
                 self.local[names[old]] = copy
 
     def _keep(self, number: int, version: int, variable: str) -> None:
         self.made[number, version] = variable
-        self.local[self._made_name(number, version)] = variable
+        self.local[made_name(number, version)] = variable
 
     def _finish(self, number: int) -> None:
         """Add up gradients, and let go of what is not read again."""

@@ -1,0 +1,43 @@
+"""When what a segment holds is read for the last time."""
+
+from collections.abc import Hashable
+
+from meshwright.execute.item import Line, Segment
+from meshwright.execute.steps import TracedSteps
+
+
+def made_name(number: int, version: int) -> Hashable:
+    """The name of what a line makes."""
+    return "made", number, version
+
+
+def find_last_uses(segment: Segment, steps: TracedSteps) -> dict[int, list[Hashable]]:
+    """By line: the names that no later line reads (outputs and state stay)."""
+    kept = {made_name(*each) for each in segment.outputs}
+    last: dict[Hashable, int] = {}
+    for number, line in enumerate(segment.lines):
+        for version in steps[line.samples].ledger.kernels[line.op].made:
+            last[made_name(number, version)] = number
+        for _, name in line.reads:
+            last[name] = number
+    for number, line in enumerate(segment.lines):  # what a line writes in place lives on
+        for old, new in _replaced(number, line, steps):
+            last[old] = max(last.get(old, number), number)
+            last[new] = max(last.get(new, number), number)
+    found: dict[int, list[Hashable]] = {}
+    for name, number in last.items():
+        is_state = isinstance(name, tuple) and name[0] == "state"
+        if name not in kept and not is_state:
+            found.setdefault(number, []).append(name)
+    return found
+
+
+def _replaced(number: int, line: Line, steps: TracedSteps) -> list[tuple[Hashable, Hashable]]:
+    """The names of what a line overwrites, and of what it makes of them."""
+    ledger = steps[line.samples].ledger
+    names = dict(line.reads)
+    return [
+        (names[ledger.versions[version].replaces], made_name(number, version))
+        for version in ledger.kernels[line.op].made
+        if ledger.versions[version].replaces in names
+    ]
