@@ -15,8 +15,9 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.execute.item import Item, Part, Piece, Receive, RunSegment, Start
+from meshwright.execute.item import Item, Part, Piece, RunSegment, Start
 from meshwright.execute.lookup import Lookup, held_name
+from meshwright.execute.post import Posts
 from meshwright.execute.room import Room
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
@@ -46,13 +47,14 @@ class _PartBinder:
         self.here = Here(place=self.place, last_user=self.last_user)
         self.done: set[int] = set()
         self.room = Room(lookup.timeline, device)
+        self.posts = Posts(lookup, self.mine, self.order)
 
     def part(self) -> Part:
         items = self._items()
         return Part(
             device=self.device,
             items=tuple(items),
-            receives=self._receives(items),
+            receives=self.posts.receives(items),
             state=tuple(self.here.state),
             num_sums=len(self.here.sums),
             inputs=tuple((key, *each) for key, each in self.here.inputs.items()),
@@ -156,7 +158,7 @@ class _PartBinder:
         sent: dict[int, int] = {}
         rank: dict[int, int] = {}
         last_rank: dict[tuple[int, float], int] = defaultdict(int)
-        for instruction in sorted(sends, key=self._send_order):
+        for instruction in sorted(sends, key=self.lookup.transfer_order):
             # To one device in one order, on which both ends agree.
             peer = int(self.rows["peer"][instruction])
             needs = self._needs(instruction)
@@ -173,9 +175,6 @@ class _PartBinder:
     def _begin(self, instruction: int) -> float:
         """When the simulation has it start."""
         return float(self.lookup.timeline.start[instruction])
-
-    def _send_order(self, instruction: int) -> tuple[float, int]:
-        return self._begin(instruction), int(self.rows["task"][instruction])
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.float64]:
@@ -250,7 +249,7 @@ class _PartBinder:
     def _must_cut(self, first: int, place: int) -> bool:
         """Whether the segment from `first` on must end before a place, because a receive that is
         posted there would hold more than the simulation has at once, were it posted before all."""
-        receives = self._posted_at.get(place, [])
+        receives = self.posts.at.get(place, [])
         if not receives:
             return False
         begin, end = self._begin(first), max(self._begin(each) for each in receives)
@@ -259,24 +258,6 @@ class _PartBinder:
         if not must:
             self.room.take(begin, end, size)
         return must
-
-    @cached_property
-    def _posts(self) -> dict[int, int]:
-        """By receive the first place that is not done when its transfer starts."""
-        receives = [i for i in self.mine if self.kind[i] == Kind.RECEIVE]
-        finish = self.lookup.timeline.finish[self.order]
-        done = np.maximum.accumulate(finish) if len(finish) else finish
-        starts = [self._begin(i) for i in receives]
-        places = np.searchsorted(done, starts, side="right").tolist()
-        return dict(zip(receives, places, strict=True))
-
-    @cached_property
-    def _posted_at(self) -> dict[int, list[int]]:
-        """The receives by that place."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for instruction, place in self._posts.items():
-            found[place].append(instruction)
-        return found
 
     def _continues(self, before: int, after: int) -> bool:
         """Whether two ops are of one microbatch and see the same rows of it, so that their code can
@@ -400,29 +381,3 @@ class _PartBinder:
         low = max(first, rows.bound(row["rows_from"]))
         high = min(first + piece.samples, rows.bound(row["rows_to"]))
         return replace(piece, start=low - first, count=high - low)
-
-    def _receives(self, items: Sequence[Item]) -> tuple[Receive, ...]:
-        awaited = {each: number for number, item in enumerate(items) for each in item.waits}
-        item_of = [0] * len(self.order)
-        for number, item in enumerate(items):
-            run = item.instructions if isinstance(item, RunSegment) else (item.instruction,)
-            for instruction in run:
-                if instruction in self.place:
-                    item_of[self.place[instruction]] = number
-        receives = []
-        for instruction, place in self._posts.items():
-            row = self.rows[instruction]
-            after = item_of[place - 1] + 1 if place else 0
-            if place < len(item_of):
-                after = min(after, item_of[place])
-            receives.append(
-                Receive(
-                    instruction=instruction,
-                    peer=int(row["peer"]),
-                    task=int(row["task"]),
-                    output=self.lookup.piece_of(self.lookup.written_by[instruction][0]),
-                    bytes=float(row["bytes"]),
-                    place=min(after, awaited.get(instruction, len(items))),
-                )
-            )
-        return tuple(sorted(receives, key=lambda each: self._send_order(each.instruction)))

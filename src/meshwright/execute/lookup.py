@@ -124,6 +124,11 @@ class Lookup:
         found[reads["second"][adds | in_bucket]] = True
         return found
 
+    def transfer_order(self, instruction: int) -> tuple[float, int]:
+        """Sends and receives sorted by it are in the order on which both ends agree."""
+        row = self.program.instructions[instruction]
+        return float(self.timeline.start[instruction]), int(row["task"])
+
     def samples_of(self, instruction: int) -> int:
         """How many samples an op is run on."""
         row = self.program.instructions[instruction]
