@@ -27,7 +27,8 @@ def one_op() -> Graph:
 
 
 def test_auto_tries_hybrid_where_layers_repeat() -> None:
-    answer = find_plan(small_step(), make_cluster(["fast"] * 2), budget_seconds=5)
+    # It ends by itself long before.
+    answer = find_plan(small_step(), make_cluster(["fast"] * 2), budget_seconds=120)
     assert {"hybrid", "data", "pipeline", "placement"} <= tried(answer.statistics)
     assert answer.notes == ()
 
