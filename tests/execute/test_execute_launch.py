@@ -41,7 +41,7 @@ def find_marked(marker: str) -> list[int]:
     return found
 
 
-def wait_until(claim: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(claim: Callable[[], bool], seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not claim():
         assert time.monotonic() < deadline, "it did not come true"
@@ -332,7 +332,7 @@ def launcher(marker: str, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     yield process
     process.kill()
     process.communicate()
-    wait_until(lambda: not list(tmp_path.iterdir()))
+    wait_until(lambda: not list(tmp_path.iterdir()), 5)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -350,7 +350,7 @@ def test_kill_9_of_the_launcher_leaves_no_process(
 ) -> None:
     launcher.kill()
     launcher.wait(10)
-    wait_until(lambda: find_marked(marker) == [])
+    wait_until(lambda: find_marked(marker) == [], 5)
 
 
 def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_path: Path) -> None:
@@ -369,8 +369,39 @@ def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_pa
         process.kill()
         process.wait()
         ready.unlink()
-    wait_until(lambda: find_marked(marker) == [])
-    wait_until(lambda: not any(path for path in tmp_path.glob("*/*")))
+    wait_until(lambda: find_marked(marker) == [], 5)
+    wait_until(lambda: not any(path for path in tmp_path.glob("*/*")), 5)
+
+
+KILLED_WHILE_STARTING = """
+import os, signal, subprocess, sys, time
+from meshwright.execute.process import Guard, start_rank
+start = subprocess.Popen
+guard = Guard()
+def start_and_die(*words, **options):
+    start(*words, **options)
+    while not os.path.exists(os.environ['READY']):  # until the rank has a child of its own
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+subprocess.Popen = start_and_die
+start_rank(sys.argv[1:], os.environ, guard)
+"""
+
+
+def test_kill_9_before_a_started_rank_is_known_leaves_no_process(
+    marker: str, tmp_path: Path
+) -> None:
+    # On a busy machine a rank may start others before its launcher goes on after the fork.
+    ready, folder = tmp_path / "ready", tmp_path / "folder"
+    folder.mkdir()
+    rank = script(f"subprocess.Popen(['sleep', '600']); open({str(ready)!r}, 'w'); time.sleep(600)")
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED_WHILE_STARTING, *rank],
+        env=os.environ | {MARKER: marker, "TMPDIR": str(folder), "READY": str(ready)},
+    )
+    assert process.wait(20) == -signal.SIGKILL
+    wait_until(lambda: find_marked(marker) == [], 5)
+    wait_until(lambda: not list(folder.iterdir()), 5)
 
 
 def test_kill_9_of_a_rank_restarts_all(launcher: "subprocess.Popen[str]", marker: str) -> None:

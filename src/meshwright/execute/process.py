@@ -87,19 +87,24 @@ class Guard:
         self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)  # someone killed the guard
 
-    def remember(self, group: int) -> None:
-        """Kill this process group when the parent dies."""
-        self._write(f"+{group}\n")
+    def remember_self(self) -> None:
+        """Kill the group that the calling process leads when the parent dies.
+
+        A child says so itself, after fork and before exec: the parent may be killed at any moment,
+        also before it could, and by then the child may have started others.
+        """
+        before = signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self._write(f"+{os.getpid()}\n")
+        signal.signal(signal.SIGPIPE, before)
 
     def forget(self, group: int) -> None:
         """The group has ended; its number may soon be another's."""
         self._write(f"-{group}\n")
 
     def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # someone killed the guard: do without
-            assert self._process.stdin is not None
-            self._process.stdin.write(line.encode())
-            self._process.stdin.flush()
+            os.write(self._process.stdin.fileno(), line.encode())
 
 
 @dataclass(slots=True)
@@ -147,6 +152,7 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
         prctl(_PR_SET_PDEATHSIG, kill)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
+        guard.remember_self()
 
     try:
         process = subprocess.Popen(
@@ -159,5 +165,4 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"{argv[0]}: cannot be started ({reason})") from None
-    guard.remember(process.pid)
     return Rank(process)
