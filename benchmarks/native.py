@@ -150,7 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     names = [*LANGUAGE, *ZOO]
     parser.add_argument("--models", nargs="+", default=["gpt-124m"], choices=names)
-    parser.add_argument("--precisions", nargs="+", default=["bfloat16"])
+    parser.add_argument(
+        "--precisions", nargs="+", default=["bfloat16"], choices=["float32", "bfloat16"]
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--turns", type=int, default=7)

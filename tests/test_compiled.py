@@ -177,7 +177,7 @@ def test_a_path_that_is_no_folder_is_passed_over(
     (folder / "file").touch()
     for path in (folder / "file", folder / ("x" * 5000)):
         monkeypatch.setattr(numba.config, "CACHE_DIR", str(path))
-        compiled(_first)
+        assert compiled(_first)(np.array([7.0])) == 7.0
 
 
 _RACE = """

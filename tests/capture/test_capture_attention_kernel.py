@@ -12,7 +12,7 @@ from meshwright.capture.attention import (  # noqa: E402
     attention,
     attention_backward,
 )
-from meshwright.capture.attention_kernel import find_kernel  # noqa: E402
+from meshwright.capture.attention_kernel import Attended, find_kernel  # noqa: E402
 
 DEVICES = [
     "cpu",
@@ -67,7 +67,10 @@ def test_kernels_are_the_formula(device: str, name: str, precision: str) -> None
         mask[..., 0] = True  # every row sees something
     is_causal, scale = bool(case.get("is_causal")), case.get("scale")
     if "groups" not in case and (device == "cpu" or name != "short heads"):
-        assert find_kernel((query, key, value), mask, is_causal) is not None
+        given = Attended(
+            query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale
+        )
+        assert find_kernel(given) is not None
 
     made, sums = attention(query, key, value, mask, 0.0, is_causal, scale)
     wide = [each.float() for each in (query, key, value)]

@@ -10,12 +10,13 @@ attention with one that is learnt is left to its formula.
 import contextlib
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from meshwright.capture.attention_kernel import Inputs, Kernel, find_kernel
+from meshwright.capture.attention_kernel import Attended, Fused, find_kernel
 from meshwright.errors import InputError
 
 
@@ -31,11 +32,13 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """The output, and the logarithm of the sum of exponentials of each row of scores."""
     _refuse_dropout(dropout)
-    kernel, inputs = _find_kernel((query, key, value), mask, is_causal)
+    kernel, given = _find_kernel(
+        Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    )
     if kernel is not None:
-        made, log_sum = kernel.forward(inputs, mask, is_causal, scale)
+        made, log_sum = kernel.forward(given)
         return _laid_out(made, query), log_sum.contiguous()
-    return attend_dropping(*inputs, mask, None, is_causal, scale)
+    return attend_dropping(query, key, value, mask, None, is_causal, scale)
 
 
 class Kept(NamedTuple):
@@ -96,12 +99,14 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value; weights are made anew from the saved sums."""
     _refuse_dropout(dropout)
-    kernel, inputs = _find_kernel((query, key, value), mask, is_causal)
+    kernel, given = _find_kernel(
+        Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    )
     if kernel is not None:
-        rest = (mask, is_causal, scale)
-        first, second, third = kernel.backward(gradient, inputs, made, log_sum, *rest)
+        first, second, third = kernel.backward(given, gradient, made, log_sum)
         return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
-    return attend_dropping_backward(inputs, gradient, made, log_sum, mask, None, is_causal, scale)
+    rest = (mask, None, is_causal, scale)
+    return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
 
 
 def attend_dropping_backward(
@@ -221,17 +226,14 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(times, -3) if times > 1 else tensor
 
 
-def _find_kernel(
-    inputs: Inputs, mask: Tensor | None, is_causal: bool
-) -> tuple[Kernel | None, Inputs]:
+def _find_kernel(given: Attended) -> tuple[Fused | None, Attended]:
     """The device's kernel, and what it takes: heads are repeated where none takes fewer."""
-    query, key, value = inputs
-    found = find_kernel(inputs, mask, is_causal)
-    if found is None and query.dim() == 4 and key.shape[-3] != query.shape[-3]:
-        repeated = query, _repeated(key, query), _repeated(value, query)
-        found = find_kernel(repeated, mask, is_causal)
-        inputs = inputs if found is None else repeated
-    return found, inputs
+    found = find_kernel(given)
+    if found is None and given.is_grouped:
+        key, value = (_repeated(each, given.query) for each in (given.key, given.value))
+        given = replace(given, key=key, value=value)
+        found = find_kernel(given)
+    return found, given
 
 
 def _gathered(gradient: Tensor, like: Tensor) -> Tensor:

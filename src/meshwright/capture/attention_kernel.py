@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend
 
 aten = torch.ops.aten
 
@@ -21,137 +22,124 @@ _SUM_ALIGNMENT = 32
 _HEAD_ALIGNMENT = 8
 """Elements that a head must have a multiple of, for all kernels of a GPU."""
 
-Inputs = tuple[Tensor, Tensor, Tensor]
-"""Query, key and value; there may be fewer heads of the last two."""
+Three = tuple[Tensor, Tensor, Tensor]
+"""Of query, key and value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attended:
+    """What attention is given; there may be fewer heads of keys and values than of queries."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    """Added to the scores, or, of booleans, those that are seen."""
+    is_causal: bool
+    scale: float | None
+
+    @property
+    def three(self) -> Three:
+        """Query, key and value."""
+        return self.query, self.key, self.value
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether heads of queries share those of keys."""
+        return self.query.dim() > 3 and self.key.shape[-3] != self.query.shape[-3]
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
-    """Attention and its gradient on one kind of device."""
+class Fused:
+    """Attention and its gradient by one kernel each."""
 
-    forward: Callable[[Inputs, Tensor | None, bool, float | None], tuple[Tensor, Tensor]]
-    """From inputs, mask, whether it is causal and scale to output and sums."""
-    backward: Callable[[Tensor, Inputs, Tensor, Tensor, Tensor | None, bool, float | None], Inputs]
-    """From gradient, inputs, output, sums and the same rest to the gradients of the inputs."""
+    forward: Callable[[Attended], tuple[Tensor, Tensor]]
+    """To output and sums."""
+    backward: Callable[[Attended, Tensor, Tensor, Tensor], Three]
+    """From gradient, output and sums to the gradients of query, key and value."""
 
 
-def find_kernel(inputs: Inputs, mask: Tensor | None, is_causal: bool) -> Kernel | None:
+def find_kernel(given: Attended) -> Fused | None:
     """The kernel that PyTorch would run; None: the formula, or one for repeated heads."""
-    query, key, _ = inputs
-    if query.dim() != 4:
+    if given.query.dim() != 4:
         return None
-    is_grouped = key.shape[-3] != query.shape[-3]
-    if query.device.type == "cpu":
-        return None if is_grouped else _CPU
-    if query.device.type != "cuda" or (mask is not None and is_causal):
+    kind = given.query.device.type
+    if kind == "cpu":
+        return None if given.is_grouped else _CPU
+    if kind != "cuda" or (given.mask is not None and given.is_causal):
         return None
-    if any(each.shape[-1] % _HEAD_ALIGNMENT for each in inputs):
+    if any(each.shape[-1] % _HEAD_ALIGNMENT for each in given.three):
         return None
-    choice = torch._fused_sdp_choice(*inputs, mask, 0.0, is_causal, enable_gqa=is_grouped)
-    return _ON_GPUS.get(torch.nn.attention.SDPBackend(choice))
+    choice = torch._fused_sdp_choice(
+        *given.three, given.mask, 0.0, given.is_causal, enable_gqa=given.is_grouped
+    )
+    return _ON_GPUS.get(SDPBackend(choice))
 
 
-def _cpu_forward(
-    inputs: Inputs, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    mask = _added(mask, inputs[0])
+def _cpu_forward(given: Attended) -> tuple[Tensor, Tensor]:
     made, sums = aten._scaled_dot_product_flash_attention_for_cpu(
-        *inputs, 0.0, is_causal, attn_mask=mask, scale=scale
+        *given.three, 0.0, given.is_causal, attn_mask=_added(given), scale=given.scale
     )
     return made, sums
 
 
-def _cpu_backward(
-    gradient: Tensor,
-    inputs: Inputs,
-    made: Tensor,
-    sums: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> Inputs:
-    mask = _added(mask, inputs[0])
-    found: Inputs = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        gradient, *inputs, made, sums, 0.0, is_causal, attn_mask=mask, scale=scale
-    )
+def _cpu_backward(given: Attended, gradient: Tensor, made: Tensor, sums: Tensor) -> Three:
+    found: Three = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        gradient, *given.three, made, sums, 0.0, given.is_causal,
+        attn_mask=_added(given), scale=given.scale,
+    )  # fmt: skip
     return found
 
 
-def _flash_forward(
-    inputs: Inputs, _: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    found = aten._scaled_dot_product_flash_attention(*inputs, 0.0, is_causal, scale=scale)
+def _flash_forward(given: Attended) -> tuple[Tensor, Tensor]:
+    found = aten._scaled_dot_product_flash_attention(
+        *given.three, 0.0, given.is_causal, scale=given.scale
+    )
     return found[0], found[1]
 
 
-def _flash_backward(
-    gradient: Tensor,
-    inputs: Inputs,
-    made: Tensor,
-    sums: Tensor,
-    _: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> Inputs:
-    query, key, _value = inputs
-    found: Inputs = aten._scaled_dot_product_flash_attention_backward(
-        gradient, *inputs, made, sums, None, None, query.shape[-2], key.shape[-2], 0.0, is_causal,
-        *_no_draws(query), scale=scale,
+def _flash_backward(given: Attended, gradient: Tensor, made: Tensor, sums: Tensor) -> Three:
+    found: Three = aten._scaled_dot_product_flash_attention_backward(
+        gradient, *given.three, made, sums, None, None, *_lengths(given), 0.0, given.is_causal,
+        *_no_draws(given.query), scale=given.scale,
     )  # fmt: skip
     return found
 
 
-def _cudnn_forward(
-    inputs: Inputs, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
-    bias = _aligned(mask, inputs)
+def _cudnn_forward(given: Attended) -> tuple[Tensor, Tensor]:
     found = aten._scaled_dot_product_cudnn_attention(
-        *inputs, bias, True, 0.0, is_causal, scale=scale
+        *given.three, _aligned(given), True, 0.0, given.is_causal, scale=given.scale
     )
-    return found[0], found[1].reshape(inputs[0].shape[:-1])
+    return found[0], found[1].reshape(given.query.shape[:-1])
 
 
-def _cudnn_backward(
-    gradient: Tensor,
-    inputs: Inputs,
-    made: Tensor,
-    sums: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> Inputs:
-    query, key, _ = inputs
-    found: Inputs = aten._scaled_dot_product_cudnn_attention_backward(
-        gradient, *inputs, made, sums.unsqueeze(-1), *_no_draws(query), _aligned(mask, inputs),
-        None, None, query.shape[-2], key.shape[-2], 0.0, is_causal, scale=scale,
+def _cudnn_backward(given: Attended, gradient: Tensor, made: Tensor, sums: Tensor) -> Three:
+    found: Three = aten._scaled_dot_product_cudnn_attention_backward(
+        gradient, *given.three, made, sums.unsqueeze(-1), *_no_draws(given.query), _aligned(given),
+        None, None, *_lengths(given), 0.0, given.is_causal, scale=given.scale,
     )  # fmt: skip
     return found
 
 
-def _efficient_forward(
-    inputs: Inputs, mask: Tensor | None, is_causal: bool, scale: float | None
-) -> tuple[Tensor, Tensor]:
+def _efficient_forward(given: Attended) -> tuple[Tensor, Tensor]:
     found = aten._scaled_dot_product_efficient_attention(
-        *inputs, _aligned(mask, inputs), True, 0.0, is_causal, scale=scale
+        *given.three, _aligned(given), True, 0.0, given.is_causal, scale=given.scale
     )
-    return found[0], found[1][..., : inputs[0].shape[-2]]
+    return found[0], found[1][..., : given.query.shape[-2]]
 
 
-def _efficient_backward(
-    gradient: Tensor,
-    inputs: Inputs,
-    made: Tensor,
-    sums: Tensor,
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> Inputs:
+def _efficient_backward(given: Attended, gradient: Tensor, made: Tensor, sums: Tensor) -> Three:
     padded = F.pad(sums, (0, -sums.shape[-1] % _SUM_ALIGNMENT), value=float("inf"))
     found = aten._scaled_dot_product_efficient_attention_backward(
-        gradient, *inputs, _aligned(mask, inputs), made, padded, *_no_draws(inputs[0]), 0.0,
-        [True, True, True, False], is_causal, scale=scale,
+        gradient, *given.three, _aligned(given), made, padded, *_no_draws(given.query), 0.0,
+        [True, True, True, False], given.is_causal, scale=given.scale,
     )  # fmt: skip
     return found[0], found[1], found[2]
+
+
+def _lengths(given: Attended) -> tuple[int, int]:
+    """Of queries and of keys."""
+    return given.query.shape[-2], given.key.shape[-2]
 
 
 def _no_draws(like: Tensor) -> tuple[Tensor, Tensor]:
@@ -160,31 +148,28 @@ def _no_draws(like: Tensor) -> tuple[Tensor, Tensor]:
     return seed, seed
 
 
-def _added(mask: Tensor | None, query: Tensor) -> Tensor | None:
+def _added(given: Attended) -> Tensor | None:
     """A mask that is added to the scores, made of one that chooses."""
+    mask = given.mask
     if mask is None or mask.dtype is not torch.bool:
         return mask
-    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, float("-inf"))
+    return torch.zeros_like(mask, dtype=given.query.dtype).masked_fill_(~mask, float("-inf"))
 
 
-def _aligned(mask: Tensor | None, inputs: Inputs) -> Tensor | None:
+def _aligned(given: Attended) -> Tensor | None:
     """The same for all samples and heads, with rows that start where kernels can load them."""
-    query, key, _ = inputs
-    bias = _added(mask, query)
+    bias = _added(given)
     if bias is None:
         return None
-    bias = bias.to(query.dtype)
-    width = bias.shape[-1]
+    bias, width = bias.to(given.query.dtype), bias.shape[-1]
     if width % _MASK_ALIGNMENT:
         bias = F.pad(bias, (0, -width % _MASK_ALIGNMENT))[..., :width]
-    return bias.expand(*query.shape[:-1], key.shape[-2])
+    return bias.expand(*given.query.shape[:-1], given.key.shape[-2])
 
 
-_CPU = Kernel(_cpu_forward, _cpu_backward)
+_CPU = Fused(_cpu_forward, _cpu_backward)
 _ON_GPUS = {
-    torch.nn.attention.SDPBackend.FLASH_ATTENTION: Kernel(_flash_forward, _flash_backward),
-    torch.nn.attention.SDPBackend.CUDNN_ATTENTION: Kernel(_cudnn_forward, _cudnn_backward),
-    torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION: Kernel(
-        _efficient_forward, _efficient_backward
-    ),
+    SDPBackend.FLASH_ATTENTION: Fused(_flash_forward, _flash_backward),
+    SDPBackend.CUDNN_ATTENTION: Fused(_cudnn_forward, _cudnn_backward),
+    SDPBackend.EFFICIENT_ATTENTION: Fused(_efficient_forward, _efficient_backward),
 }

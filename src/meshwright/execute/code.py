@@ -6,7 +6,6 @@ communication; what it is given and gives back are bases (see `meshwright.execut
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -113,8 +112,8 @@ class _Writer:
     def _update(self, together: Sequence[int]) -> None:
         """Update several parameters by one call, which is one kernel instead of many."""
         counters: list[str] = []
-        args: list[list[str]] = []
-        kwargs: list[str] = []
+        node, named = self._kernel(together[0])[1].node, list[str]()
+        lists: list[list[str]] = [[] for _ in node.args]
         for number in together:
             line, (step, kernel) = self.segment.lines[number], self._kernel(number)
             self.first_text.append(len(self.text))
@@ -122,16 +121,15 @@ class _Writer:
             names = dict(line.reads)
             self._copy_written(number, step, kernel, names)
             counters += self._counters(line, step, kernel, names)
-            own, kwargs = self._arguments(kernel, names, step)
-            args = args or [[] for _ in own]
-            for several, each in zip(args, own, strict=True):
-                several.append(each.removeprefix("[").removesuffix("]"))
+            for several, own in zip(lists, kernel.node.args, strict=True):
+                assert isinstance(own, list | tuple)  # see `_update_key`
+                several += [self._text(each, kernel, names, step) for each in own]
+            named = self._named(kernel, names, step)
             self._keep_written(number, step, kernel, names)
         if counters:
             self.text.append(f"{self._object(torch._foreach_add_)}([{', '.join(counters)}], 1)")
-        lists = [f"[{', '.join(each for each in several if each)}]" for several in args]
-        target = self._object(self._kernel(together[0])[1].node.target)
-        self.text.append(f"{target}({', '.join([*lists, *kwargs])})")
+        args = [f"[{', '.join(several)}]" for several in lists]
+        self.text.append(f"{self._object(node.target)}({', '.join([*args, *named])})")
         for number in together:
             self._finish(number)
 
@@ -163,7 +161,8 @@ class _Writer:
         self._copy_written(number, step, kernel, names)
         self.text += [f"{each}.add_(1)" for each in self._counters(line, step, kernel, names)]
         self.rows = self._rows_of(kernel, names, step)
-        args = ", ".join(chain(*self._arguments(kernel, names, step)))
+        by_place = [self._text(each, kernel, names, step) for each in kernel.node.args]
+        args = ", ".join([*by_place, *self._named(kernel, names, step)])
         result = self._new("r")
         draw = self.draws(line.samples).get(line.op)
         if hasattr(kernel.node.target, "begin"):  # a `Talk`
@@ -259,32 +258,32 @@ class _Writer:
     def _living(self) -> set[str]:
         return set(self.local.values())
 
-    def _arguments(
-        self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep
-    ) -> tuple[list[str], list[str]]:
-        """Those by place and those by name."""
-        node = kernel.node
-        is_update = op_name(node).startswith("_fused_")
+    def _text(
+        self, value: Any, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep
+    ) -> str:
+        """A value that an op is called with."""
+        if isinstance(value, Node):
+            return self._argument(kernel, value, names, step)
+        if isinstance(value, list | tuple) and any(
+            isinstance(each, Node) for each in pytree.tree_leaves(value)
+        ):
+            return f"[{', '.join(self._text(each, kernel, names, step) for each in value)}]"
+        if isinstance(value, torch.device):
+            value = self.device
+        return self._constant(value)
 
-        def text(value: Any) -> str:
-            if isinstance(value, Node):
-                return self._argument(kernel, value, names, step)
-            if isinstance(value, list | tuple) and any(
-                isinstance(each, Node) for each in pytree.tree_leaves(value)
-            ):
-                return f"[{', '.join(text(each) for each in value)}]"
-            if isinstance(value, torch.device):
-                value = self.device
-            return self._constant(value)
-
-        kwargs = dict(node.kwargs)
-        if not kernel.reads and any(isinstance(each, Node) for each in node.args):
-            kwargs["device"] = self.device  # of the likeness it is given, only the shape counts
-        named = [
-            f"{name}={'held.learning_rate' if is_update and name == 'lr' else text(value)}"
-            for name, value in kwargs.items()
-        ]
-        return [text(each) for each in node.args], named
+    def _named(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> list[str]:
+        """The arguments that go by name."""
+        kwargs = {
+            name: self._text(value, kernel, names, step)
+            for name, value in kernel.node.kwargs.items()
+        }
+        if not kernel.reads and any(isinstance(each, Node) for each in kernel.node.args):
+            # Of the likeness it is given, only the shape counts.
+            kwargs["device"] = self._constant(self.device)
+        if op_name(kernel.node).startswith("_fused_") and "lr" in kwargs:
+            kwargs["lr"] = "held.learning_rate"
+        return [f"{name}={value}" for name, value in kwargs.items()]
 
     def _argument(
         self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep

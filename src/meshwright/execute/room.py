@@ -19,9 +19,8 @@ class Room:
 
     def __init__(self, timeline: Timeline, device: int) -> None:
         self.timeline = timeline
-        when, held = timeline.memory(device)
-        self.when, self.held = when, held.copy()
-        self.peak_bytes = float(held.max())
+        self.when, self.held = timeline.memory(device)
+        self.peak_bytes = float(self.held.max())
         buffers, rows, reads = (
             timeline.program.buffers, timeline.program.instructions, timeline.program.reads,
         )  # fmt: skip
@@ -41,6 +40,7 @@ class Room:
         self.late: list[tuple[float, int]] = []
         """Communication that was started and not waited for, by its end."""
         self.last_send = 0.0
+        """When the last of the sends so far ends."""
 
     def has(self, begin: float, end: float, size: float) -> bool:
         """Whether there is room for so many bytes from one moment until another."""

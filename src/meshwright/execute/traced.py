@@ -62,8 +62,9 @@ class Layout:
 
     def lay(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A tensor in this layout that spans its storage: where it lies, if it lies so already."""
-        own = Layout.of(tensor)
-        if tensor.device != device or replace(own, offset=0) != replace(self, offset=0):
+        own, at = Layout.of(tensor), tensor.device
+        is_here = at.type == device.type and device.index in (None, at.index)
+        if not is_here or replace(own, offset=0) != replace(self, offset=0):
             return self.empty(device).copy_(tensor)
         unit, storage = tensor.element_size(), tensor.untyped_storage()
         here = storage[own.offset * unit : own.length * unit]
