@@ -9,6 +9,7 @@ import argparse
 import gc
 import json
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,7 @@ from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
 from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.region.inductor import Inductor
 from meshwright.execute.trainer import Trainer
 from meshwright.plan.plan import Part, Plan
 
@@ -35,7 +37,7 @@ Step = Callable[[], torch.Tensor]
 STEPS = 5
 """In a turn."""
 LEARNING_RATE = 1e-4
-WAYS = ("eager", "compiled", "planned")
+WAYS = ("eager", "compiled", "planned", "planned compiled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +93,16 @@ def plain(workload: Workload, device: str, compiles: bool) -> Step:
     return step
 
 
-def planned(workload: Workload, device: str) -> Step:
+def planned(workload: Workload, device: str, compiles: bool) -> Step:
     """A step by a plan for one device."""
     graph = capture_workload(workload, "adamw")
     cluster = fully_connected(num_devices=1, device_type="h100", bytes_per_second=1e9)
     plan = Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
+    compiler = Inductor(torch.device(device), _show) if compiles else None
     trainer = Trainer(
         lower_frozen(graph, cluster, plan), workload, rank=0, device=torch.device(device),
         optimizer="adamw", learning_rate=LEARNING_RATE,
+        compiler=compiler,
     )  # fmt: skip
     args, kwargs = pytree.tree_map_only(
         torch.Tensor, lambda each: each.to(device), (workload.args, dict(workload.kwargs))
@@ -111,6 +115,10 @@ def planned(workload: Workload, device: str) -> Step:
     return step
 
 
+def _show(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def measure(ways: Mapping[str, Callable[[], Step]], turns: int, device: str) -> dict[str, Any]:
     """Milliseconds a step, bytes at most, and losses of the first steps, by way."""
     steps, found = {}, {}
@@ -119,11 +127,11 @@ def measure(ways: Mapping[str, Callable[[], Step]], turns: int, device: str) -> 
         before = torch.cuda.memory_allocated() if device == "cuda" else 0
         start = perf_counter()
         steps[name] = make()
-        losses = [float(steps[name]()) for _ in range(STEPS)]
+        losses = [float(steps[name]())]
         ready = perf_counter() - start
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        steps[name]()
+        losses += [float(steps[name]()) for _ in range(STEPS - 1)]  # one of them may be recorded
         peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
         found[name] = {"ready_seconds": round(ready, 2), "peak_bytes": peak, "losses": losses}
     times: dict[str, list[float]] = {name: [] for name in ways}
@@ -167,7 +175,8 @@ def main() -> None:
         ways = {
             "eager": lambda made=made: plain(made(), given.device, compiles=False),
             "compiled": lambda made=made: plain(made(), given.device, compiles=True),
-            "planned": lambda made=made: planned(made(), given.device),
+            "planned": lambda made=made: planned(made(), given.device, compiles=False),
+            "planned compiled": lambda made=made: planned(made(), given.device, compiles=True),
         }
         ways = {way: ways[way] for way in given.ways}
         found = measure(ways, given.turns, given.device)

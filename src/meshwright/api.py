@@ -167,6 +167,7 @@ def training(
     backend: str | None = None,
     stall_seconds: float = 120.0,
     checks_ops: bool = False,
+    compile: bool | None = None,  # noqa: A002
     weights: str | Path | None = None,
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
@@ -175,7 +176,8 @@ def training(
     whole batch. `graph` is the one that was planned, None captures it again. `is_mean`: the loss is
     a mean over the batch, else a sum. A step whose loss is not finite raises NonFiniteError with
     the number of the step; `checks_ops` looks at every op's results, which takes time, and names
-    the op that made the first such number. `weights` is a folder of safetensors files in the Hub's
+    the op that made the first such number. `compile`: regions of ops are compiled by TorchInductor,
+    equal layers once; None does so on GPUs. `weights` is a folder of safetensors files in the Hub's
     layout: each rank reads its slices of them, and the model may be on the meta device. What this
     yields has `step(*batch)`, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
     `state_dict()`; all ranks make the same calls.
@@ -201,6 +203,7 @@ def training(
         allows_microbatch_statistics=allows_microbatch_statistics,
         stall_seconds=stall_seconds,
         checks_ops=checks_ops,
+        compiles=compile,
         weights=None if weights is None else Path(weights),
     )
     planned = capture_workload(workload, optimizer) if graph is None else graph

@@ -269,13 +269,13 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
             lowered_by[key] = lower_frozen(graph, cluster, plan)
         return lowered_by[key]
 
-    def trace_once(workload: Any, graph: Any, *settings: Any) -> Steps:
+    def trace_once(workload: Any, graph: Any, *settings: Any, on_gpu: bool) -> Steps:
         sizes = (graph.tensor_bytes.tobytes(), graph.parameter_bytes.tobytes(), graph.batch)
         key = workload.name, graph.op_names, sizes, settings
         if key not in known:
             while len(known) >= _KEPT:
                 del known[next(iter(known))]
-            known[key] = Steps(workload, graph, *settings)
+            known[key] = Steps(workload, graph, *settings, on_gpu=on_gpu)
         return known[key]  # type: ignore[no-any-return]
 
     def fork_bound(lowered: Lowered, planned: Steps, device: int, **settings: Any) -> Any:

@@ -43,7 +43,7 @@ ZEROS = (0, 1, 2, 3)
 AGAIN = tuple(Recompute)
 APART = [name for name in MODELS if name not in ("residual", *MIXING)]
 """Models whose samples are computed apart from each other."""
-NEEDLESS = ("language", "tied", "dropping")
+NEEDLESS = ("language", "tied", "heads", "biased", "dropping")
 """Models with biases of attention's keys, whose gradients are rounding errors: Adam makes these as
 large as all others."""
 CASES = [f"{kind}, zero {zero}, {again}" for kind, zero, again in product(KINDS, ZEROS, AGAIN)]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from meshwright.capture.attention_kernel import Attended, Fused, find_kernel
+from meshwright.capture.attention_kernel import Attended, Choice, find_kernel
 from meshwright.errors import InputError
 
 
@@ -31,14 +31,27 @@ def attention(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     """The output, and the logarithm of the sum of exponentials of each row of scores."""
+    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    return attend(choose_kernel(given), query, key, value, mask, dropout, is_causal, scale)
+
+
+def attend(
+    choice: Choice,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor]:
+    """The same by a kernel that was chosen before."""
     _refuse_dropout(dropout)
-    kernel, given = _find_kernel(
-        Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    )
-    if kernel is not None:
-        made, log_sum = kernel.forward(given)
-        return _laid_out(made, query), log_sum.contiguous()
-    return attend_dropping(query, key, value, mask, None, is_causal, scale)
+    if choice.kernel is None:
+        return attend_dropping(query, key, value, mask, None, is_causal, scale)
+    given = _given(choice, (query, key, value), mask, is_causal, scale)
+    made, log_sum = choice.kernel.forward(given)
+    return _laid_out(made, query), log_sum.contiguous()
 
 
 class Kept(NamedTuple):
@@ -98,15 +111,33 @@ def attention_backward(
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value; weights are made anew from the saved sums."""
+    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    rest = (mask, dropout, is_causal, scale)
+    return attend_backward(choose_kernel(given), gradient, query, key, value, made, log_sum, *rest)
+
+
+def attend_backward(
+    choice: Choice,
+    gradient: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    made: Tensor,
+    log_sum: Tensor,
+    mask: Tensor | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by a kernel that was chosen before."""
     _refuse_dropout(dropout)
-    kernel, given = _find_kernel(
-        Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    )
-    if kernel is not None:
-        first, second, third = kernel.backward(given, gradient, made, log_sum)
-        return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
-    rest = (mask, None, is_causal, scale)
-    return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
+    three = query, key, value
+    if choice.kernel is None:
+        rest = (mask, None, is_causal, scale)
+        return attend_dropping_backward(three, gradient, made, log_sum, *rest)
+    given = _given(choice, three, mask, is_causal, scale)
+    first, second, third = choice.kernel.backward(given, gradient, made, log_sum)
+    return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
 
 
 def attend_dropping_backward(
@@ -226,14 +257,27 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(times, -3) if times > 1 else tensor
 
 
-def _find_kernel(given: Attended) -> tuple[Fused | None, Attended]:
-    """The device's kernel, and what it takes: heads are repeated where none takes fewer."""
+def choose_kernel(given: Attended) -> Choice:
+    """The device's kernel; heads are repeated where none takes fewer."""
     found = find_kernel(given)
     if found is None and given.is_grouped:
         key, value = (_repeated(each, given.query) for each in (given.key, given.value))
-        given = replace(given, key=key, value=value)
-        found = find_kernel(given)
-    return found, given
+        return Choice(find_kernel(replace(given, key=key, value=value)), repeats=True)
+    return Choice(found)
+
+
+def _given(
+    choice: Choice,
+    three: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+) -> Attended:
+    """What a chosen kernel is given."""
+    query, key, value = three
+    if choice.repeats:
+        key, value = _repeated(key, query), _repeated(value, query)
+    return Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
 
 
 def _gathered(gradient: Tensor, like: Tensor) -> Tensor:

@@ -59,6 +59,16 @@ class Fused:
     """From gradient, output and sums to the gradients of query, key and value."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a device computes attention."""
+
+    kernel: Fused | None
+    """None: by the formula."""
+    repeats: bool = False
+    """Whether heads of keys and values are repeated for it."""
+
+
 def find_kernel(given: Attended) -> Fused | None:
     """The kernel that PyTorch would run; None: the formula, or one for repeated heads."""
     if given.query.dim() != 4:

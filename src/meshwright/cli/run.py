@@ -234,6 +234,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         every=arguments.every,
         stall_seconds=arguments.stall,
         is_checked=arguments.check,
+        compiles=arguments.compile,
         is_measured=arguments.emulate or arguments.output is not None,
     )
     build, code = _builder(arguments, graph), int(ExitCode.DONE)

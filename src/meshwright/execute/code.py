@@ -5,7 +5,8 @@ kernels as Python allows. The same function serves every microbatch. Knows nothi
 communication; what it is given and gives back are bases (see `meshwright.execute.traced`).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,13 +14,17 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
-from meshwright.errors import InputError, quoted
+from meshwright.execute.arrived import check_rows, unknown_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
+from meshwright.execute.region.compiler import Compiler, RegionFunction
+from meshwright.execute.region.find import find_regions
+from meshwright.execute.region.recipe import Region
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
+from meshwright.execute.update import update_key
 
 
 def compile_segment(
@@ -27,11 +32,18 @@ def compile_segment(
     steps: TracedSteps,
     device: torch.device,
     extra: Extra,
+    compiler: Compiler | None = None,
 ) -> Compiled:
-    """The function of a segment; `steps` are the traced steps by samples."""
+    """The function of a segment; `steps` are the traced steps by samples.
+
+    `compiler`: it makes one function of each region of the segment; None: every op is a call.
+    """
     writer = _Writer(segment, steps, device, extra)
+    if compiler is not None and extra is not Extra.CHECKS:
+        for region in find_regions(segment, steps):
+            writer.regions[region.lines.start] = region, compiler(region.recipe)
     writer.write()
-    return Compiled(writer.function(), tuple(writer.first_text))
+    return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
 
 class _Writer:
@@ -62,14 +74,18 @@ class _Writer:
         self.last_use = find_last_uses(segment, steps)
         self.first_text: list[int] = []
         """Where the text of each line begins."""
+        self.regions: dict[int, tuple[Region, RegionFunction]] = {}
+        """By first line: the regions that are compiled, and their functions."""
         self.count = 0
         self.rows = ""
         """How many rows the op has that is being written, where that is known at run time only."""
 
     def write(self) -> None:
         """One line after the other."""
-        for together in self._runs():
-            if len(together) > 1:
+        for together in self.runs:
+            if together[0] in self.regions:
+                self._run_region(*self.regions[together[0]])
+            elif len(together) > 1:
                 self._update(together)
             else:
                 self._write_line(together[0])
@@ -80,7 +96,7 @@ class _Writer:
         line = self.segment.lines[number]
         step, kernel = self._kernel(number)
         self.first_text.append(len(self.text))
-        self._load(line)
+        self._load(name for _, name in line.reads)
         self._call(number, line, step, kernel)
         if self.extra is Extra.CHECKS and kernel.bytes_written:  # else it is not initialised
             made = [(version, self.made[number, version]) for version in kernel.made]
@@ -94,12 +110,19 @@ class _Writer:
         step = self.steps[line.samples]
         return step, step.ledger.kernels[line.op]
 
-    def _runs(self) -> list[list[int]]:
-        """Lines in turn; updates of parameters that one call can do are together."""
+    @cached_property
+    def runs(self) -> list[list[int]]:
+        """Lines in turn; those of a region are together, and updates that one call can do."""
         runs: list[list[int]] = []
         last: Hashable = None
+        until = 0
         for number, line in enumerate(self.segment.lines):
-            key = _update_key(self._kernel(number)[1].node)
+            if number in self.regions:
+                runs.append(list(self.regions[number][0].lines))
+                until, last = self.regions[number][0].lines.stop, None
+            if number < until:
+                continue
+            key = update_key(self._kernel(number)[1].node)
             before = runs[-1] if runs and key is not None and key == last else []
             made = {made_name(each, v) for each in before for v in self._kernel(each)[1].made}
             if before and not made & {name for _, name in line.reads}:
@@ -109,6 +132,30 @@ class _Writer:
             last = key if self.extra is Extra.NOTHING else None
         return runs
 
+    def _run_region(self, region: Region, function: RegionFunction) -> None:
+        """Run a region by its compiled function, which holds the only references to those of its
+        inputs that nobody reads later, and lets go of them when it can."""
+        self.first_text += [len(self.text)] * len(region.lines)
+        self._load(region.inputs)
+        given, made = self._new("g"), self._new("r")
+        self.text.append(f"{given} = [{', '.join(self.local[name] for name in region.inputs)}]")
+        for number in region.lines:
+            line, (step, kernel) = self.segment.lines[number], self._kernel(number)
+            self._keep_written(number, step, kernel, dict(line.reads))
+        own = set(region.inputs)
+        self._let_go(name for k in region.lines for name in self.last_use.get(k, ()) if name in own)
+        self.text.append(f"{made} = {self._object(function)}({given})")
+        for place, (number, version) in enumerate(region.outputs):
+            self._keep_result(number, version, f"{made}[{place}]")
+        self.text.append(f"del {given}, {made}")
+        for number in region.lines:
+            step, kernel = self._kernel(number)
+            if step.loss_version in kernel.made:
+                self._keep_loss(number, step)
+            self._finish(number)
+        if self.extra is Extra.TIMES:
+            self.text.append("held.mark()")
+
     def _update(self, together: Sequence[int]) -> None:
         """Update several parameters by one call, which is one kernel instead of many."""
         counters: list[str] = []
@@ -117,12 +164,12 @@ class _Writer:
         for number in together:
             line, (step, kernel) = self.segment.lines[number], self._kernel(number)
             self.first_text.append(len(self.text))
-            self._load(line)
+            self._load(name for _, name in line.reads)
             names = dict(line.reads)
             self._copy_written(number, step, kernel, names)
             counters += self._counters(line, step, kernel, names)
             for several, own in zip(lists, kernel.node.args, strict=True):
-                assert isinstance(own, list | tuple)  # see `_update_key`
+                assert isinstance(own, list | tuple)  # see `update_key`
                 several += [self._text(each, kernel, names, step) for each in own]
             named = self._named(kernel, names, step)
             self._keep_written(number, step, kernel, names)
@@ -141,9 +188,9 @@ class _Writer:
         function: Function = self.globals["segment"]
         return function
 
-    def _load(self, line: Line) -> None:
+    def _load(self, names: Iterable[Hashable]) -> None:
         """Bring inputs into locals when they are first read."""
-        for _, name in line.reads:
+        for name in names:
             if name in self.local:
                 continue
             if name in self.segment.inputs:
@@ -174,17 +221,9 @@ class _Writer:
             stream = f"held.stream({draw.op}, {line.samples})"
             self.text.append(f"{result} = {function}({stream}, {args})")
         for output in step.outputs(kernel):
-            variable = result
-            if output.place is not None:
-                variable = self._new("b")
-                self.text.append(f"{variable} = {result}[{output.place}]")
-            layout = step.layouts[output.version]
-            _check_rows(kernel, layout)
-            stride = self._object(layout.stride)
-            self.text.append(
-                f"if {variable}.stride() != {stride}: {variable} = relaid({variable}, {stride})"
-            )
-            self._keep(number, output.version, variable)
+            check_rows(kernel, step.layouts[output.version])
+            text = result if output.place is None else f"{result}[{output.place}]"
+            self._keep_result(number, output.version, text)
         if line.op == step.seed_kernel:
             self.text.append(f"{result}.mul_({self.segment.weight!r})")
         if not any(self.made.get((number, v)) == result for v in kernel.made):
@@ -192,6 +231,19 @@ class _Writer:
         self._keep_written(number, step, kernel, names)
         if step.loss_version in kernel.made:
             self._keep_loss(number, step)
+
+    def _keep_result(self, number: int, version: int, text: str) -> None:
+        """Keep a tensor that was made, in the layout that readers expect."""
+        variable = text
+        if "[" in text:
+            variable = self._new("b")
+            self.text.append(f"{variable} = {text}")
+        layouts = self.steps[self.segment.lines[number].samples].layouts
+        stride = self._object(layouts[version].stride)
+        self.text.append(
+            f"if {variable}.stride() != {stride}: {variable} = relaid({variable}, {stride})"
+        )
+        self._keep(number, version, variable)
 
     def _counters(
         self, line: Line, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
@@ -211,7 +263,7 @@ class _Writer:
         """What was written in place is the same variable."""
         for version in kernel.made:
             old = step.ledger.versions[version].replaces
-            if old >= 0:
+            if old >= 0 and names[old] in self.local:  # else a region has made it, too
                 self._keep(number, version, self.local[names[old]])
 
     def _keep_loss(self, number: int, step: TracedStep) -> None:
@@ -246,7 +298,10 @@ class _Writer:
                     f"held.sums[{place}] = {first} if held.sums[{place}] is None "
                     f"else held.sums[{place}].add_({value})"
                 )
-        freed = [self.local.pop(name, "") for name in self.last_use.get(number, ())]
+        self._let_go(self.last_use.get(number, ()))
+
+    def _let_go(self, names: Iterable[Hashable]) -> None:
+        freed = [self.local.pop(name, "") for name in names]
         gone: list[str] = []
         for variable in dict.fromkeys(freed):
             # What was written in place goes by two names; the last of them frees it.
@@ -290,14 +345,14 @@ class _Writer:
     ) -> str:
         version = kernel.reads.get(node.name)
         wanted = Layout.of(node.meta["val"])
-        _check_rows(kernel, wanted)
+        check_rows(kernel, wanted)
         if version is None:  # only its shape counts
             if ARRIVED in wanted.shape:
-                raise _unknown_rows(kernel)
+                raise unknown_rows(kernel)
             return self._object(shape_of(node.meta["val"]))
         base = self.local[names[version]]
         if ARRIVED in step.layouts[version].shape and ARRIVED not in wanted.shape:
-            raise _unknown_rows(kernel)
+            raise unknown_rows(kernel)
         return self._view(base, step.layouts[version], wanted)
 
     def _view(self, base: str, layout: Layout, wanted: Layout) -> str:
@@ -356,31 +411,3 @@ class _Writer:
     def _new(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count}"
-
-
-def _update_key(node: Node) -> Hashable:
-    """The same for updates that one call can do; None: it is no fused update."""
-    values = pytree.tree_leaves(node.kwargs)
-    is_plain = not any(isinstance(each, Node) for each in values)
-    if not op_name(node).startswith("_fused_") or not is_plain:
-        return None
-    lists = [each for each in node.args if isinstance(each, list | tuple)]
-    if len(lists) < len(node.args):
-        return None
-    firsts = [each[0] if each else None for each in lists]
-    types = tuple(str(each.meta["val"].dtype) for each in firsts if isinstance(each, Node))
-    return str(node.target), repr(sorted(node.kwargs.items())), types
-
-
-def _check_rows(kernel: Kernel, layout: Layout) -> None:
-    """Rows that are known at run time only must be a dimension of their own, the outermost."""
-    others = [size for size in layout.shape if size != ARRIVED]
-    if any(each and each % ARRIVED == 0 for each in (*others, *layout.stride, layout.offset)):
-        raise _unknown_rows(kernel)
-
-
-def _unknown_rows(kernel: Kernel) -> InputError:
-    return InputError(
-        f"op {quoted(kernel.node.name)}: must keep tokens, whose number is known at run time only "
-        f"where replicas divide experts, as rows of what it reads and makes"
-    )

@@ -36,6 +36,9 @@ class Compiled:
 
     run: Function
     first_text: tuple[int, ...]
+    calls: tuple[int, ...]
+    """How many of its lines each call runs, which is more than one for a region: where a step is
+    timed, there is a mark after each call."""
 
     def failed_line(self, error: BaseException) -> int:
         """The line of the segment that an error comes from."""
@@ -44,7 +47,8 @@ class Compiled:
             if trace.tb_frame.f_code.co_filename == FILE_NAME:
                 found = trace.tb_lineno - 3  # the function's own line and the one for state
             trace = trace.tb_next
-        return max(0, bisect_right(self.first_text, found) - 1)
+        last = max(0, bisect_right(self.first_text, found) - 1)
+        return self.first_text.index(self.first_text[last])  # of a region the first
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class Held:
     stream: Callable[[int, int], Stream]
     """The random numbers of an op that is run on so many samples."""
     mark: Callable[[], None]
-    """Called after every op of a function that is timed."""
+    """Called after every op or region of a function that is timed."""
     talk: Callable[..., Any]
     """Called with a collective and its arguments, to begin it; returns its results to be."""
     look: Callable[[int, torch.Tensor], None]

@@ -21,7 +21,7 @@ from meshwright.execute.checkpoint import Checkpoint
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
-from meshwright.execute.fault import reported_errors
+from meshwright.execute.fault import reported_errors, show_line
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.group import (
     joined_group,
@@ -39,6 +39,7 @@ from meshwright.execute.message import gather
 from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
+from meshwright.execute.region.compiler import Compiler, make_compiler
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
@@ -77,6 +78,8 @@ class Settings:
     """Whether steps start together and are timed, which costs a barrier a step."""
     checks_ops: bool = False
     """Whether the results of every op are looked at, to name the one that spoils a step."""
+    compiles: bool | None = None
+    """Whether regions of ops are compiled; None: on GPUs, unless losses are compared."""
     weights: Path | None = None
     """A folder of files that the model's weights are read from, instead of its own."""
     check_until: int = 0
@@ -308,10 +311,27 @@ def make_trainer(
         wiring=wiring,
         progress=watch,
         checks_ops=settings.checks_ops,
+        compiler=_choose_compiler(device, settings, rank, watch),
         weights=None if settings.weights is None else open_weights(settings.weights),
     )
     check_steps(lowered, trainer.planned, settings)
     return trainer
+
+
+def _choose_compiler(
+    device: torch.device, settings: Settings, rank: int, watch: Progress | None
+) -> Compiler | None:
+    """What compiles regions of ops, if that is wanted; the first rank shows what it does."""
+    compiles = settings.compiles
+    if compiles is None:
+        compiles = device.type == "cuda" and not settings.is_checked
+
+    def show(line: str) -> None:
+        _note(watch, line)
+        if rank == 0:
+            show_line(line)
+
+    return make_compiler(device, show) if compiles else None
 
 
 def check_steps(lowered: Lowered, planned: Steps, settings: Settings) -> None:

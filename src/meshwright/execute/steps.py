@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from meshwright.capture.capture import trace_workload
 from meshwright.capture.kind import name_kind
+from meshwright.capture.retype import retype_for_gpu
 from meshwright.capture.trace import Trace, find_copies
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
@@ -44,9 +45,16 @@ class Steps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are traced."""
 
     def __init__(
-        self, workload: Workload, graph: Graph, optimizer: str, autocast: str | None = None
+        self,
+        workload: Workload,
+        graph: Graph,
+        optimizer: str,
+        autocast: str | None = None,
+        *,
+        on_gpu: bool = False,
     ) -> None:
-        self.workload, self.graph = workload, graph
+        """`on_gpu`: tensors have the types that kernels of GPUs make."""
+        self.workload, self.graph, self.on_gpu = workload, graph, on_gpu
         self.optimizer, self.autocast = optimizer, autocast
         _, tied = find_copies(workload.model)
         self._unties: tuple[bool, ...] = (False, True) if tied else (False,)
@@ -56,7 +64,10 @@ class Steps(TracedSteps):
 
     def __getitem__(self, samples: int) -> TracedStep:
         if samples not in self._traced:
-            self._traced[samples] = self._trace(samples)
+            step = self._trace(samples)
+            if self.on_gpu and retype_for_gpu(step.trace):
+                step = prepare_step(step.trace, samples)
+            self._traced[samples] = step
         return self._traced[samples]
 
     def _trace(self, samples: int) -> TracedStep:

@@ -4,7 +4,7 @@ Keeps what the program's buffers hold, each until its last reader is done. Knows
 order of instructions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,8 @@ from meshwright.execute.code import compile_segment
 from meshwright.execute.compiled import Compiled, Extra, Held
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
+from meshwright.execute.marks import Marks
+from meshwright.execute.region.compiler import Compiler
 from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import TracedSteps
@@ -38,19 +40,22 @@ class Tensors:
         rows: Rows,
         exchange: Exchange,
         held: Held,
+        *,
         inspector: Inspector | None = None,
+        compiler: Compiler | None = None,
     ) -> None:
-        """`inspector`: it looks at the results of all ops, unless a step is timed."""
+        """`inspector`: it looks at the results of all ops, unless a step is timed. `compiler`: it
+        makes one function of each region of ops; None: every op is a call."""
         self.program, self.part, self.steps, self.rows = program, part, steps, rows
         self.exchange, self.held, self.device = exchange, held, exchange.device
-        self.inspector = inspector
+        self.inspector, self.compiler = inspector, compiler
         self.kept: dict[Key, Any] = {}
         self.added = [0] * part.num_sums
         """By sum: how many microbatches a collective has added to it."""
         self.times: Times | None = None
         self.blocks: list[int] = []
         """By tensor; counted when it first matters."""
-        self.marks: list[tuple[RunSegment, list[Any]]] = []
+        self.marks = Marks(self.device, program.instructions["seconds"])
         self.compiled: dict[tuple[Segment, Extra], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
         segments += [item.run for item in part.items if isinstance(item, Start) and item.run]
@@ -67,7 +72,7 @@ class Tensors:
         """End it."""
         self.kept.clear()
         if self.times is not None:
-            self._read_marks(self.times)
+            self.marks.read(self.times)
 
     def compute(self, item: RunSegment) -> None:
         """Run a segment."""
@@ -78,10 +83,9 @@ class Tensors:
             self._inspect(item, given, self.inspector)
         function = self.functions[id(item)]
         if self.times is not None:
-            function = self._compiled(item).run
-            marks: list[Any] = []
-            self.marks.append((item, marks))
-            held.mark = _marker(marks, self.device)
+            compiled = self._compiled(item)
+            function = compiled.run
+            held.mark = self.marks.begin(item.instructions, compiled.calls)
             held.mark()
         try:
             made = function(given, held)
@@ -140,24 +144,10 @@ class Tensors:
         extra = Extra.TIMES if self.times is not None else extra
         key = item.segment, extra
         if key not in self.compiled:
-            self.compiled[key] = compile_segment(item.segment, self.steps, self.device, extra)
+            self.compiled[key] = compile_segment(
+                item.segment, self.steps, self.device, extra, self.compiler
+            )
         return self.compiled[key]
-
-    def _read_marks(self, times: Times) -> None:
-        """Turn the marks of segments into times of instructions."""
-        origin, began = None, 0.0
-        if self.device.type == "cuda" and self.marks:
-            origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            origin.record()
-            origin.synchronize()
-            began = clock()
-        for item, marks in self.marks:
-            moments = marks
-            if origin is not None:
-                moments = [began - each.elapsed_time(origin) / 1000 for each in marks]
-            for k, instruction in enumerate(item.instructions):
-                times.start[instruction], times.finish[instruction] = moments[k], moments[k + 1]
-        self.marks.clear()
 
     def pack(self, item: Start) -> torch.Tensor:
         """What is sent, as bytes in a row."""
@@ -360,18 +350,6 @@ class Tensors:
         if blocks == 1:
             return base, dim
         return base.view((*base.shape[:dim], blocks, -1, *base.shape[dim + 1 :])), dim + 1
-
-
-def _marker(marks: list[Any], device: torch.device) -> Callable[[], None]:
-    if device.type != "cuda":
-        return lambda: marks.append(clock())
-
-    def mark() -> None:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        marks.append(event)
-
-    return mark
 
 
 def _unpack(bases: Sequence[torch.Tensor], flat: torch.Tensor) -> None:

@@ -33,6 +33,8 @@ from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
+from meshwright.execute.recorded import Recorded, may_record
+from meshwright.execute.region.compiler import Compiler
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
@@ -76,9 +78,11 @@ class Trainer:
         wiring: Wiring | None = None,
         progress: Progress | None = None,
         checks_ops: bool = False,
+        compiler: Compiler | None = None,
         weights: Weights | None = None,
     ) -> None:
         """`weights`: files with what the model starts from, instead of its own values.
+        `compiler`: it makes one function of each region of ops; None calls every op.
         `checks_ops`: a step whose numbers are not finite names the op that made the first of
         them; every op's results are looked at, which takes as long as the ops or longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
@@ -87,7 +91,9 @@ class Trainer:
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
-        self.planned = Steps(workload, lowered.graph, optimizer, autocast)
+        self.planned = Steps(
+            workload, lowered.graph, optimizer, autocast, on_gpu=device.type == "cuda"
+        )
         """The steps as they were planned."""
         self.steps, self.part = bind_rank(lowered, self.planned, self.number, is_mean=is_mean)
         """The steps as this rank runs them, and what it runs of them."""
@@ -100,10 +106,20 @@ class Trainer:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
         worker = Tensors(
-            program, self.part, self.steps, lowered.rows, self.exchange, self.held, self.inspector
+            program,
+            self.part,
+            self.steps,
+            lowered.rows,
+            self.exchange,
+            self.held,
+            inspector=self.inspector,
+            compiler=compiler,
         )
         self.walk = Walk(program, self.part, self.exchange, worker, progress)
         self.device = device
+        self.recorded: Recorded | None = None
+        if compiler is not None and not checks_ops and may_record(self.part, self.steps, device):
+            self.recorded = Recorded(self._run)
         self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
         self._labels = find_labels(self.planned.any())
         self.num_steps = 0
@@ -221,16 +237,24 @@ class Trainer:
         inputs = self._inputs(args, dict(kwargs or {}))
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
-        self.walk.run(inputs, times)
-        losses, self.held.losses = self.held.losses, []
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for each in losses:
-            total += each.reshape(()).double()
+        if self.recorded is not None and times is None:
+            total = self.recorded(inputs, self.held.learning_rate)
+        else:
+            total = self._run(inputs, times)
         self.losses.append(total)
         self.num_steps += 1
         if self.inspector is not None:
             self._blame(self.inspector)
         self.loss_check.add(self.num_steps, total)
+
+    def _run(self, inputs: Mapping[Any, torch.Tensor], times: Times | None = None) -> torch.Tensor:
+        """Run what this rank does in a step, and add up its part of the loss."""
+        self.walk.run(inputs, times)
+        losses, self.held.losses = self.held.losses, []
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for each in losses:
+            total += each.reshape(()).double()
+        return total
 
     def _inspect_start(self, inputs: Mapping[Any, torch.Tensor], inspector: Inspector) -> None:
         """Look at what the step starts from: the batch and all that this rank holds."""

@@ -1,8 +1,11 @@
 """What an update of a traced step reads: its parameter, the optimiser's tensors, the gradients."""
 
-from torch.fx import Node
+from collections.abc import Hashable
 
-from meshwright.capture.ledger import Kernel
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
 from meshwright.execute.traced import TracedStep
 
@@ -36,3 +39,17 @@ def gradients(step: TracedStep, update: int) -> dict[Node, int]:
         for old in kernel.node.all_input_nodes
         if step.roots[kernel.reads[old.name]] not in step.held
     }
+
+
+def update_key(node: Node) -> Hashable:
+    """The same for updates that one call can do; None: it is no fused update."""
+    values = pytree.tree_leaves(node.kwargs)
+    is_plain = not any(isinstance(each, Node) for each in values)
+    if not op_name(node).startswith("_fused_") or not is_plain:
+        return None
+    lists = [each for each in node.args if isinstance(each, list | tuple)]
+    if len(lists) < len(node.args):
+        return None
+    firsts = [each[0] if each else None for each in lists]
+    types = tuple(str(each.meta["val"].dtype) for each in firsts if isinstance(each, Node))
+    return str(node.target), repr(sorted(node.kwargs.items())), types

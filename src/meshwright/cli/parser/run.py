@@ -1,6 +1,6 @@
 """The options of what runs plans: `meshwright run`, `compare` and `testbed`."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, BooleanOptionalAction
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,12 @@ def add_run(commands: Any) -> None:
     )
     parser.add_argument(
         "--backend", choices=("gloo", "nccl"), help="of torch.distributed (default: by device)"
+    )
+    parser.add_argument(
+        "--compile",
+        action=BooleanOptionalAction,
+        help="compile regions of ops with TorchInductor, equal layers once (default: on GPUs, "
+        "unless --check)",
     )
     add_step(parser)
     add_autocast(parser)

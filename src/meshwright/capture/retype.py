@@ -1,0 +1,46 @@
+"""What kernels of GPUs make in another type than those of CPUs, as which every step is traced."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.ledger import op_name
+from meshwright.capture.trace import Trace
+
+_STATISTICS = {"native_layer_norm": (1, 2), "native_batch_norm": (1, 2)}
+"""The results of norms that are their mean and spread: of 16-bit numbers 32 bits on GPUs, 16 on
+CPUs."""
+
+
+def retype_for_gpu(trace: Trace) -> bool:
+    """Give the values of a trace the types that they have on GPUs; whether any had others."""
+    nodes = list(trace.module.graph.nodes)
+    retyped: dict[int, Tensor] = {}
+    for value in _statistics(nodes):
+        if value.dtype in (torch.bfloat16, torch.float16):
+            retyped[_storage(value)] = value.float()
+
+    def change(value: Any) -> Any:
+        found = retyped.get(_storage(value)) if isinstance(value, Tensor) else None
+        if found is None:
+            return value
+        return found.as_strided(value.shape, value.stride(), value.storage_offset())
+
+    for node in nodes if retyped else ():
+        if "val" in node.meta:
+            node.meta["val"] = pytree.tree_map(change, node.meta["val"])
+    return bool(retyped)
+
+
+def _statistics(nodes: list[Node]) -> Iterator[Tensor]:
+    for node in nodes:
+        for place in _STATISTICS.get(op_name(node), ()):
+            yield node.meta["val"][place]
+
+
+def _storage(value: Tensor) -> int:
+    return int(value.untyped_storage()._cdata)

@@ -1,0 +1,55 @@
+"""Puts the device's own attention kernels into a recipe.
+
+A step is traced with one op for attention, which looks for the device's kernel at every call. A
+compiler needs the kernel itself; which one it is depends on tensors, but not on what is in them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from meshwright.capture.attention import attend, attend_backward, choose_kernel
+from meshwright.capture.attention_kernel import Attended
+from meshwright.execute.region.recipe import Base, Call, Recipe, View
+from meshwright.execute.traced import Layout
+
+_BODIES: dict[Any, tuple[Any, tuple[int, int, int, int]]] = {
+    torch.ops.meshwright.attention.default: (attend, (0, 1, 2, 3)),
+    torch.ops.meshwright.attention_backward.default: (attend_backward, (1, 2, 3, 6)),
+}
+"""By op: the function that takes a kernel, and the places of query, key, value and mask."""
+
+
+def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
+    """The recipe with a kernel chosen for every attention."""
+    layouts = list(recipe.inputs)
+    steps = []
+    for step in recipe.steps:
+        call = step.call
+        if call.target in _BODIES:
+            step = replace(step, call=_choose(call, layouts, device))
+        steps.append(step)
+        layouts += [layout for _, layout in step.made]
+    return replace(recipe, steps=tuple(steps))
+
+
+def _choose(call: Call, layouts: Sequence[Layout], device: torch.device) -> Call:
+    body, places = _BODIES[call.target]
+    query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
+    assert query is not None and key is not None and value is not None
+    is_causal, scale = call.args[-2:]
+    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    return replace(call, target=partial(body, choose_kernel(given)))
+
+
+def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch.Tensor | None:
+    """A tensor as an argument will be, with anything in it."""
+    if value is None:
+        return None
+    layout = layouts[value.number] if isinstance(value, Base) else value.layout
+    assert isinstance(value, Base | View)
+    room = torch.empty(layout.length, dtype=layout.dtype, device=device)
+    return room.as_strided(layout.shape, layout.stride, layout.offset)

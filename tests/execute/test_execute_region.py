@@ -1,0 +1,164 @@
+"""Regions compute what the ops that they are made of compute."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from small_models import DRAWING, MODELS, NORMED, captured, make_workload, train_eagerly  # noqa: E402
+from small_trainer import make_trainer, take_steps  # noqa: E402
+
+from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
+from meshwright.execute.walk import Times  # noqa: E402
+from meshwright.plan.plan import Part, Plan  # noqa: E402
+from small import connected  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
+
+STEPS = 3
+WIDTH = 16
+"""Of the small transformers."""
+ALL = [*MODELS, *(each for each in NORMED if each not in MODELS)]
+CPU = torch.device("cpu")
+
+
+def call_ops(recipe: Recipe) -> Callable[[list[Any]], Sequence[Any]]:
+    """In place of a compiler."""
+
+    def run(given: list[Any]) -> list[Any]:
+        made = run_recipe(recipe, given, CPU)
+        given.clear()
+        return made
+
+    return run
+
+
+def alone(name: str) -> Plan:
+    return Plan(parts=(Part(ops=captured(name).op_names, devices=(connected(1).devices[0].name,)),))
+
+
+def train_compiled(name: str, compiler: Any) -> tuple[list[float], dict[str, Any]]:
+    """Losses of a few steps on one device, and the tensors then."""
+    trainer = make_trainer(
+        0, make_workload(name), captured(name), alone(name), connected(1), compiler=compiler
+    )
+    losses = take_steps(trainer, STEPS)
+    state = {key: each.clone() for key, each in trainer.state.items()}
+    trainer.close()
+    return losses, state
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_regions_train_as_plain_pytorch(name: str) -> None:
+    recipes = []
+
+    def compiler(recipe: Recipe) -> Any:
+        recipes.append(recipe)
+        return call_ops(recipe)
+
+    losses, state = train_compiled(name, compiler)
+    expected, tensors = train_eagerly(name, STEPS)
+    assert losses == pytest.approx(expected, rel=1e-6)
+    for key, wanted in tensors.items():
+        torch.testing.assert_close(state[key], wanted, rtol=1e-5, atol=1e-6)
+    assert recipes
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in DRAWING])
+def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
+    from meshwright.execute.region.inductor import trace_recipe
+
+    seen = 0
+
+    def compiler(recipe: Recipe) -> Any:
+        module = trace_recipe(recipe, CPU)[0]
+
+        def run(given: list[Any]) -> Any:
+            nonlocal seen
+            seen += 1
+            copies = [each.clone() for each in given]
+            made = module(*given)
+            expected = run_recipe(recipe, copies, CPU)
+            torch.testing.assert_close(list(made), expected, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(given, copies, rtol=1e-4, atol=1e-5)
+            return made
+
+        return run
+
+    trainer = make_trainer(
+        0, make_workload(name), captured(name), alone(name), connected(1), compiler=compiler
+    )
+    take_steps(trainer, 1)
+    assert seen
+    trainer.close()
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ALL if name != "perceptron"]
+
+
+@pytest.mark.parametrize("name", ["perceptron", *SLOW])
+def test_compiled_regions_train_as_plain_pytorch(name: str) -> None:
+    from meshwright.execute.region.inductor import Inductor
+
+    shown: list[str] = []
+    losses, state = train_compiled(name, Inductor(CPU, shown.append))
+    expected, tensors = train_eagerly(name, STEPS)
+    assert losses == pytest.approx(expected, rel=1e-5)
+    for key, wanted in tensors.items():
+        torch.testing.assert_close(state[key], wanted, rtol=1e-4, atol=1e-5)
+    assert len(shown) > 0
+    assert not any("not compiled" in each for each in shown)
+
+
+def test_what_cannot_be_compiled_is_named_and_runs_op_by_op(monkeypatch: Any) -> None:
+    from meshwright.execute.region import inductor
+
+    def refuse(*_: object, **__: object) -> None:
+        raise NotImplementedError("no such kernel\nand more")
+
+    monkeypatch.setattr(inductor, "compile_fx_inner", refuse)
+    shown: list[str] = []
+    losses, _ = train_compiled("perceptron", inductor.Inductor(CPU, shown.append))
+    assert losses == pytest.approx(train_eagerly("perceptron", STEPS)[0])
+    failed = [each for each in shown if "not compiled" in each]
+    assert failed[0].endswith("NotImplementedError: no such kernel")
+
+
+def test_forward_does_not_keep_what_backward_computes_again() -> None:
+    recipes: list[Recipe] = []
+
+    def compiler(recipe: Recipe) -> Any:
+        recipes.append(recipe)
+        return call_ops(recipe)
+
+    train_compiled("heads", compiler)
+    targets = [step.call.target for recipe in recipes for step in recipe.steps]
+    # Two layers, each in forward and once more in backward.
+    assert targets.count(torch.ops.aten.gelu.default) == 4
+    # An activation's result has three dimensions, its argument, a product, two.
+    returned = [layout.shape for recipe in recipes for layout in _output_layouts(recipe)]
+    assert not [shape for shape in returned if len(shape) == 3 and shape[-1] == 2 * WIDTH]
+
+
+def _output_layouts(recipe: Recipe) -> list[Any]:
+    layouts = list(recipe.inputs)
+    for step in recipe.steps:
+        layouts += [layout for _, layout in step.made]
+    return [layouts[number] for number in recipe.outputs]
+
+
+def test_each_op_of_a_region_is_given_a_share_of_its_time() -> None:
+    plan, given = alone("heads"), connected(1)
+    trainer = make_trainer(
+        0, make_workload("heads"), captured("heads"), plan, given, compiler=call_ops
+    )
+    times = Times()
+    trainer.step(trainer.workload.args, trainer.workload.kwargs, times=times)
+    assert set(times.start) == set(range(trainer.lowered.program.num_instructions))
+    order = sorted(times.start, key=lambda each: (times.start[each], times.finish[each]))
+    for one, other in pairwise(order):
+        assert times.start[one] <= times.finish[one] <= times.start[other] + 1e-9
+    trainer.close()
