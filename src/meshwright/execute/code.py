@@ -7,23 +7,21 @@ communication; what it is given and gives back are bases (see `meshwright.execut
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
-from meshwright.capture.ledger import Kernel, op_name
-from meshwright.execute.arrived import check_rows, unknown_rows
+from meshwright.capture.ledger import Kernel
+from meshwright.execute.arrived import check_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
-from meshwright.execute.region.compiler import Compiler, RegionFunction
 from meshwright.execute.region.find import find_regions
-from meshwright.execute.region.recipe import Region
+from meshwright.execute.region.recipe import Compiler, Region, RegionFunction
+from meshwright.execute.scope import Scope
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
+from meshwright.execute.traced import TracedStep
 from meshwright.execute.update import update_key
 
 
@@ -38,10 +36,10 @@ def compile_segment(
 
     `compiler`: it makes one function of each region of the segment; None: every op is a call.
     """
-    writer = _Writer(segment, steps, device, extra)
+    regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
-        for region in find_regions(segment, steps):
-            writer.regions[region.lines.start] = region, compiler(region.recipe)
+        regions = [(each, compiler(each.recipe)) for each in find_regions(segment, steps)]
+    writer = _Writer(segment, steps, device, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
@@ -55,30 +53,19 @@ class _Writer:
         steps: TracedSteps,
         device: torch.device,
         extra: Extra,
+        regions: Sequence[tuple[Region, RegionFunction]],
     ) -> None:
         self.segment, self.steps, self.device, self.extra = segment, steps, device, extra
         self.draws = steps.draws
-        self.text: list[str] = []
-        self.globals: dict[str, Any] = {
-            "as_strided": torch.as_strided,
-            "relaid": relaid,
-            "retyped": retyped,
-        }
-        self.objects: dict[Any, str] = {}
-        self.local: dict[Hashable, str] = {}
-        """The variable of each name."""
-        self.views: dict[str, dict[Layout, str]] = {}
-        """By variable: the variables of its views."""
+        self.scope = Scope(device)
+        self.text, self.local = self.scope.text, self.scope.local
         self.made: dict[tuple[int, int], str] = {}
         """The variable of what each line makes."""
-        self.last_use = find_last_uses(segment, steps)
+        self.last_use = find_last_uses(segment, steps, _find_unread(segment, regions))
         self.first_text: list[int] = []
         """Where the text of each line begins."""
-        self.regions: dict[int, tuple[Region, RegionFunction]] = {}
+        self.regions = {each[0].lines.start: each for each in regions}
         """By first line: the regions that are compiled, and their functions."""
-        self.count = 0
-        self.rows = ""
-        """How many rows the op has that is being written, where that is known at run time only."""
 
     def write(self) -> None:
         """One line after the other."""
@@ -137,14 +124,16 @@ class _Writer:
         inputs that nobody reads later, and lets go of them when it can."""
         self.first_text += [len(self.text)] * len(region.lines)
         self._load(region.inputs)
-        given, made = self._new("g"), self._new("r")
+        given, made = self.scope.new("g"), self.scope.new("r")
         self.text.append(f"{given} = [{', '.join(self.local[name] for name in region.inputs)}]")
         for number in region.lines:
             line, (step, kernel) = self.segment.lines[number], self._kernel(number)
             self._keep_written(number, step, kernel, dict(line.reads))
         own = set(region.inputs)
-        self._let_go(name for k in region.lines for name in self.last_use.get(k, ()) if name in own)
-        self.text.append(f"{made} = {self._object(function)}({given})")
+        self.scope.let_go(
+            name for k in region.lines for name in self.last_use.get(k, ()) if name in own
+        )
+        self.text.append(f"{made} = {self.scope.object_name(function)}({given})")
         for place, (number, version) in enumerate(region.outputs):
             self._keep_result(number, version, f"{made}[{place}]")
         self.text.append(f"del {given}, {made}")
@@ -170,13 +159,15 @@ class _Writer:
             counters += self._counters(line, step, kernel, names)
             for several, own in zip(lists, kernel.node.args, strict=True):
                 assert isinstance(own, list | tuple)  # see `update_key`
-                several += [self._text(each, kernel, names, step) for each in own]
-            named = self._named(kernel, names, step)
+                several += [self.scope.value(each, kernel, names, step) for each in own]
+            named = self.scope.named(kernel, names, step)
             self._keep_written(number, step, kernel, names)
         if counters:
-            self.text.append(f"{self._object(torch._foreach_add_)}([{', '.join(counters)}], 1)")
+            self.text.append(
+                f"{self.scope.object_name(torch._foreach_add_)}([{', '.join(counters)}], 1)"
+            )
         args = [f"[{', '.join(several)}]" for several in lists]
-        self.text.append(f"{self._object(node.target)}({', '.join([*args, *named])})")
+        self.text.append(f"{self.scope.object_name(node.target)}({', '.join([*args, *named])})")
         for number in together:
             self._finish(number)
 
@@ -184,8 +175,8 @@ class _Writer:
         """Compile what has been written."""
         body = "\n    ".join(["state = held.state", *self.text])
         source = f"def segment(given, held):\n    {body}\n"
-        exec(compile(source, FILE_NAME, "exec"), self.globals)
-        function: Function = self.globals["segment"]
+        exec(compile(source, FILE_NAME, "exec"), self.scope.globals)
+        function: Function = self.scope.globals["segment"]
         return function
 
     def _load(self, names: Iterable[Hashable]) -> None:
@@ -195,7 +186,7 @@ class _Writer:
                 continue
             if name in self.segment.inputs:
                 place = self.segment.inputs.index(name)
-                self.local[name] = self._new("i")
+                self.local[name] = self.scope.new("i")
                 self.text.append(f"{self.local[name]} = given[{place}]")
                 if self.segment.last[place]:
                     self.text.append(f"given[{place}] = None")
@@ -207,17 +198,19 @@ class _Writer:
         names = dict(line.reads)
         self._copy_written(number, step, kernel, names)
         self.text += [f"{each}.add_(1)" for each in self._counters(line, step, kernel, names)]
-        self.rows = self._rows_of(kernel, names, step)
-        by_place = [self._text(each, kernel, names, step) for each in kernel.node.args]
-        args = ", ".join([*by_place, *self._named(kernel, names, step)])
-        result = self._new("r")
+        self.scope.rows = self.scope.rows_of(kernel, names, step)
+        by_place = [self.scope.value(each, kernel, names, step) for each in kernel.node.args]
+        args = ", ".join([*by_place, *self.scope.named(kernel, names, step)])
+        result = self.scope.new("r")
         draw = self.draws(line.samples).get(line.op)
         if hasattr(kernel.node.target, "begin"):  # a `Talk`
-            self.text.append(f"{result} = held.talk({self._object(kernel.node.target)}, {args})")
+            self.text.append(
+                f"{result} = held.talk({self.scope.object_name(kernel.node.target)}, {args})"
+            )
         elif draw is None:
-            self.text.append(f"{result} = {self._object(kernel.node.target)}({args})")
+            self.text.append(f"{result} = {self.scope.object_name(kernel.node.target)}({args})")
         else:
-            function = self._object(drawn_kernel(kernel.node, draw, self.device))
+            function = self.scope.object_name(drawn_kernel(kernel.node, draw, self.device))
             stream = f"held.stream({draw.op}, {line.samples})"
             self.text.append(f"{result} = {function}({stream}, {args})")
         for output in step.outputs(kernel):
@@ -236,10 +229,10 @@ class _Writer:
         """Keep a tensor that was made, in the layout that readers expect."""
         variable = text
         if "[" in text:
-            variable = self._new("b")
+            variable = self.scope.new("b")
             self.text.append(f"{variable} = {text}")
         layouts = self.steps[self.segment.lines[number].samples].layouts
-        stride = self._object(layouts[version].stride)
+        stride = self.scope.object_name(layouts[version].stride)
         self.text.append(
             f"if {variable}.stride() != {stride}: {variable} = relaid({variable}, {stride})"
         )
@@ -268,7 +261,7 @@ class _Writer:
 
     def _keep_loss(self, number: int, step: TracedStep) -> None:
         base = self.made[number, step.loss_version]
-        view = self._view(base, step.layouts[step.loss_version], step.loss_layout)
+        view = self.scope.view(base, step.layouts[step.loss_version], step.loss_layout)
         self.text.append(f"held.losses.append({view}.detach() * {self.segment.loss_weight!r})")
 
     def _copy_written(
@@ -278,8 +271,8 @@ class _Writer:
         for version in kernel.made:
             if (number, version) in self.segment.copied:
                 old = step.ledger.versions[version].replaces
-                copy = self._new("c")
-                stride = self._object(step.layouts[old].stride)
+                copy = self.scope.new("c")
+                stride = self.scope.object_name(step.layouts[old].stride)
                 self.text.append(f"{copy} = relaid({self.local[names[old]]}, {stride}, True)")
                 names[old] = made_name(number, version)
                 self.local[names[old]] = copy
@@ -298,116 +291,17 @@ class _Writer:
                     f"held.sums[{place}] = {first} if held.sums[{place}] is None "
                     f"else held.sums[{place}].add_({value})"
                 )
-        self._let_go(self.last_use.get(number, ()))
+        self.scope.let_go(self.last_use.get(number, ()))
 
-    def _let_go(self, names: Iterable[Hashable]) -> None:
-        freed = [self.local.pop(name, "") for name in names]
-        gone: list[str] = []
-        for variable in dict.fromkeys(freed):
-            # What was written in place goes by two names; the last of them frees it.
-            if variable and not variable.startswith("state[") and variable not in self._living():
-                gone += [variable, *self.views.pop(variable, {}).values()]
-        if gone:
-            self.text.append(f"del {', '.join(gone)}")
 
-    def _living(self) -> set[str]:
-        return set(self.local.values())
-
-    def _text(
-        self, value: Any, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep
-    ) -> str:
-        """A value that an op is called with."""
-        if isinstance(value, Node):
-            return self._argument(kernel, value, names, step)
-        if isinstance(value, list | tuple) and any(
-            isinstance(each, Node) for each in pytree.tree_leaves(value)
-        ):
-            return f"[{', '.join(self._text(each, kernel, names, step) for each in value)}]"
-        if isinstance(value, torch.device):
-            value = self.device
-        return self._constant(value)
-
-    def _named(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> list[str]:
-        """The arguments that go by name."""
-        kwargs = {
-            name: self._text(value, kernel, names, step)
-            for name, value in kernel.node.kwargs.items()
-        }
-        if not kernel.reads and any(isinstance(each, Node) for each in kernel.node.args):
-            # Of the likeness it is given, only the shape counts.
-            kwargs["device"] = self._constant(self.device)
-        if op_name(kernel.node).startswith("_fused_") and "lr" in kwargs:
-            kwargs["lr"] = "held.learning_rate"
-        return [f"{name}={value}" for name, value in kwargs.items()]
-
-    def _argument(
-        self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep
-    ) -> str:
-        version = kernel.reads.get(node.name)
-        wanted = Layout.of(node.meta["val"])
-        check_rows(kernel, wanted)
-        if version is None:  # only its shape counts
-            if ARRIVED in wanted.shape:
-                raise unknown_rows(kernel)
-            return self._object(shape_of(node.meta["val"]))
-        base = self.local[names[version]]
-        if ARRIVED in step.layouts[version].shape and ARRIVED not in wanted.shape:
-            raise unknown_rows(kernel)
-        return self._view(base, step.layouts[version], wanted)
-
-    def _view(self, base: str, layout: Layout, wanted: Layout) -> str:
-        if wanted == layout:
-            return base
-        is_state = base.startswith("state[")
-        views = {} if is_state else self.views.setdefault(base, {})
-        if wanted in views:
-            return views[wanted]
-        sizes = [self._size(each, base, layout) for each in wanted.shape]
-        shape = f"({''.join(f'{each}, ' for each in sizes)}), {wanted.stride!r}, {wanted.offset}"
-        if wanted.dtype is layout.dtype:
-            text = f"as_strided({base}, {shape})"
-        else:
-            text = f"retyped({base}, {self._object(wanted.dtype)}, {shape})"
-        if wanted.is_conjugate:
-            text += ".conj()"
-        if is_state:
-            return text
-        views[wanted] = self._new("x")
-        self.text.append(f"{views[wanted]} = {text}")
-        return views[wanted]
-
-    def _size(self, size: int, base: str, layout: Layout) -> str:
-        """A size of a view; rows that are known at run time only are those of its base."""
-        return f"{base}.shape[{layout.shape.index(ARRIVED)}]" if size == ARRIVED else repr(size)
-
-    def _rows_of(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
-        """How many rows an op has that are known at run time only, in the generated code."""
-        for version in kernel.reads.values():
-            layout = step.layouts[version]
-            if ARRIVED in layout.shape:
-                return self._size(ARRIVED, self.local[names[version]], layout)
-        return ""
-
-    def _constant(self, value: Any) -> str:
-        if value == ARRIVED and isinstance(value, int):
-            assert self.rows, "what is known at run time only is read off what an op reads"
-            return self.rows
-        if value is None or isinstance(value, bool | int | str):
-            return repr(value)
-        if isinstance(value, float) and value == value and abs(value) != float("inf"):
-            return repr(value)
-        if isinstance(value, list | tuple):
-            return f"[{', '.join(self._constant(each) for each in value)}]"
-        return self._object(value)
-
-    def _object(self, value: Any) -> str:
-        key = value if isinstance(value, tuple) else id(value)
-        if key not in self.objects:
-            name = f"o{len(self.objects)}"
-            self.objects[key] = name
-            self.globals[name] = value
-        return self.objects[key]
-
-    def _new(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
+def _find_unread(
+    segment: Segment, regions: Sequence[tuple[Region, RegionFunction]]
+) -> set[tuple[int, Hashable]]:
+    """Lines, and names that they need not be given: their region has them, or makes them again."""
+    return {
+        (number, name)
+        for region, _ in regions
+        for number in region.lines
+        for _, name in segment.lines[number].reads
+        if name not in region.inputs
+    }

@@ -1,6 +1,6 @@
 """When what a segment holds is read for the last time."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Set
 
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.steps import TracedSteps
@@ -11,15 +11,21 @@ def made_name(number: int, version: int) -> Hashable:
     return "made", number, version
 
 
-def find_last_uses(segment: Segment, steps: TracedSteps) -> dict[int, list[Hashable]]:
-    """By line: the names that no later line reads (outputs and state stay)."""
+def find_last_uses(
+    segment: Segment, steps: TracedSteps, unread: Set[tuple[int, Hashable]] = frozenset()
+) -> dict[int, list[Hashable]]:
+    """By line: the names that no later line reads (outputs and state stay).
+
+    `unread`: lines, and names of theirs that they compute again in place of reading them.
+    """
     kept = {made_name(*each) for each in segment.outputs}
     last: dict[Hashable, int] = {}
     for number, line in enumerate(segment.lines):
         for version in steps[line.samples].ledger.kernels[line.op].made:
             last[made_name(number, version)] = number
         for _, name in line.reads:
-            last[name] = number
+            if (number, name) not in unread:
+                last[name] = number
     for number, line in enumerate(segment.lines):  # what a line writes in place lives on
         for old, new in _replaced(number, line, steps):
             last[old] = max(last.get(old, number), number)

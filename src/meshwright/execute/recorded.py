@@ -13,6 +13,11 @@ from meshwright.execute.steps import TracedSteps
 
 Run = Callable[[Mapping[Key, torch.Tensor]], torch.Tensor]
 """Takes a step on the rows of a batch, and returns its loss."""
+Replay = Callable[[], object]
+"""Does again on the device what was recorded."""
+Record = Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]
+"""Records what a function does, without doing it; its result is where a replay writes it."""
+
 _WARM_UP = 2
 """Steps before recording: libraries choose kernels and take workspace in the first ones."""
 
@@ -27,38 +32,51 @@ def may_record(part: Part, steps: TracedSteps, device: torch.device) -> bool:
     return is_alone and not any(line.op in steps.draws(line.samples) for line in lines)
 
 
+def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
+    """Record a CUDA graph."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # the graph has memory of its own
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = run()
+    return graph.replay, made
+
+
 class Recorded:
     """A step that is run at first, then recorded, and replayed from there on."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, forget: Callable[[], None], record: Record = record_graph) -> None:
+        """`forget` clears what a step leaves that ended halfway, as one does that cannot be
+        recorded because it waits for the device."""
+        self.run, self.forget, self.record = run, forget, record
         self.count = 0
         self.given: dict[Key, torch.Tensor] = {}
         """The rows of the batch, where the recorded kernels read them."""
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.replay: Replay | None = None
         self.loss = torch.zeros(())
         self.settings: object = None
         """What was recorded with the step besides tensors."""
+        self.fails = False
 
     def __call__(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> torch.Tensor:
         """Take a step; `settings`: numbers that are part of it, which it is recorded anew for."""
         self.count += 1
-        if self.count <= _WARM_UP:
-            return self.run(inputs)
-        if self.graph is None or settings != self.settings:
+        is_recorded = self.replay is not None and settings == self.settings
+        if self.count > _WARM_UP and not is_recorded and not self.fails:
             self._record(inputs, settings)
-        assert self.graph is not None
+        if self.replay is None:
+            return self.run(inputs)
         for key, tensor in inputs.items():
             self.given[key].copy_(tensor)
-        self.graph.replay()
+        self.replay()
         return self.loss.clone()
 
     def _record(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
-        self.graph = None  # its memory is taken by the next
+        self.replay = None  # its memory is taken by the next
         self.given = {key: torch.empty_like(tensor) for key, tensor in inputs.items()}
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.loss = self.run(self.given)
-        self.graph, self.settings = graph, settings
+        try:
+            self.replay, self.loss = self.record(lambda: self.run(self.given))
+        except RuntimeError:
+            self.fails = True
+            self.forget()
+        self.settings = settings

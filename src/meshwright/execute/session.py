@@ -39,7 +39,8 @@ from meshwright.execute.message import gather
 from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
-from meshwright.execute.region.compiler import Compiler, make_compiler
+from meshwright.execute.region.compiler import make_compiler
+from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps

@@ -18,7 +18,7 @@ from meshwright.execute.compiled import Compiled, Extra, Held
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
 from meshwright.execute.marks import Marks
-from meshwright.execute.region.compiler import Compiler
+from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.rows import Rows
 from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import TracedSteps

@@ -34,7 +34,7 @@ from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
 from meshwright.execute.recorded import Recorded, may_record
-from meshwright.execute.region.compiler import Compiler
+from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
@@ -119,7 +119,7 @@ class Trainer:
         self.device = device
         self.recorded: Recorded | None = None
         if compiler is not None and not checks_ops and may_record(self.part, self.steps, device):
-            self.recorded = Recorded(self._run)
+            self.recorded = Recorded(self._run, self._forget)
         self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
         self._labels = find_labels(self.planned.any())
         self.num_steps = 0
@@ -255,6 +255,12 @@ class Trainer:
         for each in losses:
             total += each.reshape(()).double()
         return total
+
+    def _forget(self) -> None:
+        """Clear what a step leaves that ended halfway."""
+        self.walk.worker.end()
+        self.held.sums[:] = [None] * len(self.held.sums)
+        self.held.losses.clear()
 
     def _inspect_start(self, inputs: Mapping[Any, torch.Tensor], inspector: Inspector) -> None:
         """Look at what the step starts from: the batch and all that this rank holds."""

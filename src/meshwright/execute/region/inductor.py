@@ -12,8 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from meshwright.execute.region.attention import choose_attention
-from meshwright.execute.region.compiler import RegionFunction
-from meshwright.execute.region.recipe import Recipe, run_recipe
+from meshwright.execute.region.recipe import Recipe, RegionFunction, run_recipe
 
 _aten = torch.ops.aten
 

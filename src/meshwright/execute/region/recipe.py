@@ -6,7 +6,7 @@ the traced step, not strides: a compiler sees through those. Knows nothing of co
 """
 
 import operator
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,11 @@ class Region:
     outputs: tuple[tuple[int, int], ...]
     """Line and version of the tensors that it returns."""
     recipe: Recipe
+
+
+RegionFunction = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+"""From a list of a region's inputs, which it empties, to its outputs."""
+Compiler = Callable[[Recipe], RegionFunction]
 
 
 def write_regions(
