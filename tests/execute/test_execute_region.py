@@ -14,6 +14,7 @@ from small_trainer import make_trainer, take_steps  # noqa: E402
 from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
 from meshwright.execute.walk import Times  # noqa: E402
 from meshwright.plan.plan import Part, Plan  # noqa: E402
+from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
@@ -22,6 +23,8 @@ STEPS = 3
 WIDTH = 16
 """Of the small transformers."""
 ALL = [*MODELS, *(each for each in NORMED if each not in MODELS)]
+QUICK = ("heads", "residual", "experts", "fourier", "dropping")
+"""With attention, batch norm written in place, a choice of tokens, complex and random numbers."""
 CPU = torch.device("cpu")
 
 
@@ -51,7 +54,7 @@ def train_compiled(name: str, compiler: Any) -> tuple[list[float], dict[str, Any
     return losses, state
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few(ALL, *QUICK))
 def test_regions_train_as_plain_pytorch(name: str) -> None:
     recipes = []
 
@@ -67,7 +70,9 @@ def test_regions_train_as_plain_pytorch(name: str) -> None:
     assert recipes
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in DRAWING])
+@pytest.mark.parametrize(
+    "name", few([name for name in ALL if name not in DRAWING], "heads", "residual")
+)
 def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
     from meshwright.execute.region.inductor import trace_recipe
 
@@ -96,10 +101,7 @@ def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
     trainer.close()
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ALL if name != "perceptron"]
-
-
-@pytest.mark.parametrize("name", ["perceptron", *SLOW])
+@pytest.mark.parametrize("name", few(ALL, "perceptron"))
 def test_compiled_regions_train_as_plain_pytorch(name: str) -> None:
     from meshwright.execute.region.inductor import Inductor
 
