@@ -101,7 +101,8 @@ def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
     trainer.close()
 
 
-@pytest.mark.parametrize("name", few(ALL, "perceptron"))
+@pytest.mark.slow  # a C++ compiler takes most of a minute
+@pytest.mark.parametrize("name", ALL)
 def test_compiled_regions_train_as_plain_pytorch(name: str) -> None:
     from meshwright.execute.region.inductor import Inductor
 
