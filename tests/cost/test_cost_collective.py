@@ -1,7 +1,6 @@
 """Collectives by hand. `host_cluster` has 100 bytes a second and 0.5 s on every device link."""
 
 from collections.abc import Sequence
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -320,19 +319,6 @@ def test_bad_input_is_named(
 ) -> None:
     with pytest.raises(InputError, match=message):
         collective_cost(host_cluster([4]), Collective.ALL_REDUCE, devices, size, algorithm)
-
-
-def test_a_thousand_devices_cost_within_fifty_milliseconds() -> None:
-    cluster = host_cluster([8] * 128)
-    for collective in Collective:
-        collective_model(cluster, collective, range(1024))  # routes and kernels, once
-        spent = []
-        for _ in range(3):
-            begin = perf_counter()
-            collective_model(cluster, collective, range(1024))
-            spent.append(perf_counter() - begin)
-        # 50 ms is the promise; four times that is allowed here, for busy machines.
-        assert min(spent) < 0.2, f"{collective}: {min(spent):.3f} s"
 
 
 def test_a_route_narrower_than_its_links_sets_the_pace() -> None:

@@ -33,7 +33,7 @@ def record_calls(run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
 
 def test_steps_are_recorded_once_and_replayed_on_each_batch() -> None:
     model = Model()
-    step = Recorded(model.run, model.forget, record_calls)
+    step = Recorded(model.run, model.forget, print, record_calls)
     losses = [step({"x": torch.full((2,), float(k))}, 0.1) for k in range(1, 6)]
     assert [float(each) for each in losses] == [2.0, 6.0, 12.0, 20.0, 30.0]
     assert model.runs == 5
@@ -46,23 +46,27 @@ def test_another_learning_rate_is_recorded_anew() -> None:
         recorded.append(run)
         return record_calls(run)
 
-    step = Recorded(Model().run, lambda: None, record)
+    step = Recorded(Model().run, lambda: None, print, record)
     for rate in (0.1, 0.1, 0.1, 0.1, 0.2, 0.2):
         step({"x": torch.ones(1)}, rate)
     assert len(recorded) == 2
 
 
 def test_a_step_that_cannot_be_recorded_is_run_and_not_tried_again() -> None:
-    model, tries = Model(), []
+    model, tries, shown = Model(), list[int](), list[str]()
 
     def refuse(_: Callable[[], Any]) -> Any:
         tries.append(1)
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    step = Recorded(model.run, model.forget, refuse)
+    step = Recorded(model.run, model.forget, shown.append, refuse)
     losses = [float(step({"x": torch.ones(1)}, 0.1)) for _ in range(4)]
     assert losses == [1.0, 2.0, 3.0, 4.0]
     assert (len(tries), model.forgotten) == (1, 1)
+    assert shown == [
+        "not recorded as a CUDA graph, steps are run: "
+        "operation not permitted when stream is capturing"
+    ]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -73,6 +77,6 @@ def test_a_cuda_graph_is_replayed() -> None:
         number.add_(inputs["x"].sum())
         return number.clone()
 
-    step = Recorded(run, lambda: None, record_graph)
+    step = Recorded(run, lambda: None, print, record_graph)
     losses = [step({"x": torch.full((2,), float(k), device="cuda")}, 0.1) for k in range(1, 6)]
     assert [float(each) for each in losses] == [2.0, 6.0, 12.0, 20.0, 30.0]

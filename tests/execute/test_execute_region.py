@@ -130,6 +130,25 @@ def test_what_cannot_be_compiled_is_named_and_runs_op_by_op(monkeypatch: Any) ->
     assert failed[0].endswith("NotImplementedError: no such kernel")
 
 
+@pytest.mark.parametrize("name", few([name for name in ALL if name not in DRAWING], "heads"))
+def test_regions_are_right_beside_one_that_cannot_be_compiled(name: str) -> None:
+    refused: list[Recipe] = []
+    accepted: list[Recipe] = []
+
+    def compiler(recipe: Recipe) -> Any:
+        """Refuses every other one that is new."""
+        if recipe not in [*refused, *accepted]:
+            (refused if len(refused) <= len(accepted) else accepted).append(recipe)
+        return None if recipe in refused else call_ops(recipe)
+
+    losses, state = train_compiled(name, compiler)
+    expected, tensors = train_eagerly(name, STEPS)
+    assert refused
+    assert losses == pytest.approx(expected, rel=1e-6)
+    for key, wanted in tensors.items():
+        torch.testing.assert_close(state[key], wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_forward_does_not_keep_what_backward_computes_again() -> None:
     recipes: list[Recipe] = []
 

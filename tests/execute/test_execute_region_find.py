@@ -15,12 +15,10 @@ def turns(ops: list[str]) -> list[range]:
 
 
 def test_every_layer_is_a_turn_that_begins_after_a_product() -> None:
-    # The sum of words and places looks like the one at the end of a layer, so that the first
-    # repetition begins with it; no product stands before it, the first one is `qkv`.
     ops = ["word", "add", *LAYER * 4, "norm", "head", "loss"]
     found = turns(ops)
-    # [add .. down] x 4 would begin after nothing. From after the first qkv on, the lines repeat 3
-    # times as a whole and with some left: attend .. qkv.
+    # The lines repeat from the first `add` on, but there no product stands before; after the first
+    # `qkv` one does, and the turns [attend .. qkv] are three.
     assert [len(each) for each in found] == [10, 10, 10]
     assert all(ops[each.start - 1] in PRODUCTS for each in found)
     assert all(ops[each.start : each.stop] == ops[found[0].start : found[0].stop] for each in found)

@@ -51,7 +51,8 @@ def test_two_layers_are_deployed_as_well_as_any_strategy_of_the_menu() -> None:
 @pytest.mark.parametrize(
     ("model", "batch", "cluster"),
     [
-        ("alexnet", 32, "mixed-s2"),
+        ("alexnet", 32, "mixed-s11"),
+        pytest.param("alexnet", 32, "mixed-s2", marks=pytest.mark.slow),
         pytest.param("bert-small", 16, "mixed-s3", marks=pytest.mark.slow),
     ],
 )
@@ -59,9 +60,9 @@ def test_deploy_is_never_slower_than_what_needs_no_search(
     model: str, batch: int, cluster: str
 ) -> None:
     graph, devices = zoo_graph(model, batch), find_cluster(cluster)
-    answer = find_plan(graph, devices, "deploy", budget_seconds=3.0)
+    answer = find_plan(graph, devices, "deploy", budget_seconds=600.0)  # it ends by itself
     for name in ("single", "data", "data-proportional", "horovod", "metis", "heft", "m-sct"):
-        other = find_plan(graph, devices, name, budget_seconds=3.0).step_seconds
+        other = find_plan(graph, devices, name, budget_seconds=600.0).step_seconds
         assert answer.step_seconds <= other * (1 + 1e-9), name
     assert answer.method == "deploy"
     assert answer.bound_seconds <= answer.step_seconds

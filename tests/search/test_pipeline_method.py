@@ -26,8 +26,7 @@ from meshwright.search.partition.split import solve_split
 from meshwright.search.pipedream import pipedream
 from meshwright.search.pipeline.block import find_blocks
 from meshwright.search.pipeline.cutter import Options
-from meshwright.search.pipeline.pipeline import pipeline, warm_clusters, warm_splits
-from meshwright.search.warm import small_cluster, small_step
+from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.simulate.simulate import simulate
 
 
@@ -236,12 +235,6 @@ def test_every_part_of_the_search_can_be_left_out(options: Options) -> None:
     answer = pipeline(graph, cluster, budget_seconds=20, options=options)
     assert answer.plan is not None
     resolve(graph, cluster, answer.plan)
-
-
-def test_kernels_are_compiled_on_a_small_step() -> None:
-    instance = make_instance(small_step(), small_cluster())
-    warm_splits(instance)
-    warm_clusters(instance)
 
 
 def test_interleaved_stages_save_memory_against_gpipe_and_time_against_1f1b() -> None:

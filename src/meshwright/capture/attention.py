@@ -9,7 +9,7 @@ attention with one that is learnt is left to its formula.
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -31,12 +31,11 @@ def attention(
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
     """The output, and the logarithm of the sum of exponentials of each row of scores."""
-    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    return attend(choose_kernel(given), query, key, value, mask, dropout, is_causal, scale)
+    return attend(choose_kernel, query, key, value, mask, dropout, is_causal, scale)
 
 
 def attend(
-    choice: Choice,
+    choose: Callable[[Attended], Choice],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -45,12 +44,13 @@ def attend(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """The same by a kernel that was chosen before."""
+    """The same by a kernel of one's choice."""
     _refuse_dropout(dropout)
+    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    choice = choose(given)
     if choice.kernel is None:
         return attend_dropping(query, key, value, mask, None, is_causal, scale)
-    given = _given(choice, (query, key, value), mask, is_causal, scale)
-    made, log_sum = choice.kernel.forward(given)
+    made, log_sum = choice.kernel.forward(_repeat_heads(given) if choice.repeats else given)
     return _laid_out(made, query), log_sum.contiguous()
 
 
@@ -111,13 +111,12 @@ def attention_backward(
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value; weights are made anew from the saved sums."""
-    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
     rest = (mask, dropout, is_causal, scale)
-    return attend_backward(choose_kernel(given), gradient, query, key, value, made, log_sum, *rest)
+    return attend_backward(choose_kernel, gradient, query, key, value, made, log_sum, *rest)
 
 
 def attend_backward(
-    choice: Choice,
+    choose: Callable[[Attended], Choice],
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -129,13 +128,14 @@ def attend_backward(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by a kernel that was chosen before."""
+    """The same by a kernel of one's choice."""
     _refuse_dropout(dropout)
-    three = query, key, value
+    given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+    choice = choose(given)
     if choice.kernel is None:
         rest = (mask, None, is_causal, scale)
-        return attend_dropping_backward(three, gradient, made, log_sum, *rest)
-    given = _given(choice, three, mask, is_causal, scale)
+        return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
+    given = _repeat_heads(given) if choice.repeats else given
     first, second, third = choice.kernel.backward(given, gradient, made, log_sum)
     return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
 
@@ -261,23 +261,13 @@ def choose_kernel(given: Attended) -> Choice:
     """The device's kernel; heads are repeated where none takes fewer."""
     found = find_kernel(given)
     if found is None and given.is_grouped:
-        key, value = (_repeated(each, given.query) for each in (given.key, given.value))
-        return Choice(find_kernel(replace(given, key=key, value=value)), repeats=True)
+        return Choice(find_kernel(_repeat_heads(given)), repeats=True)
     return Choice(found)
 
 
-def _given(
-    choice: Choice,
-    three: tuple[Tensor, Tensor, Tensor],
-    mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-) -> Attended:
-    """What a chosen kernel is given."""
-    query, key, value = three
-    if choice.repeats:
-        key, value = _repeated(key, query), _repeated(value, query)
-    return Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
+def _repeat_heads(given: Attended) -> Attended:
+    key, value = (_repeated(each, given.query) for each in (given.key, given.value))
+    return replace(given, key=key, value=value)
 
 
 def _gathered(gradient: Tensor, like: Tensor) -> Tensor:

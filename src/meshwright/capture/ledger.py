@@ -110,7 +110,7 @@ class _Reader:
     def hold(self, node: Node) -> None:
         """Read what is there from the start; constants of the model's code are, too."""
         tensor = node.meta["val"]
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         self.newest[storage] = len(self.versions)
         self.versions.append(Version(_storage_bytes(tensor), -1, storage=storage))
         self.kernel_of[node.name] = -1
@@ -118,16 +118,16 @@ class _Reader:
     def call(self, node: Node) -> None:
         """Read a call."""
         inputs = [each for each in node.all_input_nodes if "val" in each.meta]
-        known = {_storage(tensor) for each in inputs for tensor in _tensors(each.meta["val"])}
+        known = {storage_of(tensor) for each in inputs for tensor in _tensors(each.meta["val"])}
         made = list(_tensors(node.meta.get("val")))
-        fresh = [tensor for tensor in made if _storage(tensor) not in known]
+        fresh = [tensor for tensor in made if storage_of(tensor) not in known]
         written = _written(node)
         if (fresh or written) and not counts_steps(node):
             self._run(node, [] if op_name(node) in _SHAPED else inputs, fresh, written)
         elif node.target not in _NO_CALLS:
             self.views += 1
         if made:
-            self.kernel_of[node.name] = self.versions[self.newest[_storage(made[0])]].source
+            self.kernel_of[node.name] = self.versions[self.newest[storage_of(made[0])]].source
 
     def _run(
         self,
@@ -141,12 +141,12 @@ class _Reader:
         kernel = _price(node, read, [*fresh, *written], self.views + 1)
         self.views = 0
         self.kernels.append(kernel)
-        for storage in dict.fromkeys(_storage(tensor) for tensor in read):
+        for storage in dict.fromkeys(storage_of(tensor) for tensor in read):
             self.versions[self.newest[storage]].readers.append(number)
         for each in inputs:
             for tensor in _tensors(each.meta["val"]):
-                kernel.reads[each.name] = self.newest[_storage(tensor)]
-        for storage, tensor in {_storage(each): each for each in (*fresh, *written)}.items():
+                kernel.reads[each.name] = self.newest[storage_of(tensor)]
+        for storage, tensor in {storage_of(each): each for each in (*fresh, *written)}.items():
             replaces = self.newest.get(storage, -1)
             self.newest[storage] = len(self.versions)
             kernel.made.append(len(self.versions))
@@ -244,7 +244,8 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield leaf
 
 
-def _storage(tensor: torch.Tensor) -> int:
+def storage_of(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common which lie in the same storage."""
     return int(tensor.untyped_storage()._cdata)
 
 

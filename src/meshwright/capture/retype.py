@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from meshwright.capture.ledger import op_name
+from meshwright.capture.ledger import op_name, storage_of
 from meshwright.capture.trace import Trace
 
 _STATISTICS = {"native_layer_norm": (1, 2), "native_batch_norm": (1, 2)}
@@ -22,10 +22,10 @@ def retype_for_gpu(trace: Trace) -> bool:
     retyped: dict[int, Tensor] = {}
     for value in _statistics(nodes):
         if value.dtype in (torch.bfloat16, torch.float16):
-            retyped[_storage(value)] = value.float()
+            retyped[storage_of(value)] = value.float()
 
     def change(value: Any) -> Any:
-        found = retyped.get(_storage(value)) if isinstance(value, Tensor) else None
+        found = retyped.get(storage_of(value)) if isinstance(value, Tensor) else None
         if found is None:
             return value
         return found.as_strided(value.shape, value.stride(), value.storage_offset())
@@ -40,7 +40,3 @@ def _statistics(nodes: list[Node]) -> Iterator[Tensor]:
     for node in nodes:
         for place in _STATISTICS.get(op_name(node), ()):
             yield node.meta["val"][place]
-
-
-def _storage(value: Tensor) -> int:
-    return int(value.untyped_storage()._cdata)

@@ -17,7 +17,7 @@ from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import drawn_kernel
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
-from meshwright.execute.region.find import find_regions
+from meshwright.execute.region.compiler import compile_regions
 from meshwright.execute.region.recipe import Compiler, Region, RegionFunction
 from meshwright.execute.scope import Scope
 from meshwright.execute.steps import TracedSteps
@@ -38,7 +38,7 @@ def compile_segment(
     """
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
-        regions = [(each, compiler(each.recipe)) for each in find_regions(segment, steps)]
+        regions = compile_regions(segment, steps, compiler)
     writer = _Writer(segment, steps, device, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))

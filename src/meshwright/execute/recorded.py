@@ -45,10 +45,16 @@ def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]
 class Recorded:
     """A step that is run at first, then recorded, and replayed from there on."""
 
-    def __init__(self, run: Run, forget: Callable[[], None], record: Record = record_graph) -> None:
+    def __init__(
+        self,
+        run: Run,
+        forget: Callable[[], None],
+        show: Callable[[str], None],
+        record: Record = record_graph,
+    ) -> None:
         """`forget` clears what a step leaves that ended halfway, as one does that cannot be
-        recorded because it waits for the device."""
-        self.run, self.forget, self.record = run, forget, record
+        recorded because it waits for the device; `show` is told why it cannot."""
+        self.run, self.forget, self.show, self.record = run, forget, show, record
         self.count = 0
         self.given: dict[Key, torch.Tensor] = {}
         """The rows of the batch, where the recorded kernels read them."""
@@ -76,7 +82,9 @@ class Recorded:
         self.given = {key: torch.empty_like(tensor) for key, tensor in inputs.items()}
         try:
             self.replay, self.loss = self.record(lambda: self.run(self.given))
-        except RuntimeError:
+        except RuntimeError as error:
+            reason = str(error).strip().partition("\n")[0]
+            self.show(f"not recorded as a CUDA graph, steps are run: {reason}")
             self.fails = True
             self.forget()
         self.settings = settings

@@ -40,7 +40,6 @@ from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plai
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.region.compiler import make_compiler
-from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
@@ -296,7 +295,15 @@ def make_trainer(
     settings: Settings,
     watch: Progress | None,
 ) -> Trainer:
-    """This rank's part of a plan, ready to train; refused where samples cannot be apart."""
+    """This rank's part of a plan, ready to train; refused where samples cannot be apart.
+
+    The first rank shows what is compiled."""
+
+    def show(line: str) -> None:
+        _note(watch, line)
+        if rank == 0:
+            show_line(line)
+
     trainer = Trainer(
         lowered,
         workload,
@@ -312,27 +319,19 @@ def make_trainer(
         wiring=wiring,
         progress=watch,
         checks_ops=settings.checks_ops,
-        compiler=_choose_compiler(device, settings, rank, watch),
+        compiler=make_compiler(device, show) if _compiles(device, settings) else None,
+        show=show,
         weights=None if settings.weights is None else open_weights(settings.weights),
     )
     check_steps(lowered, trainer.planned, settings)
     return trainer
 
 
-def _choose_compiler(
-    device: torch.device, settings: Settings, rank: int, watch: Progress | None
-) -> Compiler | None:
-    """What compiles regions of ops, if that is wanted; the first rank shows what it does."""
-    compiles = settings.compiles
-    if compiles is None:
-        compiles = device.type == "cuda" and not settings.is_checked
-
-    def show(line: str) -> None:
-        _note(watch, line)
-        if rank == 0:
-            show_line(line)
-
-    return make_compiler(device, show) if compiles else None
+def _compiles(device: torch.device, settings: Settings) -> bool:
+    """Whether regions of ops are compiled."""
+    if settings.compiles is None:
+        return device.type == "cuda" and not settings.is_checked
+    return settings.compiles
 
 
 def check_steps(lowered: Lowered, planned: Steps, settings: Settings) -> None:

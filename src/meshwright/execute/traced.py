@@ -15,7 +15,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace, tensor_versions
-from meshwright.capture.ledger import Kernel, Ledger, counts_steps
+from meshwright.capture.ledger import Kernel, Ledger, counts_steps, storage_of
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 
@@ -161,14 +161,14 @@ class TracedStep:
         if isinstance(value, torch.Tensor):
             return [Output(None, fresh[0])]
         known = {
-            each.meta["val"].untyped_storage()._cdata
+            storage_of(each.meta["val"])
             for each in kernel.node.all_input_nodes
             if isinstance(each.meta.get("val"), torch.Tensor)
         }
         places: dict[int, int] = {}
         for place, leaf in enumerate(value):
             if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage()._cdata
+                storage = storage_of(leaf)
                 if storage not in known:
                     places.setdefault(storage, place)
         assert len(places) == len(fresh), kernel.node.name
@@ -221,10 +221,10 @@ class TracedStep:
         loss = _output_nodes(self.trace)[0]
         kernel = self.ledger.kernel_of[loss.name]
         made = list(self.ledger.kernels[kernel].made)
-        storage = loss.meta["val"].untyped_storage()._cdata
+        storage = storage_of(loss.meta["val"])
         for output in self.outputs(self.ledger.kernels[kernel]):
             leaf = _leaves(self.ledger.kernels[kernel].node)[output.place or 0]
-            if leaf.untyped_storage()._cdata == storage:
+            if storage_of(leaf) == storage:
                 return output.version
         return made[0]
 

@@ -4,7 +4,7 @@ Every rank builds the same program from the same graph, cluster and plan, takes 
 it, and holds only the weights that its ops read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -79,10 +79,12 @@ class Trainer:
         progress: Progress | None = None,
         checks_ops: bool = False,
         compiler: Compiler | None = None,
+        show: Callable[[str], None] | None = None,
         weights: Weights | None = None,
     ) -> None:
         """`weights`: files with what the model starts from, instead of its own values.
         `compiler`: it makes one function of each region of ops; None calls every op.
+        `show` is told if steps cannot be recorded, and are run.
         `checks_ops`: a step whose numbers are not finite names the op that made the first of
         them; every op's results are looked at, which takes as long as the ops or longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
@@ -105,21 +107,11 @@ class Trainer:
         if self.weights is not None:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
-        worker = Tensors(
-            program,
-            self.part,
-            self.steps,
-            lowered.rows,
-            self.exchange,
-            self.held,
-            inspector=self.inspector,
-            compiler=compiler,
-        )
-        self.walk = Walk(program, self.part, self.exchange, worker, progress)
         self.device = device
+        self.walk = self._make_walk(compiler, progress)
         self.recorded: Recorded | None = None
         if compiler is not None and not checks_ops and may_record(self.part, self.steps, device):
-            self.recorded = Recorded(self._run, self._forget)
+            self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
         self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
         self._labels = find_labels(self.planned.any())
         self.num_steps = 0
@@ -151,6 +143,20 @@ class Trainer:
             talk=_nobody,
             look=self._look,
         )
+
+    def _make_walk(self, compiler: Compiler | None, progress: Progress | None) -> Walk:
+        program = self.lowered.program
+        worker = Tensors(
+            program,
+            self.part,
+            self.steps,
+            self.lowered.rows,
+            self.exchange,
+            self.held,
+            inspector=self.inspector,
+            compiler=compiler,
+        )
+        return Walk(program, self.part, self.exchange, worker, progress)
 
     def _fill_state(self, weights: Weights) -> None:
         """Read the state that files have values for, and give it to copies of tied weights."""
@@ -354,6 +360,10 @@ def _count_terms(lowered: Lowered) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 def _nobody(*_: object) -> None:
     raise AssertionError("only collectives talk")
+
+
+def _say_nothing(_: str) -> None:
+    pass
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
-from meshwright.capture.ledger import Kernel
+from meshwright.capture.ledger import Kernel, storage_of
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows
@@ -194,8 +194,7 @@ def _read(builder: Builder, trace: Trace) -> TracedStep:
         if tensor not in builder.root:
             found.append(-1)
             continue
-        value = builder.root[tensor].meta["val"]
-        storage = int(value.untyped_storage()._cdata)
+        storage = storage_of(builder.root[tensor].meta["val"])
         made = ledger.kernels[int(graph.tensor_source[tensor])].made
         found.append(next(v for v in made if ledger.versions[v].storage == storage))
     return TracedStep(

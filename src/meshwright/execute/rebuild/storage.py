@@ -6,11 +6,13 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
+from meshwright.capture.ledger import storage_of
+
 
 def storages_of(node: Node) -> set[int]:
     """The storages of the tensors that a node gives."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
-    return {int(each.untyped_storage()._cdata) for each in leaves if isinstance(each, torch.Tensor)}
+    return {storage_of(each) for each in leaves if isinstance(each, torch.Tensor)}
 
 
 def viewed_node(node: Node) -> Node | None:

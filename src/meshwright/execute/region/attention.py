@@ -20,7 +20,7 @@ _BODIES: dict[Any, tuple[Any, tuple[int, int, int, int]]] = {
     torch.ops.meshwright.attention.default: (attend, (0, 1, 2, 3)),
     torch.ops.meshwright.attention_backward.default: (attend_backward, (1, 2, 3, 6)),
 }
-"""By op: the function that takes a kernel, and the places of query, key, value and mask."""
+"""By op: the function that takes a choice, and the places of query, key, value and mask."""
 
 
 def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
@@ -42,7 +42,8 @@ def _choose(call: Call, layouts: Sequence[Layout], device: torch.device) -> Call
     assert query is not None and key is not None and value is not None
     is_causal, scale = call.args[-2:]
     given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
-    return replace(call, target=partial(body, choose_kernel(given)))
+    choice = choose_kernel(given)
+    return replace(call, target=partial(body, lambda _: choice))
 
 
 def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch.Tensor | None:

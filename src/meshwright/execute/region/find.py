@@ -14,8 +14,6 @@ import numpy.typing as npt
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.execute.arrived import has_arrived
 from meshwright.execute.item import Line, Segment
-from meshwright.execute.region.again import find_again
-from meshwright.execute.region.recipe import Region, write_regions
 from meshwright.execute.steps import TracedSteps
 
 _WINDOW = 8
@@ -23,26 +21,23 @@ _WINDOW = 8
 _MIN_LINES = 2
 """A region of fewer lines is not worth a compiler's call."""
 _MAX_LINES = 100
-"""A region ends at the next product after as many lines: compiling takes more than in proportion,
-and a layer of common models is no longer."""
+"""A region ends at the next product after as many lines. Compiling takes more than in proportion:
+1001 lines (the backward of a Swin-L) were not compiled in two minutes on 16 cores."""
 
 Ints = npt.NDArray[np.int64]
 
 
-def find_regions(segment: Segment, steps: TracedSteps) -> list[Region]:
-    """The regions of a segment; lines that are in none run as they are."""
+def find_stretches(segment: Segment, steps: TracedSteps) -> list[range]:
+    """The stretches of a segment's lines that are to be regions; other lines run as they are."""
     kernels = [steps[line.samples].ledger.kernels[line.op] for line in segment.lines]
     may = [_may_compile(k, segment, steps, kernel) for k, kernel in enumerate(kernels)]
     is_product = [_is_product(kernel) for kernel in kernels]
     turns = find_turns(_signatures(segment.lines, steps, kernels), is_product)
     begins = {turn.start for turn in turns} | {turn.stop for turn in turns}
-    found = _find_stretches(may, is_product, begins)
-    return write_regions(segment, steps, found, find_again(segment, steps, found))
+    return _cut(may, is_product, begins)
 
 
-def _find_stretches(
-    may: Sequence[bool], is_product: Sequence[bool], begins: Set[int]
-) -> list[range]:
+def _cut(may: Sequence[bool], is_product: Sequence[bool], begins: Set[int]) -> list[range]:
     """Stretches of lines that may be compiled, which turns of repetitions and their length end."""
     found, first = [], 0
     for number in range(len(may) + 1):

@@ -18,31 +18,23 @@ _aten = torch.ops.aten
 
 
 class Inductor:
-    """Compiles recipes for a device, each once; what cannot be compiled runs op by op."""
+    """Compiles recipes for a device, each once."""
 
     def __init__(self, device: torch.device, show: Callable[[str], None]) -> None:
         """`show` is told what is compiled, and what cannot be."""
         self.device, self.show = device, show
-        self.functions: dict[Recipe, RegionFunction] = {}
+        self.functions: dict[Recipe, RegionFunction | None] = {}
 
-    def __call__(self, recipe: Recipe) -> RegionFunction:
-        """A function of the recipe's inputs, in kernels of the device's own."""
+    def __call__(self, recipe: Recipe) -> RegionFunction | None:
+        """A function of the recipe's inputs, in kernels of the device's own; None: it cannot."""
         if recipe not in self.functions:
             self.show(f"compiling region {len(self.functions) + 1}: {len(recipe.steps)} ops")
             try:
                 self.functions[recipe] = self._compile(recipe)
             except Exception as error:  # a compiler may fail by any of its own
                 self.show(f"not compiled, runs op by op: {_describe(recipe, error)}")
-                self.functions[recipe] = self._call_ops(recipe)
+                self.functions[recipe] = None
         return self.functions[recipe]
-
-    def _call_ops(self, recipe: Recipe) -> RegionFunction:
-        def run(given: list[torch.Tensor]) -> list[torch.Tensor]:
-            made = run_recipe(recipe, given, self.device)
-            given.clear()
-            return made
-
-        return run
 
     def _compile(self, recipe: Recipe) -> RegionFunction:
         module, given = trace_recipe(recipe, self.device)
@@ -55,8 +47,8 @@ class Inductor:
 _OPTIONS = {
     # Regions hand tensors on in the layouts of the traced step.
     "layout_optimization": False,
-    # On torch 2.11 results change places: of a layer norm's backward with its forward computed
-    # again, 8192 rows of 768 in bf16 on an H200, sums of (1, 768) and (768,) were exchanged.
+    # With it, torch 2.11 on an H200 returned a result of shape (768,) where (1, 768) belongs: of a
+    # layer norm's backward with its forward computed again, 8192 rows of 768 in bf16.
     "triton.mix_order_reduction": False,
 }
 

@@ -5,7 +5,6 @@ of the model they are from, so that one compiled function serves both. Arguments
 the traced step, not strides: a compiler sees through those. Knows nothing of compilers.
 """
 
-import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +15,9 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel
 from meshwright.execute.item import Segment
 from meshwright.execute.last_use import made_name
-from meshwright.execute.rebuild.storage import storages_of
+from meshwright.execute.rebuild.storage import viewed_node, writes_argument
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import HELD_OPS, Layout, relaid
+from meshwright.execute.traced import Layout, relaid
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,8 @@ class Region:
 
 RegionFunction = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """From a list of a region's inputs, which it empties, to its outputs."""
-Compiler = Callable[[Recipe], RegionFunction]
+Compiler = Callable[[Recipe], RegionFunction | None]
+"""Makes a function of a recipe; None: it cannot."""
 
 
 def write_regions(
@@ -247,17 +247,14 @@ def _frozen(value: Any, of_node: Any) -> Any:
 
 def _view(node: Node, base: Base) -> Any:
     """The value of a node that lies in a tensor of the recipe."""
-    sources = _sources(node)
-    if node.op in HELD_OPS or not sources:
+    source = viewed_node(node)
+    if source is None:
         return base
-    if node.target is operator.getitem and not _sources_of(sources[0], node):
-        return base  # one of a kernel's results
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable:
-        return _view(sources[0], base)
+    if writes_argument(node):
+        return _view(source, base)
 
     def value(each: Node) -> Any:
-        assert each in sources, f"{node.name}: a view of one tensor"
+        assert each is source, f"{node.name}: a view of one tensor"
         return _view(each, base)
 
     call = Call(
@@ -268,13 +265,3 @@ def _view(node: Node, base: Base) -> Any:
     if not isinstance(node.meta["val"], torch.Tensor):
         return call  # several views of which one is taken
     return View(call, base, Layout.of(node.meta["val"]))
-
-
-def _sources(node: Node) -> list[Node]:
-    """The inputs of a node that lie in the same storage as its value."""
-    return [] if node.op in HELD_OPS else _sources_of(node, node)
-
-
-def _sources_of(node: Node, like: Node) -> list[Node]:
-    storages = storages_of(like)
-    return [each for each in node.all_input_nodes if storages_of(each) & storages]
