@@ -46,7 +46,7 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
-    optimizer: str = "adamw",
+    optimizer: Any = "adamw",
     *,
     batch: int | None = None,
     autocast: Any = None,
@@ -58,11 +58,12 @@ def capture(
 
     `model`, `args` and `kwargs` may be real or on the meta device. `loss`: from the model's output
     to a scalar; None takes the output itself if it is one, else its `loss`. `optimizer`: sgd,
-    momentum, adam or adamw. `batch`: the samples in the inputs; None takes the first dimension of
-    the first tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of
-    kernel calls that ops get, as `read_profile(path).measured()` has them. `compile`: as
-    torch.compile fuses it. `untie`: weights that modules share are copies, kept equal, so that a
-    pipeline may hold an embedding on its first stage and the head tied to it on its last.
+    momentum, adam or adamw, or one of torch.optim's. `batch`: the samples in the inputs; None takes
+    the first dimension of the first tensor. `autocast`: a torch dtype such as torch.bfloat16.
+    `measured`: the times of kernel calls that ops get, as `read_profile(path).measured()` has them.
+    `compile`: as torch.compile fuses it. `untie`: weights that modules share are copies, kept
+    equal, so that a pipeline may hold an embedding on its first stage and the head tied to it on
+    its last.
     """
     need_torch()
     from meshwright.capture.capture import capture as capture_step
@@ -156,8 +157,9 @@ def training(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
-    optimizer: str = "adamw",
+    optimizer: Any = "adamw",
     *,
+    scheduler: Any = None,
     graph: Graph | None = None,
     learning_rate: float = 1e-3,
     is_mean: bool = True,
@@ -169,17 +171,25 @@ def training(
     checks_ops: bool = False,
     compile: bool | None = None,  # noqa: A002
     weights: str | Path | None = None,
+    checkpoint: str | Path | None = None,
+    every: int = 100,
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
-    `model`, `args`, `kwargs`, `loss` and `optimizer` are as for `capture`; args are those of a
-    whole batch. `graph` is the one that was planned, None captures it again. `is_mean`: the loss is
-    a mean over the batch, else a sum. A step whose loss is not finite raises NonFiniteError with
-    the number of the step; `checks_ops` looks at every op's results, which takes time, and names
-    the op that made the first such number. `compile`: regions of ops are compiled by TorchInductor,
-    equal layers once; None does so on GPUs. `weights` is a folder of safetensors files in the Hub's
-    layout: each rank reads its slices of them, and the model may be on the meta device. What this
-    yields has `step(*batch)`, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
+    `model`, `args`, `kwargs` and `loss` are as for `capture`; args are those of a whole batch.
+    `optimizer` is a name, then with `learning_rate`, or SGD, Adam or AdamW of torch.optim, made for
+    the model's parameters: its groups are read at every step, so that schedulers and whoever else
+    may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every step, and
+    after `resume` is where it was. `graph` is the one that was planned, None captures it again.
+    `is_mean`: the loss is a mean over the batch, else a sum. A step whose loss is not finite raises
+    NonFiniteError with the number of the step; `checks_ops` looks at every op's results, which
+    takes time, and names the op that made the first such number. `compile`: regions of ops are
+    compiled by TorchInductor, equal layers once; None does so on GPUs. `weights` is a folder of
+    safetensors files in the Hub's layout: each rank reads its slices of them, and the model may be
+    on the meta device. `checkpoint` is a folder whose latest checkpoint training goes on from, and
+    which others are kept in: after `every` so many steps, at the end, and when torchrun or a
+    scheduler asks to stop by SIGTERM. What this yields has `loader(dataset)`, `step(*batch)`, which
+    returns the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
     `state_dict()`; all ranks make the same calls.
     """
     if plan is None:
@@ -187,16 +197,19 @@ def training(
     need_torch("training")
     from meshwright.capture.capture import capture_workload
     from meshwright.capture.workload import Workload
+    from meshwright.execute.groups import open_optimizer
     from meshwright.execute.session import Settings
     from meshwright.execute.training import open_training
 
     workload = Workload(
         name=type(model).__name__, model=model, args=tuple(args), kwargs=kwargs or {}, loss=loss
     )
+    optimizer = open_optimizer(optimizer, model, learning_rate)
     settings = Settings(
         device=device,
         backend=backend,
         optimizer=optimizer,
+        scheduler=scheduler,
         learning_rate=learning_rate,
         is_mean=is_mean,
         allows_local_statistics=allows_local_statistics,
@@ -205,6 +218,8 @@ def training(
         checks_ops=checks_ops,
         compiles=compile,
         weights=None if weights is None else Path(weights),
+        checkpoint=None if checkpoint is None else Path(checkpoint),
+        every=every,
     )
     planned = capture_workload(workload, optimizer) if graph is None else graph
     with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:

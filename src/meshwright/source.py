@@ -9,9 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.architecture.shape import build_shape, is_shape
@@ -181,6 +182,16 @@ def make_workload(
     choice = _choose(name, "adamw", None, batch, sequence, precision)
     need_torch("run")
     return lambda: _build(choice, "cpu")
+
+
+def find_function(option: str, name: str) -> Callable[..., Any]:
+    """The function of the user that an option names; it is imported when it is called."""
+    if not _FACTORY.fullmatch(name):
+        raise InputError(f"--{option} {quoted(name)}: must be package.module:function")
+    need_torch("run")
+    from meshwright.capture.factory import call_factory
+
+    return partial(call_factory, name)
 
 
 def _check_factory(

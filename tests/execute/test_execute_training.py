@@ -14,6 +14,7 @@ import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
+from meshwright.execute.pulse import Pulse  # noqa: E402
 from meshwright.plan.plan import ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
 
@@ -94,7 +95,7 @@ def test_a_step_that_is_not_finite_raises_with_its_number(checks_ops: bool, tmp_
     run.save(tmp_path)
     with pytest.raises(NonFiniteError) as caught:
         run.step(x * float("inf"), y)
-    run.trainer.losses.clear()
+    run.trainer.pulses.clear()
     opened.__exit__(None, None, None)
     op = "op 'layers.0/addmm' makes nan, while input 0 holds inf at its start"
     said = f"rank 0 (d0): step 2: {op}" if checks_ops else "step 2: the loss is nan"
@@ -112,11 +113,10 @@ def test_losses_that_are_not_finite_are_not_given() -> None:
         run.step(*workload.args)
         assert len(run.losses()) == 1
         # As on a GPU, where a loss is looked at one step later.
-        run.trainer.losses.append(torch.tensor(float("inf"), dtype=torch.float64))
-        run.trainer.num_steps += 1
+        run.trainer.pulses.append(Pulse(2, torch.tensor(float("inf"), dtype=torch.float64)))
         with pytest.raises(NonFiniteError, match=r"^step 2: the loss is inf$"):
             run.losses()
-        run.trainer.losses.clear()
+        run.trainer.pulses.clear()
 
 
 def test_there_must_be_a_plan() -> None:

@@ -27,12 +27,13 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan
 from small import connected
 
-SETTINGS = Settings(optimizer="sgd", device="cpu")
+OPTIMIZER = "sgd"
+SETTINGS = Settings(optimizer=OPTIMIZER, device="cpu")
 
 
 @cache
 def graph() -> Graph:
-    return capture_workload(make_workload("perceptron"), SETTINGS.optimizer)
+    return capture_workload(make_workload("perceptron"), OPTIMIZER)
 
 
 def replicas(*shares: float) -> Plan:
@@ -70,10 +71,10 @@ def test_of_devices_that_do_the_same_one_is_tried() -> None:
 def test_experts_take_each_sample_by_itself() -> None:
     # Where the rows of an expert end is a sum over samples, but only over those of the same rows.
     workload = expert_models.make_workload("two of four")
-    graph = capture_workload(workload, SETTINGS.optimizer)
+    graph = capture_workload(workload, OPTIMIZER)
     assert "_grouped_mm" in graph.kind
     assert "cumsum" in graph.kind
-    steps = Steps(workload, graph, SETTINGS.optimizer)
+    steps = Steps(workload, graph, OPTIMIZER)
     assert steps[2].samples == 2
     check_apart(graph, steps)
 

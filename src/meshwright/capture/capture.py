@@ -10,7 +10,7 @@ from meshwright.capture.convert import are_alike, convert_trace, read_trace
 from meshwright.capture.growth import ALL_SIZES, FEW_SIZES, steep_kernels
 from meshwright.capture.inputs import find_batch, resize_inputs
 from meshwright.capture.measured import with_measured
-from meshwright.capture.optimiser import Optimiser
+from meshwright.capture.optimiser import find_optimiser
 from meshwright.capture.trace import Loss, Trace, trace_step
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
@@ -26,7 +26,7 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Loss | None = None,
-    optimizer: str = "adamw",
+    optimizer: str | torch.optim.Optimizer = "adamw",
     *,
     batch: int | None = None,
     autocast: torch.dtype | None = None,
@@ -38,16 +38,16 @@ def capture(
 
     `model`, `args` and `kwargs` may be real or on the meta device. `loss`: from the model's output
     to a scalar; None takes the output itself, or its `loss`. `optimizer`: sgd, momentum, adam or
-    adamw. `batch`: the samples in the inputs; None takes the first dimension of the first tensor.
-    Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
-    `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
-    torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
-    measured time. `untie`: a parameter that several modules share (an embedding and the output
-    head) is a copy in each, so that they may run on different devices; the update adds up the
-    copies' gradients and keeps them equal.
+    adamw, or one of torch.optim's that was made. `batch`: the samples in the inputs; None takes the
+    first dimension of the first tensor. Inputs whose first dimension is the batch grow with it.
+    `autocast`: e.g. torch.bfloat16. `measured`: seconds of kernel calls by device type (see
+    `read_profile`). `compile`: as torch.compile runs it, with element-wise ops merged (see
+    `fuse_elementwise`); a merged op has no measured time. `untie`: a parameter that several modules
+    share (an embedding and the output head) is a copy in each, so that they may run on different
+    devices; the update adds up the copies' gradients and keeps them equal.
     """
     kwargs = dict(kwargs or {})
-    chosen = _find_optimiser(optimizer)
+    chosen = find_optimiser(optimizer)
     size = find_batch(model, args, kwargs, batch)
 
     def trace(times: int) -> Trace:
@@ -71,7 +71,7 @@ def capture(
 
 def capture_workload(
     workload: Workload,
-    optimizer: str,
+    optimizer: str | torch.optim.Optimizer,
     autocast: str | None = None,
     measured: Measured | None = None,
     *,
@@ -94,7 +94,11 @@ def capture_workload(
 
 
 def trace_workload(
-    workload: Workload, optimizer: str, autocast: str | None = None, *, untie: bool = False
+    workload: Workload,
+    optimizer: str | torch.optim.Optimizer,
+    autocast: str | None = None,
+    *,
+    untie: bool = False,
 ) -> Trace:
     """The step whose calls are looked up among the measured ones when it is captured."""
     return trace_step(
@@ -102,18 +106,10 @@ def trace_workload(
         workload.args,
         workload.kwargs,
         loss=workload.loss,
-        optimizer=_find_optimiser(optimizer),
+        optimizer=find_optimiser(optimizer),
         autocast=_find_autocast(autocast),
         untie=untie,
     )
-
-
-def _find_optimiser(name: str) -> Optimiser:
-    try:
-        return Optimiser(name)
-    except ValueError:
-        known = ", ".join(Optimiser)
-        raise InputError(f"optimizer: must be one of {known}, got {name!r}") from None
 
 
 def _find_autocast(name: str | None) -> torch.dtype | None:

@@ -1,4 +1,4 @@
-"""Runs `package.module:factory` to get a model and its inputs.
+"""Runs `package.module:factory` to get a model and its inputs, or the data to train on.
 
 The only place where Meshwright runs code that a user names; graph, plan and cluster files are data.
 """
@@ -17,12 +17,18 @@ _KEYS = ("model", "args", "kwargs", "loss", "batch")
 
 
 def run_factory(name: str) -> Workload:
-    """Call a factory without arguments; its module may be of the current folder.
-
-    That folder is searched last, so that nothing in it is taken for an installed package.
+    """What a factory makes of a model.
 
     It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
     `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory.
+    """
+    return _read(name, call_factory(name))
+
+
+def call_factory(name: str, *args: Any) -> Any:
+    """Call a function of the user; its module may be of the current folder.
+
+    That folder is searched last, so that nothing in it is taken for an installed package.
     """
     module_name, _, attribute = name.partition(":")
     add_folder()
@@ -35,10 +41,9 @@ def run_factory(name: str) -> Workload:
     if not callable(factory):
         raise InputError(f"{quoted(name)}: must be a function, got {type(factory).__name__}")
     try:
-        made = factory()
+        return factory(*args)
     except Exception as error:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
-    return _read(name, made)
 
 
 def _read(name: str, made: Any) -> Workload:

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 import torch
 
+from meshwright.errors import InputError
+
 
 class Optimiser(StrEnum):
     """How parameters are updated."""
@@ -13,6 +15,35 @@ class Optimiser(StrEnum):
     MOMENTUM = "momentum"
     ADAM = "adam"
     ADAMW = "adamw"
+
+
+def find_optimiser(given: str | torch.optim.Optimizer) -> Optimiser:
+    """The kind of an optimiser, by its name or by one of torch's that was made."""
+    if isinstance(given, str):
+        try:
+            return Optimiser(given)
+        except ValueError:
+            known = ", ".join(Optimiser)
+            raise InputError(f"optimizer: must be one of {known}, got {given!r}") from None
+    groups, kind = given.param_groups, type(given)
+    if any(isinstance(group["lr"], torch.Tensor) for group in groups):
+        raise InputError("optimizer: learning rates must be numbers, got a tensor")
+    if any(group.get("amsgrad") or group.get("differentiable") for group in groups):
+        raise InputError(f"optimizer: {kind.__name__} with amsgrad or differentiable is not known")
+    if kind is torch.optim.SGD:
+        has_momentum = {bool(group["momentum"]) for group in groups}
+        if len(has_momentum) > 1:
+            raise InputError("optimizer: all groups of SGD must have momentum, or none")
+        return Optimiser.MOMENTUM if True in has_momentum else Optimiser.SGD
+    if kind in (torch.optim.Adam, torch.optim.AdamW):
+        is_decoupled = {bool(group.get("decoupled_weight_decay")) for group in groups}
+        if len(is_decoupled) > 1:
+            raise InputError("optimizer: all groups must have decoupled_weight_decay, or none")
+        is_adamw = kind is torch.optim.AdamW or True in is_decoupled
+        return Optimiser.ADAMW if is_adamw else Optimiser.ADAM
+    raise InputError(
+        f"optimizer: must be SGD, Adam or AdamW of torch.optim itself, got {kind.__name__}"
+    )
 
 
 LEARNING_RATE = 1e-3

@@ -52,7 +52,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
-from meshwright.source import make_workload, need_torch
+from meshwright.source import find_function, make_workload, need_torch
 from meshwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -106,6 +106,13 @@ def _check_options(arguments: Namespace) -> None:
     """Refuse what emulated ranks cannot do, and what no rank can on the CPU."""
     if arguments.emulate and arguments.check:
         raise InputError("--check: needs --model, emulated ranks compute no losses")
+    if arguments.data is None and (arguments.shuffle or arguments.workers):
+        raise InputError("--shuffle, --workers: need --data")
+    if arguments.data is not None and arguments.emulate:
+        raise InputError("--data: needs --model, emulated ranks read none")
+    for option in ("data", "scheduler"):
+        if getattr(arguments, option):
+            find_function(option, getattr(arguments, option))
     kind = "cpu" if arguments.emulate else arguments.device
     if arguments.backend == "nccl" and kind == "cpu":
         raise InputError("backend nccl: ranks must compute on cuda, not on cpu; use gloo")
@@ -173,6 +180,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
             master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
+            stop_seconds=arguments.stall if arguments.checkpoint and arguments.model else 0.0,
             guard=guard,
             say=say,
         )
@@ -222,7 +230,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         steps=arguments.steps,
         device=arguments.device,
         backend=arguments.backend,
-        optimizer=arguments.optimizer,
+        optimizer=find_function("optimizer", arguments.optimizer)
+        if ":" in arguments.optimizer
+        else arguments.optimizer,
+        scheduler=find_function("scheduler", arguments.scheduler) if arguments.scheduler else None,
         autocast=arguments.autocast,
         learning_rate=arguments.learning_rate,
         is_mean=arguments.loss == "mean",
@@ -236,6 +247,9 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         is_checked=arguments.check,
         compiles=arguments.compile,
         is_measured=arguments.emulate or arguments.output is not None,
+        data=find_function("data", arguments.data) if arguments.data else None,
+        shuffles=arguments.shuffle,
+        num_workers=arguments.workers,
     )
     build, code = _builder(arguments, graph), int(ExitCode.DONE)
     if TRIAL in os.environ and build is not None:

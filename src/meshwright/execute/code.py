@@ -30,16 +30,18 @@ def compile_segment(
     steps: TracedSteps,
     device: torch.device,
     extra: Extra,
+    group_of: Mapping[str, int],
     compiler: Compiler | None = None,
 ) -> Compiled:
     """The function of a segment; `steps` are the traced steps by samples.
 
-    `compiler`: it makes one function of each region of the segment; None: every op is a call.
+    `group_of`: the optimiser's group of each parameter. `compiler`: it makes one function of each
+    region of the segment; None: every op is a call.
     """
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
         regions = compile_regions(segment, steps, compiler)
-    writer = _Writer(segment, steps, device, extra, regions)
+    writer = _Writer(segment, steps, device, extra, group_of, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
@@ -53,11 +55,12 @@ class _Writer:
         steps: TracedSteps,
         device: torch.device,
         extra: Extra,
+        group_of: Mapping[str, int],
         regions: Sequence[tuple[Region, RegionFunction]],
     ) -> None:
         self.segment, self.steps, self.device, self.extra = segment, steps, device, extra
         self.draws = steps.draws
-        self.scope = Scope(device)
+        self.scope = Scope(device, group_of)
         self.text, self.local = self.scope.text, self.scope.local
         self.made: dict[tuple[int, int], str] = {}
         """The variable of what each line makes."""
@@ -109,7 +112,7 @@ class _Writer:
                 until, last = self.regions[number][0].lines.stop, None
             if number < until:
                 continue
-            key = update_key(self._kernel(number)[1].node)
+            key = update_key(*self._kernel(number), self.scope.group_of)
             before = runs[-1] if runs and key is not None and key == last else []
             made = {made_name(each, v) for each in before for v in self._kernel(each)[1].made}
             if before and not made & {name for _, name in line.reads}:

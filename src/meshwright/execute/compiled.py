@@ -4,7 +4,7 @@ Written by `meshwright.execute.code`.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -59,7 +59,10 @@ class Held:
     """Parameters, buffers, the optimiser's state and constants."""
     sums: list[torch.Tensor | None]
     """Gradients that microbatches add up to."""
-    learning_rate: float
+    groups: list[dict[str, Any]]
+    """The optimiser's groups of parameters, with the numbers that updates are given."""
+    group_of: Mapping[str, int]
+    """The group of each parameter, by name."""
     stream: Callable[[int, int], Stream]
     """The random numbers of an op that is run on so many samples."""
     mark: Callable[[], None]
@@ -68,6 +71,8 @@ class Held:
     """Called with a collective and its arguments, to begin it; returns its results to be."""
     look: Callable[[int, torch.Tensor], None]
     """Called with every version that an op has made, and its number, by a function that checks."""
+    is_first: bool = True
+    """Whether no parameter was updated yet."""
     moment: tuple[int, int] = (0, 0)
     """The microbatch that runs, and the first of its rows."""
     losses: list[torch.Tensor] = field(default_factory=list)

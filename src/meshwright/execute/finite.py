@@ -65,13 +65,27 @@ def check_losses(first_step: int, losses: list[float]) -> list[float]:
     return losses
 
 
-@dataclass(slots=True)
-class _Copy:
-    """A loss on its way to the host's memory."""
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """Numbers of a GPU on their way to the host's memory."""
 
-    step: int
     value: torch.Tensor
     is_there: torch.cuda.Event
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> "HostCopy":
+        """Begin to copy."""
+        value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        value.copy_(tensor, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return HostCopy(value, event)
+
+    def wait(self) -> torch.Tensor:
+        """The numbers, when they are there; what the GPU was given to do later is not waited
+        for."""
+        self.is_there.synchronize()
+        return self.value
 
 
 class LossCheck:
@@ -82,22 +96,13 @@ class LossCheck:
     """
 
     def __init__(self) -> None:
-        self._copy: _Copy | None = None
+        self._copy: tuple[int, HostCopy] | None = None
 
     def add(self, step: int, loss: torch.Tensor) -> None:
         """Take in the loss of a step; refuse one that is not finite."""
         if loss.device.type != "cuda":
             check_losses(step, [float(loss)])
             return
-        before, self._copy = self._copy, _copy_to_host(step, loss)
+        before, self._copy = self._copy, (step, HostCopy.of(loss))
         if before is not None:
-            before.is_there.synchronize()
-            check_losses(before.step, [float(before.value)])
-
-
-def _copy_to_host(step: int, loss: torch.Tensor) -> _Copy:
-    value = torch.empty(loss.shape, dtype=loss.dtype, pin_memory=True)
-    value.copy_(loss, non_blocking=True)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    event.record()
-    return _Copy(step, value, event)
+            check_losses(before[0], [float(before[1].wait())])

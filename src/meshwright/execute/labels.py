@@ -1,10 +1,12 @@
 """Whether every part of a batch has its share of the labels that a loss does not ignore.
 
 A mean over labels is the mean of means of parts of a batch, each weighed by its samples, only where
-all parts have as many labels a sample. Every rank is given the whole batch, so that all of them
-find the same answer before they start a step, without a word.
+all parts have as many labels a sample. A rank that is given the whole batch finds the answer before
+it starts a step; those that are given their own rows count, and add up at the end of the step
+(`meshwright.execute.pulse`).
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import op_name
 from meshwright.errors import InputError
+from meshwright.execute.pulse import LabelCount
 from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
 from meshwright.program.program import Program
@@ -52,6 +55,13 @@ class Labels:
             args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, node.kwargs))
             known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return float((known[self.target] != self.ignored).sum()) / samples
+
+    def count_all(
+        self, inputs: Sequence[torch.Tensor], sample: int, samples: int, batch: int
+    ) -> float:
+        """How many labels a sample has where none is ignored in the inputs."""
+        filled = [torch.where(each == self.ignored, 0, each) for each in inputs]
+        return self.count(filled, sample, samples, batch)
 
 
 def divided_bounds(program: Program, rows: Rows) -> Bounds:
@@ -126,3 +136,32 @@ def check_labels(
                 f"{max(means):g} in {most[0]} to {most[1] - 1}; leave the batch whole (no "
                 f"microbatches, no replicas), or ignore as many in each"
             )
+
+
+def count_labels(
+    labels: Sequence[Labels],
+    inputs: Sequence[torch.Tensor],
+    bounds: Bounds,
+    samples: int,
+    rows: Sequence[int],
+) -> LabelCount:
+    """What a rank sees of the labels of a batch whose `rows` are all that it is given."""
+    own = [
+        range(place, place + end - start)
+        for start, end in bounds
+        if (place := bisect_left(rows, start)) + end - start <= len(rows)
+        and rows[place : place + end - start] == tuple(range(start, end))
+    ]
+    means = [0.0] * len(own)
+    for each in labels if own else ():
+        given = [inputs[number] for number in each.inputs.values()]
+        if any(bool((tensor == each.ignored).any()) for tensor in given):
+            counts = [each.count(inputs, row, samples, len(rows)) for row in range(len(rows))]
+            more = [sum(counts[part.start : part.stop]) / len(part) for part in own]
+        else:
+            more = [each.count_all(inputs, 0, samples, len(rows))] * len(own)
+        means = [mean + other for mean, other in zip(means, more, strict=True)]
+    found = LabelCount()
+    for mean in means:
+        found.add(mean)
+    return found

@@ -51,6 +51,7 @@ def launch(
     master_address: str = "127.0.0.1",
     max_restarts: int = 0,
     grace_seconds: float = 5.0,
+    stop_seconds: float = 0.0,
     guard: Guard | None = None,
     say: Say,
 ) -> int:
@@ -60,8 +61,9 @@ def launch(
     (else 1), but not where a rank refused what the user gave (2). Where numbers are not finite they
     would be so again: instead, all start once more to name the op that made the first of them.
     `prefixes` has a rank's first arguments, as in `ip netns exec h0`. Ctrl-C ends the ranks and
-    raises KeyboardInterrupt; SIGTERM ends them and gives 143. `guard` holds the reports of ranks;
-    None: there is one for this call.
+    raises KeyboardInterrupt; SIGTERM ends them and gives 143. They are asked first, by SIGUSR1, and
+    have `stop_seconds` to end by themselves. `guard` holds the reports of ranks; None: there is one
+    for this call.
     """
     if num_ranks < 1:
         raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
@@ -73,7 +75,7 @@ def launch(
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
     }
     with noted_signals() as signals, nullcontext(guard) if guard else Guard() as held:
-        attempts = _Attempts(arguments, variables, held, grace_seconds, signals, say)
+        attempts = _Attempts(arguments, variables, held, grace_seconds, stop_seconds, signals, say)
         for restart in range(max_restarts + 1):
             if restart:
                 say(f"restarting ({restart} of {max_restarts})")
@@ -177,6 +179,7 @@ class _Attempts:
     variables: Mapping[str, str]
     guard: Guard
     grace_seconds: float
+    stop_seconds: float
     signals: _Signals
     say: Say
     count: int = 0
@@ -206,6 +209,8 @@ class _Attempts:
                 return 0, None
             cause = _find_cause(ranks, folder, self.signals)
         finally:
+            if self.signals.numbers and self.stop_seconds:
+                _ask_all(ranks, self.stop_seconds, self.signals)
             _end_all(ranks, self.guard, self.grace_seconds, self.signals)
         if cause is not None and not self.signals.numbers:
             _say_cause(cause, self.say)
@@ -296,6 +301,20 @@ def _say_cause(cause: Report | str, say: Say) -> None:
         say(f"error: {cause.message}")
     else:
         say(f"error: {cause}")
+
+
+def _ask_all(ranks: Sequence[Rank], seconds: float, signals: _Signals) -> None:
+    """Ask all to stop, and wait until they have ended, so long at most, or until one has failed or
+    a second Ctrl-C comes."""
+    num_signals, until = len(signals.numbers), time.monotonic() + seconds
+    for each in ranks:
+        each.ask(signal.SIGUSR1)
+    while None in (codes := [each.peek() for each in ranks]):
+        if time.monotonic() >= until or len(signals.numbers) > num_signals:
+            break
+        if any(code not in (None, 0, TERMINATED) for code in codes):
+            break
+        time.sleep(POLL_SECONDS)
 
 
 def _end_all(ranks: Sequence[Rank], guard: Guard, grace_seconds: float, signals: _Signals) -> None:

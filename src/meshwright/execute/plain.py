@@ -4,7 +4,7 @@ Shares nothing with the executor but the weights to start from: modules run as t
 differentiates, torch.optim updates.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.capture.deferred import Deferred
-from meshwright.capture.optimiser import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY, Optimiser
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Draw, Stream, draw_again, draws, is_repeatable
+from meshwright.execute.groups import Given, make_scheduler, open_optimizer
+from meshwright.execute.loader import Inputs
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph
 
@@ -70,11 +71,11 @@ def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
 
 def train_plainly(
     deferred: Deferred,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    batches: Iterator[Inputs],
     *,
     steps: int,
-    optimizer: str,
+    optimizer: Given,
+    scheduler: Any,
     learning_rate: float,
     device: torch.device,
     repeated: RepeatedDraws,
@@ -82,20 +83,25 @@ def train_plainly(
 ) -> list[float]:
     """The losses of plain training from the same weights, on the whole batch at once.
 
-    `given`: the values of a parameter or buffer, by its first name.
+    `optimizer` and `scheduler` are names, or made for this model; `given`: the values of a
+    parameter or buffer, by its first name.
     """
     model = _make_real(deferred.workload.model, given).to(device)
-    update = _make_optimizer(Optimiser(optimizer), model, learning_rate)
+    update = open_optimizer(optimizer, model, learning_rate)
+    schedule = make_scheduler(scheduler, update, 0)
     losses = []
     for step in range(steps):
         update.zero_grad()
         repeated.begin(step)
         # Fused attention draws inside its kernel.
         fused = sdpa_kernel(SDPBackend.MATH) if repeated.found else nullcontext()
+        args, kwargs = next(batches)
         with repeated, fused:
             loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
         torch.autograd.backward(loss)
         update.step()
+        if schedule is not None:
+            schedule.step()
         losses.append(float(loss.detach()))
     return losses
 
@@ -118,19 +124,3 @@ def _make_real(model: nn.Module, given: Callable[[str], torch.Tensor]) -> nn.Mod
                     )
                 held[name] = known[id(tensor)]  # type: ignore[assignment]
     return model
-
-
-def _make_optimizer(
-    kind: Optimiser, model: nn.Module, learning_rate: float
-) -> torch.optim.Optimizer:
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    if not parameters:
-        raise InputError(f"model {type(model).__name__}: must have a parameter to train")
-    if kind in (Optimiser.SGD, Optimiser.MOMENTUM):
-        momentum = MOMENTUM if kind is Optimiser.MOMENTUM else 0.0
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
-    if kind is Optimiser.ADAM:
-        return torch.optim.Adam(parameters, lr=learning_rate, betas=BETAS, eps=EPSILON)
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY
-    )

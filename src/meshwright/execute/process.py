@@ -137,6 +137,12 @@ class Rank:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process_id, number)
 
+    def ask(self, number: signal.Signals) -> None:
+        """A signal to the child alone; only before `reap`."""
+        assert self.process.returncode is None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.process_id, number)
+
     def reap(self) -> int:
         """Wait for the end."""
         return self.process.wait()

@@ -1,7 +1,7 @@
 """Times the steps of a run by a clock that all ranks share."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +11,8 @@ from meshwright.execute.lowered import Lowered
 from meshwright.execute.message import gather
 from meshwright.execute.walk import Progress, Times
 from meshwright.simulate.measured import Run
+
+T = TypeVar("T")
 
 TIMED_STEPS = 3
 """The last so many steps are timed instruction by instruction; the middle one is kept."""
@@ -36,8 +38,8 @@ class Recorder:
         self.spans: list[tuple[float, float]] = []
         self.times: dict[int, Times] = {}
 
-    def step(self, run: Callable[[Times | None], None]) -> None:
-        """Run a step, with times to fill where it is one of the last."""
+    def step(self, run: Callable[[Times | None], T]) -> T:
+        """Run a step, with times to fill where it is one of the last; what it returns."""
         number = len(self.spans)
         times = None
         if self.is_measured:
@@ -47,10 +49,11 @@ class Recorder:
                 times = self.times[number] = Times()
         else:
             began = self.clock.now()
-        run(times)
+        made = run(times)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.spans.append((began, self.clock.now()))
+        return made
 
     def finish(
         self,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from meshwright.errors import InputError
 from meshwright.execute.checkpoint import (
     Checkpoint,
     find_checkpoint,
@@ -15,13 +16,17 @@ from meshwright.execute.checkpoint import (
     save_checkpoint,
 )
 from meshwright.execute.group import waiting
+from meshwright.execute.loader import Place
 from meshwright.execute.message import gather
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
 
-_LOSSES = "losses of the run"
-"""The name in a checkpoint of the loss of every step; no parameter's has spaces."""
+_LOSSES, _PLACES = "losses of the run", "places in the data"
+"""The names in a checkpoint of the loss of every step, and of how far each loader had come; no
+parameter's has spaces."""
+
+_MAX_LOADERS = 1000
 
 
 def look_for_checkpoint(
@@ -52,9 +57,31 @@ def read_losses(found: Checkpoint) -> list[float]:
     return [float(each) for each in losses.tolist()]
 
 
-def save_state(folder: Path, trainer: Trainer, losses: Sequence[float]) -> None:
-    """Write a checkpoint of the steps so far and their losses; all ranks call it."""
+def read_places(found: Checkpoint | None) -> list[Place]:
+    """How far each loader had come in its data at a checkpoint."""
+    if found is None or _PLACES not in found.manifest.tensors:
+        return []
+    shape = found.manifest.tensors[_PLACES].shape
+    if len(shape) != 2 or not 1 <= shape[0] <= _MAX_LOADERS or shape[1] != len(Place._fields):
+        raise InputError(
+            f"checkpoint {found.path}: {_PLACES} must have shape [1 to {_MAX_LOADERS}, "
+            f"{len(Place._fields)}], have {shape}"
+        )
+    places = torch.zeros(shape, dtype=torch.int64)
+    load_checkpoint(found, {_PLACES: places})
+    if int(places.min()) < 0:
+        raise InputError(f"checkpoint {found.path}: {_PLACES} must not be negative")
+    return [Place(*each) for each in places.tolist()]
+
+
+def save_state(
+    folder: Path, trainer: Trainer, losses: Sequence[float], places: Sequence[Place] = ()
+) -> None:
+    """Write a checkpoint of the steps so far, their losses, and how far each loader has come in its
+    data; all ranks call it."""
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
+    if places:
+        state[_PLACES] = torch.tensor(places, dtype=torch.int64)
     names = persistent_names(trainer.workload.model)
     read = {name for each in gather(list(trainer.state), list[str]) for name in each}
     if trainer.rank == 0:  # nobody holds what no op reads

@@ -13,14 +13,17 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.execute.arrived import check_rows, unknown_rows
+from meshwright.execute.groups import group_values
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
+from meshwright.execute.update import updated_name
 
 
 class Scope:
     """A function's text as it grows, and its variables."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, group_of: Mapping[str, int]) -> None:
+        """`group_of`: the optimiser's group of each parameter."""
+        self.device, self.group_of = device, group_of
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
@@ -75,7 +78,7 @@ class Scope:
             # Of the likeness it is given, only the shape counts.
             kwargs["device"] = self._constant(self.device)
         if op_name(kernel.node).startswith("_fused_") and "lr" in kwargs:
-            kwargs["lr"] = "held.learning_rate"
+            kwargs |= group_values(kwargs, self.group_of[updated_name(step, kernel)])
         return [f"{name}={value}" for name, value in kwargs.items()]
 
     def _argument(

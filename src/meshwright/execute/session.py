@@ -1,8 +1,10 @@
 """One rank of a run from start to end: join, build, train or emulate, measure, keep checkpoints."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +23,7 @@ from meshwright.execute.checkpoint import Checkpoint
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
-from meshwright.execute.fault import reported_errors, show_line
+from meshwright.execute.fault import end_process, reported_errors, show_line
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.group import (
     joined_group,
@@ -32,7 +34,10 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
+from meshwright.execute.groups import Given, advance, make_scheduler
 from meshwright.execute.interface import find_wiring
+from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
+from meshwright.execute.loader import Inputs, Loader, endless
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.message import gather
@@ -40,7 +45,7 @@ from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plai
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.region.compiler import make_compiler
-from meshwright.execute.resume import look_for_checkpoint, read_losses, resume, save_state
+from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Trainer
@@ -60,7 +65,9 @@ class Settings:
     steps: int = 10
     device: str | None = None
     backend: str | None = None
-    optimizer: str = "adamw"
+    optimizer: Given = "adamw"
+    scheduler: Any = None
+    """One of torch.optim.lr_scheduler, or what makes one for the optimiser."""
     autocast: str | None = None
     learning_rate: float = 1e-3
     is_mean: bool = True
@@ -82,6 +89,11 @@ class Settings:
     """Whether regions of ops are compiled; None: on GPUs, unless losses are compared."""
     weights: Path | None = None
     """A folder of files that the model's weights are read from, instead of its own."""
+    data: Callable[[], Any] | None = None
+    """Makes the dataset to train on; None: the workload's own batch, again and again."""
+    shuffles: bool = False
+    num_workers: int = 0
+    """Processes a rank that load data."""
     check_until: int = 0
     """A run that only checks ops does so until this step; 0: it trains."""
 
@@ -206,14 +218,24 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    args, kwargs = _real_inputs(deferred)
+    loaders = _make_loaders(lowered, trainer.rows, settings)
+    for loader, place in zip(loaders, read_places(found), strict=False):
+        loader.seek(place)
+    batches = endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
     if settings.check_until:
-        _replay(trainer, args, kwargs, settings.check_until)
+        _replay(trainer, batches, settings.check_until)
     recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
+    keeper = None
+    if settings.checkpoint is not None:
+        keeper = Keeper(trainer, settings.checkpoint, settings.every, loaders, losses)
     with _dated(trainer):
-        losses = _take_steps(trainer, recorder, args, kwargs, losses, settings, watch)
+        scheduler = make_scheduler(settings.scheduler, trainer.optimizer, first)
+        if _take_steps(trainer, recorder, batches, loaders, scheduler, keeper, settings):
+            if rank == 0:
+                say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
+            end_process(STOPPED)
         with waiting(watch, "the end"):
-            losses += _take_losses(trainer)
+            losses = losses + trainer.take_losses() if keeper is None else keeper.losses
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
         calls = _calls(trainer)
@@ -225,7 +247,8 @@ def _train(
     if settings.is_checked and rank == 0:
         _note(watch, "training in one process")
         plain = train_plainly(
-            deferred, args, kwargs, steps=settings.steps, optimizer=settings.optimizer,
+            deferred, _whole_batches(lowered, deferred, settings),
+            steps=settings.steps, optimizer=settings.optimizer, scheduler=settings.scheduler,
             learning_rate=settings.learning_rate, device=device,
             repeated=RepeatedDraws(
                 trainer.planned.draws(trainer.planned.any().samples), settings.seed
@@ -247,9 +270,29 @@ def _dated(trainer: Trainer) -> Iterator[None]:
         raise
 
 
-def _replay(
-    trainer: Trainer, args: tuple[Any, ...], kwargs: dict[str, Any], until: int
-) -> NoReturn:
+def _make_loaders(lowered: Lowered, rows: Sequence[int], settings: Settings) -> list[Loader]:
+    """What gives these rows of batches of the data, if there is any."""
+    if settings.data is None:
+        return []
+    return [
+        Loader(
+            settings.data(),
+            lowered.rows.batch,
+            rows,
+            shuffles=settings.shuffles,
+            seed=settings.seed,
+            num_workers=settings.num_workers,
+        )
+    ]
+
+
+def _whole_batches(lowered: Lowered, deferred: Deferred, settings: Settings) -> Iterator[Inputs]:
+    """The batches as one process is given them."""
+    loaders = _make_loaders(lowered, range(lowered.rows.batch), settings)
+    return endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
+
+
+def _replay(trainer: Trainer, batches: Iterator[Inputs], until: int) -> NoReturn:
     """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
     if trainer.num_steps >= until:
         raise InputError(
@@ -257,7 +300,7 @@ def _replay(
             f"{trainer.num_steps}, got {until}"
         )
     while trainer.num_steps < until:
-        trainer.step(args, kwargs)
+        trainer.step(*next(batches))
     raise RankError(
         "checking every op",
         f"all numbers until step {until} were finite this time, so that no op can be named; "
@@ -268,20 +311,26 @@ def _replay(
 def _take_steps(
     trainer: Trainer,
     recorder: Recorder,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    losses: list[float],
+    batches: Iterator[Inputs],
+    loaders: Sequence[Loader],
+    scheduler: Any,
+    keeper: Keeper | None,
     settings: Settings,
-    watch: Progress | None,
-) -> list[float]:
-    """Train until the last step, with checkpoints; the losses until the last of these."""
-    for step in range(trainer.num_steps + 1, settings.steps + 1):
-        recorder.step(lambda times: trainer.step(args, kwargs, times=times))
-        if settings.checkpoint and (step % settings.every == 0 or step == settings.steps):
-            with waiting(watch, f"writing the checkpoint of step {step}"):
-                losses = losses + _take_losses(trainer)
-                save_state(settings.checkpoint, trainer, losses)
-    return losses
+) -> bool:
+    """Train until the last step, with checkpoints; whether it was asked to stop before."""
+    with stopped_by_signals(trainer) if keeper is not None else nullcontext():
+        while trainer.num_steps < settings.steps:
+            args, kwargs = next(batches)
+            pulse = recorder.step(partial(trainer.step, args, kwargs))
+            for loader in loaders:
+                loader.take()
+            if scheduler is not None:
+                advance(scheduler, trainer.optimizer)
+            if keeper is not None and keeper.add(pulse):
+                return True
+        if keeper is not None:
+            keeper.save()
+    return False
 
 
 def make_trainer(
@@ -366,13 +415,6 @@ def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Che
         software=device_software(device),
     )
     return Outcome(rank=rank, run=run, first_step=found.step, losses=tuple(read_losses(found)))
-
-
-def _take_losses(trainer: Trainer) -> list[float]:
-    """The losses of the steps since they were last taken; all ranks call it."""
-    losses = trainer.gather_losses()
-    trainer.losses.clear()
-    return losses
 
 
 def _real_inputs(deferred: Deferred) -> tuple[tuple[Any, ...], dict[str, Any]]:

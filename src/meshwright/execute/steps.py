@@ -8,6 +8,8 @@ step on one sample has other ops than the graph, it is made from those on more s
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 
+from torch.optim import Optimizer
+
 from meshwright.capture.capture import trace_workload
 from meshwright.capture.kind import name_kind
 from meshwright.capture.retype import retype_for_gpu
@@ -48,7 +50,7 @@ class Steps(TracedSteps):
         self,
         workload: Workload,
         graph: Graph,
-        optimizer: str,
+        optimizer: str | Optimizer,
         autocast: str | None = None,
         *,
         on_gpu: bool = False,

@@ -145,7 +145,7 @@ class Tensors:
         key = item.segment, extra
         if key not in self.compiled:
             self.compiled[key] = compile_segment(
-                item.segment, self.steps, self.device, extra, self.compiler
+                item.segment, self.steps, self.device, extra, self.held.group_of, self.compiler
             )
         return self.compiled[key]
 

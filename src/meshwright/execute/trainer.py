@@ -4,16 +4,16 @@ Every rank builds the same program from the same graph, cluster and plan, takes 
 it, and holds only the weights that its ops read.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from meshwright.capture.inputs import find_batch
 from meshwright.capture.optimiser import LEARNING_RATE
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, NonFiniteError
@@ -25,14 +25,16 @@ from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.expanded import ExpandedSteps
 from meshwright.execute.fault import name_rank
-from meshwright.execute.finite import LossCheck, check_losses, find_flaw
+from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
+from meshwright.execute.groups import Given, find_groups, open_optimizer, read_settings
 from meshwright.execute.item import Line, Part, RunSegment
-from meshwright.execute.labels import check_labels, divided_bounds, find_labels
+from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
+from meshwright.execute.pulse import LabelCount, Pulse
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
@@ -42,6 +44,9 @@ from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
 from meshwright.graph.graph import Phase
+
+_BEHIND = 4
+"""So many steps later what ranks tell each other is there, and need not be kept on the device."""
 
 
 def bind_rank(
@@ -68,7 +73,7 @@ class Trainer:
         *,
         rank: int,
         device: torch.device,
-        optimizer: str = "adamw",
+        optimizer: Given = "adamw",
         autocast: str | None = None,
         learning_rate: float = LEARNING_RATE,
         is_mean: bool = True,
@@ -82,19 +87,22 @@ class Trainer:
         show: Callable[[str], None] | None = None,
         weights: Weights | None = None,
     ) -> None:
-        """`weights`: files with what the model starts from, instead of its own values.
-        `compiler`: it makes one function of each region of ops; None calls every op.
-        `show` is told if steps cannot be recorded, and are run.
-        `checks_ops`: a step whose numbers are not finite names the op that made the first of
-        them; every op's results are looked at, which takes as long as the ops or longer."""
+        """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
+        `learning_rate` is for one that is named. `weights`: files with what the model starts from,
+        instead of its own values. `compiler`: it makes one function of each region of ops; None
+        calls every op. `show` is told if steps cannot be recorded, and are run. `checks_ops`: a
+        step whose numbers are not finite names the op that made the first of them; every op's
+        results are looked at, which takes as long as the ops or longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
         self.real = real or _itself
         self.weights = None if weights is None else match_weights(weights, workload.model)
         program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
+        self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
+        """It holds the numbers that updates are given; it updates nothing itself."""
         self.planned = Steps(
-            workload, lowered.graph, optimizer, autocast, on_gpu=device.type == "cuda"
+            workload, lowered.graph, self.optimizer, autocast, on_gpu=device.type == "cuda"
         )
         """The steps as they were planned."""
         self.steps, self.part = bind_rank(lowered, self.planned, self.number, is_mean=is_mean)
@@ -103,7 +111,7 @@ class Trainer:
             self.exchange: Exchange = open_exchange(
                 device, self.rank_of, program.groups, *communication(program), wiring
             )
-        self.held = self._make_held(device, learning_rate)
+        self.held = self._make_held(device)
         if self.weights is not None:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
@@ -115,15 +123,17 @@ class Trainer:
         self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
         self._labels = find_labels(self.planned.any())
         self.num_steps = 0
-        self.losses: list[torch.Tensor] = []
-        """This rank's part of every step's loss."""
+        self.pulses: list[Pulse] = []
+        """What ranks told each other of the steps whose losses were not yet taken."""
+        self.stops = False
+        """Whether this rank was asked to stop."""
         self.loss_check = LossCheck()
         self.saved_step = 0
         """The step after which the newest checkpoint of this run was written."""
         self.unchecked = self.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
 
-    def _make_held(self, device: torch.device, learning_rate: float) -> Held:
+    def _make_held(self, device: torch.device) -> Held:
         """The state that this rank trains, with the model's own values where files have none."""
         state = make_state(
             self.steps.any(),
@@ -137,7 +147,8 @@ class Trainer:
         return Held(
             state=state,
             sums=[None] * self.part.num_sums,
-            learning_rate=learning_rate,
+            groups=self.optimizer.param_groups,
+            group_of=find_groups(self.optimizer, self.workload.model),
             stream=self._stream,
             mark=lambda: None,
             talk=_nobody,
@@ -236,22 +247,33 @@ class Trainer:
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any] | None = None,
-        *,
         times: Times | None = None,
-    ) -> None:
-        """Train on one batch, which every rank is given whole."""
-        inputs = self._inputs(args, dict(kwargs or {}))
+    ) -> Pulse:
+        """Train on one batch, of which every rank is given all samples, or its own `rows`."""
+        inputs, labels = self._inputs(args, dict(kwargs or {}))
+        self.held.is_first = self.num_steps == 0
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
         if self.recorded is not None and times is None:
-            total = self.recorded(inputs, self.held.learning_rate)
+            total = self.recorded(inputs, read_settings(self.optimizer))
         else:
             total = self._run(inputs, times)
-        self.losses.append(total)
         self.num_steps += 1
         if self.inspector is not None:
             self._blame(self.inspector)
         self.loss_check.add(self.num_steps, total)
+        self.pulses.append(
+            Pulse(
+                self.num_steps,
+                total,
+                stops=self.stops,
+                labels=labels,
+                progress=self.walk.progress,
+            )
+        )
+        if len(self.pulses) > _BEHIND:
+            self.pulses[-_BEHIND].settle()
+        return self.pulses[-1]
 
     def _run(self, inputs: Mapping[Any, torch.Tensor], times: Times | None = None) -> torch.Tensor:
         """Run what this rank does in a step, and add up its part of the loss."""
@@ -293,44 +315,64 @@ class Trainer:
             raise NonFiniteError(self.num_steps, found.what, name_rank(found.rank, device))
 
     def gather_losses(self) -> list[float]:
-        """The loss of every step since they were cleared, all finite; all ranks call it."""
-        if not self.losses:
-            return []
-        total = torch.stack(self.losses)
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            if self.exchange.is_staged:
-                total = total.cpu()
-            dist.all_reduce(total)
-        return check_losses(self.num_steps - len(self.losses) + 1, total.tolist())
+        """The loss of every step since they were taken, all finite."""
+        return [pulse.loss for pulse in self.pulses]
+
+    def take_losses(self) -> list[float]:
+        """The same, and none of them the next time."""
+        losses, self.pulses = self.gather_losses(), []
+        return losses
 
     def close(self) -> None:
         """Give threads and process groups back."""
         self.walk.close()
         close_exchange(self.exchange)
 
-    def _inputs(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[Any, torch.Tensor]:
-        """The rows of the batch that this rank reads."""
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """The samples of a batch that this rank reads, in order."""
+        ranges = [range(first, first + count) for _, _, first, count in self.part.inputs]
+        return tuple(sorted(set().union(*ranges)))
+
+    def _inputs(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[dict[Any, torch.Tensor], LabelCount]:
+        """The rows of the batch that this rank reads; and the labels in them, where it knows of no
+        others."""
         leaves = [
             each
             for each in pytree.tree_leaves((list(args), kwargs))
             if isinstance(each, torch.Tensor)
         ]
-        batch = find_batch(self.workload.model, args, kwargs, self.lowered.rows.batch)
-        if batch != self.lowered.rows.batch:
-            raise InputError(
-                f"batch: must be {self.lowered.rows.batch} samples, as planned, got {batch}"
-            )
-        samples = self.planned.any().samples
-        check_labels(self._labels, leaves, self._bounds, samples, batch)
+        rows = self._given_rows(leaves)
+        samples, labels = self.planned.any().samples, LabelCount()
+        if len(rows) == self.lowered.rows.batch:
+            check_labels(self._labels, leaves, self._bounds, samples, len(rows))
+        else:
+            labels = count_labels(self._labels, leaves, self._bounds, samples, self.rows)
         made = {}
         for key, number, first, count in self.part.inputs:
             tensor = leaves[number]
-            if tensor.dim() and tensor.shape[0] == batch:
-                tensor = tensor[first : first + count]
+            if tensor.dim() and tensor.shape[0] == len(rows):
+                place = bisect_left(rows, first)
+                tensor = tensor[place : place + count]
             step = self.steps[count]
             version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
             made[key] = step.layouts[version].lay(tensor, self.device)
-        return made
+        return made, labels
+
+    def _given_rows(self, leaves: Sequence[torch.Tensor]) -> Sequence[int]:
+        """Which samples of a batch the tensors have that this rank is given: all, or its own."""
+        sizes = [each.shape[0] for each in leaves if each.dim()]
+        for rows in (range(self.lowered.rows.batch), self.rows):
+            if len(rows) in sizes:
+                return rows
+        if not self.rows:  # it reads none
+            return self.rows
+        raise InputError(
+            f"batch: must be {self.lowered.rows.batch} samples, as planned, or the "
+            f"{len(self.rows)} that this rank reads, got {sizes[0] if sizes else 'no tensor'}"
+        )
 
     def _stream(self, op: int, samples: int) -> Stream:
         """The random numbers of an op for the rows that are run at the moment.

@@ -3,9 +3,10 @@
 The script gives every rank the same model, batches and calls; each takes its share.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,15 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
+from meshwright.execute.groups import advance, make_scheduler
 from meshwright.execute.interface import find_wiring
+from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
+from meshwright.execute.loader import Collate, Loader, Place
 from meshwright.execute.lowered import Lowered, lower_frozen
+from meshwright.execute.pulse import Loss
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
-from meshwright.execute.resume import look_for_checkpoint, resume, save_state
+from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
 from meshwright.execute.session import Settings, choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
@@ -49,22 +54,76 @@ class Training:
     lowered: Lowered
     trainer: Trainer
     watch: Progress | None
-    earlier: list[float]
+    earlier: list[float] = field(default_factory=list)
     """Losses until the checkpoint that was resumed."""
+    loaders: list[Loader] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    """Where the loaders of the run that is resumed had come to."""
+    scheduler: Any = None
+    """Of learning rates; it goes on after every step."""
+    keeper: Keeper | None = None
+    """Keeps checkpoints as the run goes on, if that was asked for."""
 
     @property
     def num_steps(self) -> int:
         """Steps so far, with those before the checkpoint."""
         return self.trainer.num_steps
 
-    def step(self, *args: Any, **kwargs: Any) -> None:
-        """Train on one batch, which is given whole: this rank takes its rows."""
-        self.trainer.step(args, kwargs)
+    def step(self, *args: Any, **kwargs: Any) -> Loss:
+        """Train on one batch, which is given whole or, as by a loader, with this rank's rows.
+
+        Returns its loss, a number that is waited for when it is used.
+        """
+        pulse = self.trainer.step(args, kwargs)
+        for loader in self.loaders:
+            loader.take()
+        if self.scheduler is not None:
+            advance(self.scheduler, self.trainer.optimizer)
+        if self.keeper is not None and self.keeper.add(pulse):
+            show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
+            sys.exit(STOPPED)
+        return Loss(pulse)
+
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        shuffle: bool = False,
+        sampler: Iterable[int] | None = None,
+        seed: int = 0,
+        collate: Collate | None = None,
+        num_workers: int = 0,
+        drop_last: bool = False,
+    ) -> Loader:
+        """Batches of a dataset for `step`, of which this rank loads its own rows only.
+
+        `dataset` has `__getitem__` and `__len__`, as torch's and the Hub's have, or can only be
+        iterated; `shuffle` orders the samples of every epoch by `seed`, a `sampler` as it likes.
+        Iterating gives an epoch, or what is left of it after `resume`; `epoch` is its number. The
+        samples that an epoch leaves over begin the first batch of the next, unless `drop_last`.
+        `save` keeps how far training has come. All ranks call it alike, with equal datasets.
+        """
+        found = Loader(
+            dataset,
+            self.lowered.rows.batch,
+            self.trainer.rows,
+            shuffles=shuffle,
+            sampler=sampler,
+            seed=seed,
+            collate=collate,
+            num_workers=num_workers,
+            drops_last=drop_last,
+        )
+        self.loaders.append(found)
+        if len(self.loaders) <= len(self.places):
+            found.seek(self.places[len(self.loaders) - 1])
+        return found
 
     def losses(self) -> list[float]:
         """The loss of every step so far."""
         with waiting(self.watch, "adding up losses"):
-            return [*self.earlier, *self.trainer.gather_losses()]
+            earlier = self.earlier if self.keeper is None else self.keeper.losses
+            return [*earlier, *self.trainer.gather_losses()]
 
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
         """Train on one batch as `step` does, and time every instruction of every rank."""
@@ -79,7 +138,8 @@ class Training:
         """Write a checkpoint, which loads under any plan of the same model."""
         losses = self.losses()
         with waiting(self.watch, f"writing the checkpoint of step {self.num_steps}"):
-            save_state(Path(folder), self.trainer, losses)
+            places = [each.place for each in self.loaders]
+            save_state(Path(folder), self.trainer, losses, places)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The model's `state_dict` as trained so far, on the first rank, on the CPU; on others it
@@ -99,10 +159,29 @@ class Training:
         keys = trainer.workload.model.state_dict(keep_vars=True)
         return {key: found[first[key]] for key in keys if key in first}
 
+    @contextmanager
+    def kept(self, folder: Path, every: int) -> Iterator[None]:
+        """Go on from the latest checkpoint of a folder, and keep others there."""
+        self.resume(folder)
+        self.keeper = Keeper(self.trainer, folder, every, self.loaders, self.earlier)
+        yield
+        self.keeper.save()
+
     def resume(self, folder: str | Path) -> int:
-        """Go on from the latest checkpoint of a folder, if there is one; the steps so far."""
+        """Go on from the latest checkpoint of a folder, if there is one; the steps so far.
+
+        Loaders, made before or afterwards, go on where they had come to, in the order in which
+        they are made.
+        """
         found = look_for_checkpoint(Path(folder), self.watch, show_line)
-        self.earlier = resume(self.trainer, found)
+        before, self.earlier = self.num_steps, resume(self.trainer, found)
+        if self.scheduler is not None:
+            make_scheduler(self.scheduler, self.trainer.optimizer, self.num_steps - before)
+        if self.keeper is not None:
+            self.keeper.losses = list(self.earlier)
+        self.places = read_places(found)
+        for loader, place in zip(self.loaders, self.places, strict=False):
+            loader.seek(place)
         return self.num_steps
 
 
@@ -134,7 +213,13 @@ def open_training(
         trainer = make_trainer(
             lowered, rank_of, rank, wiring, device, workload, None, settings, watch
         )
-        yield Training(rank, lowered, trainer, watch, [])
+        scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+        training = Training(rank, lowered, trainer, watch, scheduler=scheduler)
+        if settings.checkpoint is None:
+            yield training
+        else:
+            with training.kept(settings.checkpoint, settings.every), stopped_by_signals(trainer):
+                yield training
         with waiting(watch, "the end"):
             trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()

@@ -10,6 +10,7 @@ from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.group import pick_backend, pick_device
+from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.session import Settings, check_steps, choose_statistics
 from meshwright.execute.steps import Steps
@@ -32,7 +33,10 @@ def try_plan(
     workload = record(build, settings.seed).workload
     if settings.weights is not None:
         match_weights(open_weights(settings.weights), workload.model)
-    planned = Steps(workload, lowered.graph, settings.optimizer, settings.autocast)
+    optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
+    make_scheduler(settings.scheduler, optimizer, 0)
+    find_groups(optimizer, workload.model)
+    planned = Steps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
         bind_rank(lowered, planned, number, is_mean=settings.is_mean)
     check_steps(lowered, planned, settings)

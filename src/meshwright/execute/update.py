@@ -1,6 +1,6 @@
 """What an update of a traced step reads: its parameter, the optimiser's tensors, the gradients."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -14,6 +14,12 @@ def held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
     """The name of the state that a kernel reads as an argument; empty: it is no state."""
     version = kernel.reads.get(old.name, -1)
     return step.held.get(step.roots[version], "") if version >= 0 else ""
+
+
+def updated_name(step: TracedStep, kernel: Kernel) -> str:
+    """The name of the parameter that a kernel updates."""
+    names = (held_name(step, kernel, old) for old in kernel.node.all_input_nodes)
+    return next(name for name in names if name in step.trace.parameter_names)
 
 
 def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
@@ -41,8 +47,9 @@ def gradients(step: TracedStep, update: int) -> dict[Node, int]:
     }
 
 
-def update_key(node: Node) -> Hashable:
+def update_key(step: TracedStep, kernel: Kernel, group_of: Mapping[str, int]) -> Hashable:
     """The same for updates that one call can do; None: it is no fused update."""
+    node = kernel.node
     values = pytree.tree_leaves(node.kwargs)
     is_plain = not any(isinstance(each, Node) for each in values)
     if not op_name(node).startswith("_fused_") or not is_plain:
@@ -52,4 +59,5 @@ def update_key(node: Node) -> Hashable:
         return None
     firsts = [each[0] if each else None for each in lists]
     types = tuple(str(each.meta["val"].dtype) for each in firsts if isinstance(each, Node))
-    return str(node.target), repr(sorted(node.kwargs.items())), types
+    group = group_of[updated_name(step, kernel)] if "lr" in node.kwargs else -1
+    return str(node.target), repr(sorted(node.kwargs.items())), types, group

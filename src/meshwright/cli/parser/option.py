@@ -49,7 +49,7 @@ def add_batch(parser: ArgumentParser) -> None:
     )
 
 
-def add_step(parser: ArgumentParser) -> None:
+def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     """What one may choose about the step of a model of the zoo, besides its batch."""
     parser.add_argument(
         "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
@@ -58,7 +58,10 @@ def add_step(parser: ArgumentParser) -> None:
         "--precision", metavar="P", help="of weights: fp32 or bf16 (default: the model's own)"
     )
     parser.add_argument(
-        "--optimizer", default="adamw", metavar="O", help="sgd, momentum, adam or adamw (default)"
+        "--optimizer",
+        default="adamw",
+        metavar="O",
+        help=f"sgd, momentum, adam or adamw (default){other_optimizers}",
     )
 
 

@@ -55,7 +55,7 @@ def add_run(commands: Any) -> None:
         help="compile regions of ops with TorchInductor, equal layers once (default: on GPUs, "
         "unless --check)",
     )
-    add_step(parser)
+    add_step(parser, ", or package.module:function from the model to one of torch.optim")
     add_autocast(parser)
     _add_training(parser)
     _add_recovery(parser)
@@ -74,7 +74,16 @@ def add_run(commands: Any) -> None:
 def _add_training(parser: ArgumentParser) -> None:
     """How steps are taken."""
     parser.add_argument(
-        "--learning-rate", type=positive, default=1e-3, metavar="R", help="default: 0.001"
+        "--learning-rate",
+        type=positive,
+        default=1e-3,
+        metavar="R",
+        help="of an optimizer by name (default: 0.001)",
+    )
+    parser.add_argument(
+        "--scheduler",
+        metavar="FACTORY",
+        help="package.module:function from the optimizer to one of torch.optim.lr_scheduler",
     )
     parser.add_argument(
         "--loss",
@@ -91,6 +100,23 @@ def _add_training(parser: ArgumentParser) -> None:
         "--microbatch-statistics",
         action="store_true",
         help="let batch normalisation see only the samples of its microbatch, on all devices",
+    )
+    parser.add_argument(
+        "--data",
+        metavar="FACTORY",
+        help="package.module:function that returns the dataset to train on (with __getitem__ and "
+        "__len__, or one to iterate); a sample is what the model is called with, and each rank "
+        "loads its own rows only (default: the model's own inputs, at every step)",
+    )
+    parser.add_argument(
+        "--shuffle", action="store_true", help="another order of samples in every epoch, by --seed"
+    )
+    parser.add_argument(
+        "--workers",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="processes a rank that load data (default: 0, the rank itself)",
     )
     parser.add_argument(
         "--weights",
@@ -123,7 +149,11 @@ def _add_network(parser: ArgumentParser) -> None:
 def _add_recovery(parser: ArgumentParser) -> None:
     """What outlasts a failure."""
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="keep checkpoints there, and resume from it"
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="keep checkpoints there, also when asked to stop by Ctrl-C or SIGTERM, and resume "
+        "from it",
     )
     parser.add_argument(
         "--every", type=count, default=100, metavar="N", help="steps between them (default: 100)"

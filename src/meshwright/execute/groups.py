@@ -1,0 +1,139 @@
+"""What updates are given besides tensors: learning rates, decays and the like of torch.optim's
+groups.
+
+An optimiser of torch.optim is what holds them, as its user made it: its own `step` is never called,
+but its groups are read at every update, so that a scheduler may change them. The updates themselves
+are ops of the traced step.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from meshwright.capture.optimiser import (
+    BETAS,
+    EPSILON,
+    MOMENTUM,
+    WEIGHT_DECAY,
+    Optimiser,
+    find_optimiser,
+)
+from meshwright.errors import InputError, quoted
+
+Optimizer = torch.optim.Optimizer
+Given = str | Optimizer | Callable[[nn.Module], Optimizer]
+"""How a user says what updates parameters: a name, an optimiser, or what makes one for a model."""
+MakeScheduler = Callable[[Optimizer], Any]
+"""Makes a learning-rate scheduler for an optimiser."""
+
+
+def open_optimizer(given: Given, model: nn.Module, learning_rate: float) -> Optimizer:
+    """The optimiser that a user means; `learning_rate` is for one that is named."""
+    if isinstance(given, str):
+        return make_optimizer(find_optimiser(given), model, learning_rate)
+    made = given if isinstance(given, Optimizer) else given(model)
+    if not isinstance(made, Optimizer):
+        raise InputError(
+            f"optimizer: must be a torch.optim.Optimizer, or a function from the model to one, got "
+            f"{type(made).__name__}"
+        )
+    find_optimiser(made)  # or it is refused
+    return made
+
+
+def make_optimizer(kind: Optimiser, model: nn.Module, learning_rate: float) -> Optimizer:
+    """The optimiser of a name, with torch's defaults."""
+    parameters = [each for each in model.parameters() if each.requires_grad]
+    if not parameters:
+        raise InputError(f"model {type(model).__name__}: must have a parameter to train")
+    if kind in (Optimiser.SGD, Optimiser.MOMENTUM):
+        momentum = MOMENTUM if kind is Optimiser.MOMENTUM else 0.0
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
+    if kind is Optimiser.ADAM:
+        return torch.optim.Adam(parameters, lr=learning_rate, betas=BETAS, eps=EPSILON)
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY
+    )
+
+
+def find_groups(optimizer: Optimizer, model: nn.Module) -> dict[str, int]:
+    """The number of the group of each parameter that is trained, by all its names."""
+    number = {
+        id(each): place
+        for place, group in enumerate(optimizer.param_groups)
+        for each in group["params"]
+    }
+    found = {
+        name: number.get(id(each), -1)
+        for name, each in model.named_parameters(remove_duplicate=False)
+        if each.requires_grad
+    }
+    missing = [name for name, place in found.items() if place < 0]
+    if missing:
+        raise InputError(
+            f"optimizer: must have all parameters of the model that need a gradient, lacks "
+            f"{quoted(missing[0])}; let it have none (requires_grad=False)"
+        )
+    return found
+
+
+def read_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
+    """The numbers of all groups as they are now."""
+    return [
+        {key: each for key, each in group.items() if key != "params"}
+        for group in optimizer.param_groups
+    ]
+
+
+_KEYS = {
+    "lr": '["lr"]',
+    "weight_decay": '["weight_decay"]',
+    "eps": '["eps"]',
+    "beta1": '["betas"][0]',
+    "beta2": '["betas"][1]',
+    "momentum": '["momentum"]',
+    "dampening": '["dampening"]',
+    "nesterov": '["nesterov"]',
+    "maximize": '["maximize"]',
+}
+"""By argument of a fused update: where its value is in a group."""
+
+
+def group_values(arguments: Mapping[str, Any], group: int) -> dict[str, str]:
+    """How generated code writes the arguments of a fused update that a group has."""
+    found = {name: f"held.groups[{group}]{_KEYS[name]}" for name in arguments if name in _KEYS}
+    if "is_first_step" in arguments:
+        found["is_first_step"] = "held.is_first"
+    return found
+
+
+def make_scheduler(given: Any, optimizer: Optimizer, steps: int) -> Any:
+    """A learning-rate scheduler as it is after so many steps; None where none is given.
+
+    `given`: one of torch's, or what makes one for the optimiser.
+    """
+    if given is None:
+        return None
+    is_made = hasattr(given, "step") and not isinstance(given, type)
+    made = given if is_made else given(optimizer)
+    if not hasattr(made, "step"):
+        raise InputError(
+            f"scheduler: must be one of torch.optim.lr_scheduler, or a function from the optimizer "
+            f"to one, got {type(made).__name__}"
+        )
+    if isinstance(made, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise InputError(
+            "scheduler: ReduceLROnPlateau goes by what a run measures; call its step in a loop of "
+            "your own"
+        )
+    for _ in range(steps):
+        advance(made, optimizer)
+    return made
+
+
+def advance(scheduler: Any, optimizer: Optimizer) -> None:
+    """Take a scheduler's step after a step of training."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]  # else it warns: see above
+    scheduler.step()

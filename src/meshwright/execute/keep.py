@@ -1,0 +1,74 @@
+"""Keeps checkpoints of a run: every so many steps, at its end, and when it is asked to stop.
+
+A launcher of ours asks by SIGUSR1; others, such as torchrun or a scheduler, by SIGTERM. Any rank
+may be asked; all hear of it with the loss of the step (`meshwright.execute.pulse`) and stop after
+the same one.
+"""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from meshwright.execute.environment import run_folder
+from meshwright.execute.group import waiting
+from meshwright.execute.loader import Loader
+from meshwright.execute.pulse import Pulse
+from meshwright.execute.resume import save_state
+from meshwright.execute.trainer import Trainer
+
+STOPPED = 128 + signal.SIGTERM
+"""The exit code of a rank that stopped when it was asked to."""
+
+
+class Keeper:
+    """The checkpoints of a run in a folder; all ranks make the same calls."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        folder: Path,
+        every: int,
+        loaders: Sequence[Loader],
+        losses: Sequence[float],
+    ) -> None:
+        """`losses`: of the steps until now. `loaders` may grow; how far each has come is kept."""
+        self.trainer, self.folder, self.every, self.loaders = trainer, folder, every, loaders
+        self.losses = list(losses)
+        """Of all steps until the last checkpoint."""
+        self._before: Pulse | None = None
+
+    def add(self, pulse: Pulse) -> bool:
+        """Keep a checkpoint after a step if it is time to; whether the run must stop.
+
+        That is decided by what ranks told each other of the step before, which is there by now.
+        """
+        before, self._before = self._before, pulse
+        stops = before is not None and before.stops
+        if stops or self.trainer.num_steps % self.every == 0:
+            self.save()
+        return stops
+
+    def save(self) -> None:
+        """Keep a checkpoint now, unless there is one of this step."""
+        trainer = self.trainer
+        with waiting(trainer.walk.progress, f"writing the checkpoint of step {trainer.num_steps}"):
+            self.losses += trainer.take_losses()
+            if trainer.saved_step < trainer.num_steps:
+                places = [each.place for each in self.loaders]
+                save_state(self.folder, trainer, self.losses, places)
+
+
+@contextmanager
+def stopped_by_signals(trainer: Trainer) -> Iterator[None]:
+    """Within this, the run stops after a step instead of at once when this rank is asked to."""
+    number = signal.SIGTERM if run_folder() is None else signal.SIGUSR1
+
+    def note(_number: int, _frame: object) -> None:
+        trainer.stops = True
+
+    before = signal.signal(number, note)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -1,0 +1,259 @@
+"""Gives a rank its rows of one batch after the other, in an order that is the same for all ranks.
+
+Batches are cut from the samples of one epoch after the other. Which sample comes when is a function
+of the seed and the epoch, or the sampler's or the dataset's choice; never of the plan. So a place
+in that order is two numbers, which a checkpoint keeps. Workers and collating are torch's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from meshwright.errors import InputError
+from meshwright.execute.message import gather
+
+Ints = npt.NDArray[np.int64]
+Collate = Callable[[list[Any]], Any]
+"""From samples to a batch of them."""
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with."""
+
+
+class Place(NamedTuple):
+    """How far training has come in its data."""
+
+    epoch: int = 0
+    samples: int = 0
+    """Of that epoch."""
+
+
+class Loader:
+    """Batches for `step`, of each this rank's rows; iterating gives what is left of an epoch.
+
+    A plan's batches all have one size, so that the samples which an epoch leaves over begin the
+    first batch of the next, unless they are dropped.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch: int,
+        rows: Sequence[int],
+        *,
+        shuffles: bool = False,
+        sampler: Iterable[int] | None = None,
+        seed: int = 0,
+        collate: Collate | None = None,
+        num_workers: int = 0,
+        drops_last: bool = False,
+    ) -> None:
+        """`rows`: which samples of a batch are wanted. A dataset without a length is one that can
+        only be iterated. All ranks call it alike."""
+        self.dataset, self.batch, self.rows = dataset, batch, np.array(rows, dtype=np.int64)
+        self.shuffles, self.sampler, self.seed = shuffles, sampler, seed
+        self.collate = collate or default_collate
+        self.num_workers, self.drops_last = num_workers, drops_last
+        self.is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        _check(self)
+        self._place = self._given = Place()
+        self._begin, self._carried = Place(), list[Any]()
+        """Where iterating goes on, and samples before that which are in no batch yet."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating goes on with, from 0."""
+        return self._begin.epoch
+
+    @property
+    def place(self) -> Place:
+        """How far training has come: after the last batch that it took."""
+        return self._place
+
+    def seek(self, place: Place) -> None:
+        """Go on from a place where training has come to."""
+        self._place = self._given = self._begin = place
+        self._carried = []
+
+    def take(self) -> None:
+        """Say that the batch which was given last has been trained on."""
+        if self._given != self._place:
+            self._place = self._begin = self._given
+            self._carried = []
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches that are left of the epoch."""
+        (epoch, skipped), carried = self._begin, self._carried
+        if self.is_indexed:
+            batches, rest = self._by_index(epoch, skipped, carried)
+        else:
+            batches, rest = self._one_by_one(epoch, skipped, carried)
+        for number, own in enumerate(batches, start=1):
+            self._given = Place(epoch, skipped + number * self.batch - len(carried))
+            yield own
+        self._begin = Place(epoch + 1, 0)
+        self._carried = [] if self.drops_last else rest
+
+    def _by_index(
+        self, epoch: int, skipped: int, carried: list[Any]
+    ) -> tuple[Iterable[Any], list[Any]]:
+        order = self._order(epoch)[skipped:]
+        order = np.concatenate([np.array(carried, dtype=np.int64), order])
+        count = len(order) // self.batch
+        rest = order[count * self.batch :].tolist()
+        cut = order[: count * self.batch].reshape(count, self.batch)[:, self.rows]
+        if not len(self.rows):
+            return repeat(self._nothing, count), rest
+        batches = DataLoader(
+            self.dataset,
+            batch_sampler=_Lists(cut),
+            collate_fn=self.collate,
+            num_workers=self.num_workers,
+        )
+        return batches, rest
+
+    @cached_property
+    def _nothing(self) -> Any:
+        """The batch of a rank that reads no sample: none, in the form of one."""
+        return _emptied(self.collate([self.dataset[0]]))
+
+    def _order(self, epoch: int) -> Ints:
+        """The indices of an epoch; that ranks have the same is checked."""
+        if self.sampler is not None:
+            _set_epoch(self.sampler, epoch)
+            order = np.fromiter(self.sampler, dtype=np.int64)
+        elif self.shuffles:
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(self.dataset))
+        else:
+            order = np.arange(len(self.dataset), dtype=np.int64)
+        digests = gather(blake2b(order.tobytes()).hexdigest(), str)
+        different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if different:
+            raise InputError(
+                f"data: samples must have the same order on all ranks, in epoch {epoch} that of "
+                f"rank {different[0]} is not that of rank 0; seed the sampler, or leave shuffling "
+                f"to the loader"
+            )
+        return order
+
+    def _one_by_one(
+        self, epoch: int, skipped: int, carried: list[Any]
+    ) -> tuple[Iterable[Any], list[Any]]:
+        _set_epoch(self.dataset, epoch)
+        rest: list[Any] = []
+        stream = _Stream(self.dataset, skipped, carried, self.batch, self.rows, self.collate)
+        batches = DataLoader(stream, batch_size=None, num_workers=self.num_workers)
+
+        def given() -> Iterator[Any]:
+            for is_batch, value in batches:
+                if is_batch:
+                    yield value
+                else:
+                    rest.extend(value)
+
+        return given(), rest
+
+
+class _Lists:
+    """The indices of this rank's rows, batch by batch."""
+
+    def __init__(self, indices: Ints) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (each.tolist() for each in self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class _Stream(IterableDataset[Any]):
+    """This rank's rows of the batches of an epoch, collated; and then the samples left over."""
+
+    def __init__(
+        self,
+        samples: Iterable[Any],
+        skipped: int,
+        carried: list[Any],
+        batch: int,
+        rows: Ints,
+        collate: Collate,
+    ) -> None:
+        self.samples, self.skipped, self.carried = samples, skipped, carried
+        self.batch, self.rows, self.collate = batch, rows.tolist(), collate
+
+    def __iter__(self) -> Iterator[tuple[bool, Any]]:
+        several = list(self.carried)
+        for sample in self._left():
+            several.append(sample)
+            if len(several) == self.batch:
+                own = [several[row] for row in self.rows]
+                yield True, self.collate(own) if own else _emptied(self.collate(several[:1]))
+                several = []
+        yield False, several
+
+    def _left(self) -> Iterator[Any]:
+        if self.skipped and hasattr(self.samples, "skip"):  # as datasets of the Hub have
+            return iter(self.samples.skip(self.skipped))
+        return islice(self.samples, self.skipped, None)
+
+
+def endless(loader: Loader) -> Iterator[Inputs]:
+    """The batches of one epoch after the other, as the model is called with them."""
+    carried = -1
+    while True:
+        for batch in loader:
+            carried = -1
+            yield as_inputs(batch)
+        if len(loader._carried) <= carried:
+            raise InputError("data: must have samples, epoch after epoch has none")
+        carried = len(loader._carried)
+
+
+def as_inputs(batch: Any) -> Inputs:
+    """How a model is called with a batch: with its parts, by name where they have names."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
+
+def _check(loader: Loader) -> None:
+    is_indexed = loader.is_indexed
+    if not is_indexed and not isinstance(loader.dataset, Iterable):
+        raise InputError(
+            f"data: must have __getitem__ and __len__, or __iter__, got "
+            f"{type(loader.dataset).__name__}"
+        )
+    if not is_indexed and (loader.shuffles or loader.sampler is not None):
+        raise InputError(
+            f"data: {type(loader.dataset).__name__} can only be iterated, in its own order; "
+            f"without a sampler, and not shuffled"
+        )
+    if not is_indexed and loader.num_workers > 1:
+        raise InputError(
+            f"data: {type(loader.dataset).__name__} can only be iterated, by one worker at most, "
+            f"got {loader.num_workers}"
+        )
+    if loader.shuffles and loader.sampler is not None:
+        raise InputError("data: must be shuffled or have a sampler, not both")
+    least = loader.batch if loader.drops_last else 1
+    if is_indexed and len(loader.dataset) < least:
+        raise InputError(f"data: must have {least} samples at least, got {len(loader.dataset)}")
+
+
+def _set_epoch(samples: Any, epoch: int) -> None:
+    """Tell a sampler or dataset the epoch, where it asks for it."""
+    if hasattr(samples, "set_epoch"):
+        samples.set_epoch(epoch)
+
+
+def _emptied(batch: Any) -> Any:
+    """A batch of one sample without it."""
+    return pytree.tree_map_only(torch.Tensor, lambda each: each[:0] if each.dim() else each, batch)
