@@ -160,6 +160,7 @@ def training(
     optimizer: Any = "adamw",
     *,
     scheduler: Any = None,
+    clip_norm: float | None = None,
     graph: Graph | None = None,
     learning_rate: float = 1e-3,
     is_mean: bool = True,
@@ -180,17 +181,17 @@ def training(
     `optimizer` is a name, then with `learning_rate`, or SGD, Adam or AdamW of torch.optim, made for
     the model's parameters: its groups are read at every step, so that schedulers and whoever else
     may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every step, and
-    after `resume` is where it was. `graph` is the one that was planned, None captures it again.
-    `is_mean`: the loss is a mean over the batch, else a sum. A step whose loss is not finite raises
-    NonFiniteError with the number of the step; `checks_ops` looks at every op's results, which
-    takes time, and names the op that made the first such number. `compile`: regions of ops are
-    compiled by TorchInductor, equal layers once; None does so on GPUs. `weights` is a folder of
-    safetensors files in the Hub's layout: each rank reads its slices of them, and the model may be
-    on the meta device. `checkpoint` is a folder whose latest checkpoint training goes on from, and
-    which others are kept in: after `every` so many steps, at the end, and when torchrun or a
-    scheduler asks to stop by SIGTERM. What this yields has `loader(dataset)`, `step(*batch)`, which
-    returns the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
-    `state_dict()`; all ranks make the same calls.
+    after `resume` is where it was. `clip_norm` clips the norm of all gradients. `graph` is the one
+    that was planned, None captures it again. `is_mean`: the loss is a mean over the batch, else a
+    sum. A step whose loss is not finite raises NonFiniteError with the number of the step;
+    `checks_ops` looks at every op's results, which takes time, and names the op that made the first
+    such number. `compile`: regions of ops are compiled by TorchInductor, equal layers once; None
+    does so on GPUs. `weights` is a folder of safetensors files in the Hub's layout: each rank reads
+    its slices of them, and the model may be on the meta device. `checkpoint` is a folder whose
+    latest checkpoint training goes on from, and which others are kept in: after `every` so many
+    steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. What this yields
+    has `loader(dataset)`, `step(*batch)`, which returns the loss, `losses()`, `measure(*batch)`,
+    `save(folder)`, `resume(folder)` and `state_dict()`; all ranks make the same calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")
@@ -210,6 +211,7 @@ def training(
         backend=backend,
         optimizer=optimizer,
         scheduler=scheduler,
+        clip_norm=clip_norm,
         learning_rate=learning_rate,
         is_mean=is_mean,
         allows_local_statistics=allows_local_statistics,

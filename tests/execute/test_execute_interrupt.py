@@ -26,7 +26,7 @@ from meshwright.source import capture_model
 from small import connected
 
 SAMPLES, BATCH, EVERY, RATE = 50, 8, 5, 0.5
-MANY = 4000
+MANY = 2000
 """Steps of a run that outlasts twenty interruptions."""
 COUNTING = f"""
 import time, torch
@@ -76,7 +76,7 @@ def options(checkpoints: str, steps: int, workers: int = 1) -> list[str]:
         "--model", "counting:model", "--data", "counting:Numbers", "--shuffle",
         "--workers", str(workers),
         "--optimizer", "sgd", "--learning-rate", str(RATE), "--steps", str(steps), "--json",
-        "--checkpoint", checkpoints, "--every", str(EVERY), "--seed", "3",
+        "--checkpoint", checkpoints, "--every", str(max(EVERY, steps // 100)), "--seed", "3",
     ]  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_runs_interrupted_twenty_one_times_count_every_sample_once(
         process = counting.start(plan, *options("kept", MANY))
         # Every fourth time while it starts.
         wait_until(partial(_is_ready, counting, folder if moment % 4 else None, process))
-        time.sleep(draw.uniform(0.0, 2.0))
+        time.sleep(draw.uniform(0.0, 1.2))
         codes.append((number, interrupt(counting, process, number, draw)))
     assert saved_steps(folder)[-1] < MANY  # or nothing was interrupted in the end
     code, out, said = counting.run(plan, *options("kept", MANY))

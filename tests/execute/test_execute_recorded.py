@@ -52,6 +52,20 @@ def test_another_learning_rate_is_recorded_anew() -> None:
     assert len(recorded) == 2
 
 
+def test_settings_that_change_at_every_step_are_not_recorded() -> None:
+    model, recorded, shown = Model(), list[int](), list[str]()
+
+    def record(run: Callable[[], Any]) -> Any:
+        recorded.append(1)
+        return record_calls(run)
+
+    step = Recorded(model.run, model.forget, shown.append, record)
+    losses = [float(step({"x": torch.ones(1)}, rate)) for rate in range(8)]
+    assert losses == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert len(recorded) == 2
+    assert shown == ["not recorded as a CUDA graph, steps are run: the optimizer's numbers change"]
+
+
 def test_a_step_that_cannot_be_recorded_is_run_and_not_tried_again() -> None:
     model, tries, shown = Model(), list[int](), list[str]()
 

@@ -236,6 +236,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         scheduler=find_function("scheduler", arguments.scheduler) if arguments.scheduler else None,
         autocast=arguments.autocast,
         learning_rate=arguments.learning_rate,
+        clip_norm=arguments.clip_norm,
         is_mean=arguments.loss == "mean",
         allows_local_statistics=arguments.local_statistics,
         allows_microbatch_statistics=arguments.microbatch_statistics,

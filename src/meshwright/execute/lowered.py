@@ -11,6 +11,7 @@ from meshwright.execute.runnable import check_runnable
 from meshwright.graph.graph import Graph
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
+from meshwright.program.clip import with_norm
 from meshwright.program.expand.context import divide_tokens
 from meshwright.program.expand.expansion import Expansion, unexpanded
 from meshwright.program.expand.shard import shard
@@ -37,6 +38,8 @@ class Lowered:
     partial: np.ndarray[Any, np.dtype[np.bool_]]
     """Of each tensor, as the plan has it: whether replicas hold sums over their samples."""
     rows: Rows
+    num_planned: int
+    """How many of the instructions are the plan's own; those that clip gradients come after."""
 
     @property
     def divides_batch(self) -> bool:
@@ -52,13 +55,20 @@ class Lowered:
         return tuple(np.unique(self.program.instructions["device"]).tolist())
 
 
-def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair") -> Lowered:
-    """Lower a plan and fix the order in which every device runs."""
+def lower_frozen(
+    graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair", *, clips: bool = False
+) -> Lowered:
+    """Lower a plan and fix the order in which every device runs.
+
+    `clips`: updates wait for the norm of all gradients.
+    """
     found = check_runnable(graph, cluster, plan)
-    timeline = run_program(found.program, cluster, sharing=sharing)
+    program = with_norm(found.program) if clips else found.program
+    timeline = run_program(program, cluster, sharing=sharing)
     return Lowered(
         graph=found.graph,
-        program=freeze_order(found.program, timeline.start, timeline.finish),
+        program=freeze_order(program, timeline.start, timeline.finish),
+        num_planned=found.program.num_instructions,
         expansion=found.work.expansion,
         shards=_find_shards(found.graph, found.placement, found.plan),
         plan=found.plan,

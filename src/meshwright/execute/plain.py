@@ -79,6 +79,7 @@ def train_plainly(
     learning_rate: float,
     device: torch.device,
     repeated: RepeatedDraws,
+    clip_norm: float | None,
     given: Callable[[str], torch.Tensor],
 ) -> list[float]:
     """The losses of plain training from the same weights, on the whole batch at once.
@@ -99,6 +100,8 @@ def train_plainly(
         with repeated, fused:
             loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
         torch.autograd.backward(loss)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         update.step()
         if schedule is not None:
             schedule.step()

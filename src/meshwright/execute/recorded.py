@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from meshwright.execute.item import Key, Part, RunSegment
+from meshwright.execute.item import Key, Part, RunSegment, Start
 from meshwright.execute.steps import TracedSteps
+from meshwright.program.program import Program
 
 Run = Callable[[Mapping[Key, torch.Tensor]], torch.Tensor]
 """Takes a step on the rows of a batch, and returns its loss."""
@@ -20,15 +21,19 @@ Record = Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]
 
 _WARM_UP = 2
 """Steps before recording: libraries choose kernels and take workspace in the first ones."""
+_FEW, _OFTEN = 2, 100
+"""Recording more than so few times pays after so many steps each: it takes as long as some steps,
+and memory."""
 
 
-def may_record(part: Part, steps: TracedSteps, device: torch.device) -> bool:
+def may_record(program: Program, part: Part, steps: TracedSteps, device: torch.device) -> bool:
     """Whether what a rank does can be recorded."""
     if device.type != "cuda" or part.receives:
         return False
     segments = [item.segment for item in part.items if isinstance(item, RunSegment)]
     lines = [line for segment in segments if segment is not None for line in segment.lines]
-    is_alone = len(segments) == len(part.items)
+    others = [item for item in part.items if isinstance(item, Start)]
+    is_alone = all(each.group >= 0 and len(program.groups[each.group]) == 1 for each in others)
     return is_alone and not any(line.op in steps.draws(line.samples) for line in lines)
 
 
@@ -55,7 +60,7 @@ class Recorded:
         """`forget` clears what a step leaves that ended halfway, as one does that cannot be
         recorded because it waits for the device; `show` is told why it cannot."""
         self.run, self.forget, self.show, self.record = run, forget, show, record
-        self.count = 0
+        self.count = self.records = 0
         self.given: dict[Key, torch.Tensor] = {}
         """The rows of the batch, where the recorded kernels read them."""
         self.replay: Replay | None = None
@@ -69,13 +74,22 @@ class Recorded:
         self.count += 1
         is_recorded = self.replay is not None and settings == self.settings
         if self.count > _WARM_UP and not is_recorded and not self.fails:
-            self._record(inputs, settings)
+            self._record_or_leave(inputs, settings)
         if self.replay is None:
             return self.run(inputs)
         for key, tensor in inputs.items():
             self.given[key].copy_(tensor)
         self.replay()
         return self.loss.clone()
+
+    def _record_or_leave(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
+        """Record, unless settings change too often for that to pay, as those of a scheduler do."""
+        self.records += 1
+        if self.records > _FEW and self.count < _OFTEN * self.records:
+            self.replay, self.given, self.fails = None, {}, True
+            self.show("not recorded as a CUDA graph, steps are run: the optimizer's numbers change")
+            return
+        self._record(inputs, settings)
 
     def _record(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
         self.replay = None  # its memory is taken by the next

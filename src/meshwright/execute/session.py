@@ -70,6 +70,8 @@ class Settings:
     """One of torch.optim.lr_scheduler, or what makes one for the optimiser."""
     autocast: str | None = None
     learning_rate: float = 1e-3
+    clip_norm: float | None = None
+    """What the norm of all gradients is clipped to."""
     is_mean: bool = True
     allows_local_statistics: bool = False
     """Whether batch norm and the like may see the samples of one device and microbatch only."""
@@ -131,7 +133,12 @@ def run_rank(
             settings, checks_ops=True, check_until=place.check_until, is_checked=False
         )
     with reported_errors(rank, "", run_folder()), shown_once():
-        lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
+        lowered = lower_frozen(
+            graph,
+            cluster,
+            choose_statistics(graph, plan, settings),
+            clips=settings.clip_norm is not None,
+        )
         device = pick_device("cpu" if build is None else settings.device)
         backend = pick_backend(device, settings.backend)
         store, hosts = meet(settings.stall_seconds)
@@ -253,7 +260,7 @@ def _train(
             repeated=RepeatedDraws(
                 trainer.planned.draws(trainer.planned.any().samples), settings.seed
             ),
-            given=trainer.given,
+            clip_norm=settings.clip_norm, given=trainer.given,
         )  # fmt: skip
     return Outcome(
         rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
@@ -361,6 +368,7 @@ def make_trainer(
         optimizer=settings.optimizer,
         autocast=settings.autocast,
         learning_rate=settings.learning_rate,
+        clip_norm=settings.clip_norm,
         is_mean=settings.is_mean,
         seed=settings.seed,
         real=real,
@@ -406,7 +414,7 @@ def _note(watch: Progress | None, doing: str) -> None:
 def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Checkpoint) -> Outcome:
     """The outcome where the checkpoint is that of the last step already."""
     program = lowered.program
-    missing = np.full(program.num_instructions, np.nan)
+    missing = np.full(lowered.num_planned, np.nan)
     run = Run(
         device_names=program.device_names,
         step_seconds=(),

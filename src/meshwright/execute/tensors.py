@@ -13,6 +13,7 @@ import torch
 
 from meshwright.errors import RankError
 from meshwright.execute.blame import Inspector
+from meshwright.execute.clip import Clip
 from meshwright.execute.code import compile_segment
 from meshwright.execute.compiled import Compiled, Extra, Held
 from meshwright.execute.exchange import Exchange
@@ -43,12 +44,14 @@ class Tensors:
         *,
         inspector: Inspector | None = None,
         compiler: Compiler | None = None,
+        clip: Clip | None = None,
     ) -> None:
-        """`inspector`: it looks at the results of all ops, unless a step is timed. `compiler`: it
-        makes one function of each region of ops; None: every op is a call."""
+        """`clip`: how gradients are clipped. `inspector`: it looks at the results of all ops,
+        unless a step is timed. `compiler`: it makes one function of each region of ops; None: every
+        op is a call."""
         self.program, self.part, self.steps, self.rows = program, part, steps, rows
         self.exchange, self.held, self.device = exchange, held, exchange.device
-        self.inspector, self.compiler = inspector, compiler
+        self.inspector, self.compiler, self.clip = inspector, compiler, clip
         self.kept: dict[Key, Any] = {}
         self.added = [0] * part.num_sums
         """By sum: how many microbatches a collective has added to it."""
@@ -186,7 +189,9 @@ class Tensors:
         """Start a collective."""
         if item.run is not None:
             return self._talk(item, item.run)
-        if item.output is None:
+        if not item.pieces:
+            started = self._clip(item)
+        elif item.output is None:
             started = self._collect_bucket(item)
         elif item.kind == Kind.ALL_REDUCE:
             started = self._add_up(item, item.output.buffer)
@@ -248,6 +253,26 @@ class Tensors:
             works.append(start(flat, item.group))
             works[-1].then(partial(_unpack, alike, flat))
         return All(works), nothing
+
+    def _clip(self, item: Start) -> tuple[Work, Finish]:
+        """Find the norm of all gradients, and make those smaller that this rank updates with."""
+        assert self.clip is not None
+        keys = self.clip.read
+        values = [self._take(key) if isinstance(key, Piece) else self.kept[key] for key in keys]
+        squares = self.clip.squares(values)
+        is_alone = len(self.program.groups[item.group]) == 1
+        work: Work = All([] if is_alone else [self.exchange.all_reduce(squares, item.group)])
+        held = {key.buffer if isinstance(key, Piece) else key for key in keys}
+
+        def finish() -> None:
+            assert self.clip is not None
+            factor = self.clip.factor(squares)
+            own = [self.kept[key] for key in held if key in self.kept]
+            for dtype in {each.dtype for each in own}:
+                alike = [each for each in own if each.dtype is dtype]
+                torch._foreach_mul_(alike, factor.to(dtype))
+
+        return work, finish
 
     def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""

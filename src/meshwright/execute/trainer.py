@@ -20,6 +20,7 @@ from meshwright.errors import InputError, NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
+from meshwright.execute.clip import Clip, make_clip
 from meshwright.execute.compiled import Held
 from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
@@ -76,6 +77,7 @@ class Trainer:
         optimizer: Given = "adamw",
         autocast: str | None = None,
         learning_rate: float = LEARNING_RATE,
+        clip_norm: float | None = None,
         is_mean: bool = True,
         seed: int = 0,
         real: Real | None = None,
@@ -88,10 +90,11 @@ class Trainer:
         weights: Weights | None = None,
     ) -> None:
         """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
-        `learning_rate` is for one that is named. `weights`: files with what the model starts from,
-        instead of its own values. `compiler`: it makes one function of each region of ops; None
-        calls every op. `show` is told if steps cannot be recorded, and are run. `checks_ops`: a
-        step whose numbers are not finite names the op that made the first of them; every op's
+        `learning_rate` is for one that is named. `clip_norm`: what the norm of all gradients is
+        clipped to, where `lowered` has room for that. `weights`: files with what the model starts
+        from, instead of its own values. `compiler`: it makes one function of each region of ops;
+        None calls every op. `show` is told if steps cannot be recorded, and are run. `checks_ops`:
+        a step whose numbers are not finite names the op that made the first of them; every op's
         results are looked at, which takes as long as the ops or longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
         self.real = real or _itself
@@ -116,9 +119,17 @@ class Trainer:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
         self.device = device
-        self.walk = self._make_walk(compiler, progress)
+        clip = None
+        if clip_norm is not None:
+            with waiting(progress, "agreeing on who counts which gradients"):
+                clip = make_clip(clip_norm, self.part, self.steps, device)
+        self.walk = self._make_walk(compiler, progress, clip)
         self.recorded: Recorded | None = None
-        if compiler is not None and not checks_ops and may_record(self.part, self.steps, device):
+        if (
+            compiler is not None
+            and not checks_ops
+            and may_record(program, self.part, self.steps, device)
+        ):
             self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
         self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
         self._labels = find_labels(self.planned.any())
@@ -155,7 +166,9 @@ class Trainer:
             look=self._look,
         )
 
-    def _make_walk(self, compiler: Compiler | None, progress: Progress | None) -> Walk:
+    def _make_walk(
+        self, compiler: Compiler | None, progress: Progress | None, clip: Clip | None
+    ) -> Walk:
         program = self.lowered.program
         worker = Tensors(
             program,
@@ -166,6 +179,7 @@ class Trainer:
             self.held,
             inspector=self.inspector,
             compiler=compiler,
+            clip=clip,
         )
         return Walk(program, self.part, self.exchange, worker, progress)
 

@@ -199,7 +199,12 @@ def open_training(
                 f"`meshwright run` build it"
             )
     _check_buffers(workload.model)
-    lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
+    lowered = lower_frozen(
+        graph,
+        cluster,
+        choose_statistics(graph, plan, settings),
+        clips=settings.clip_norm is not None,
+    )
     device = pick_device(settings.device)
     backend = pick_backend(device, settings.backend)
     store, hosts = meet(settings.stall_seconds)

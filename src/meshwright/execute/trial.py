@@ -29,7 +29,12 @@ def try_plan(
 ) -> None:
     """Refuse a plan that this machine or this model does not allow, as a rank would."""
     pick_backend(pick_device(settings.device), settings.backend)
-    lowered = lower_frozen(graph, cluster, choose_statistics(graph, plan, settings))
+    lowered = lower_frozen(
+        graph,
+        cluster,
+        choose_statistics(graph, plan, settings),
+        clips=settings.clip_norm is not None,
+    )
     workload = record(build, settings.seed).workload
     if settings.weights is not None:
         match_weights(open_weights(settings.weights), workload.model)

@@ -86,6 +86,9 @@ def _add_training(parser: ArgumentParser) -> None:
         help="package.module:function from the optimizer to one of torch.optim.lr_scheduler",
     )
     parser.add_argument(
+        "--clip-norm", type=positive, metavar="N", help="clip the norm of all gradients to this"
+    )
+    parser.add_argument(
         "--loss",
         choices=("mean", "sum"),
         default="mean",

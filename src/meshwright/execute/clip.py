@@ -1,0 +1,111 @@
+"""Clips the norm of all gradients, as torch.nn.utils.clip_grad_norm_ does in one process.
+
+Each rank adds up the squares of the gradients that it updates with; what several ranks have is
+counted by one. Where in a step that happens, `meshwright.program.clip` says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from meshwright.capture.ledger import op_name
+from meshwright.execute.cut.cut import Cut
+from meshwright.execute.item import Key, Part, RunSegment
+from meshwright.execute.message import gather
+from meshwright.execute.shard import Share
+from meshwright.execute.state import canonical_names
+from meshwright.execute.steps import TracedSteps
+from meshwright.execute.traced import Layout
+from meshwright.execute.update import gradients, held_name, updated_name
+
+_SMALL = 1e-6
+"""As torch adds to the norm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """What a rank needs to know to take part."""
+
+    max_norm: float
+    read: tuple[Key, ...]
+    """The gradients that it updates with, as what is kept of a step."""
+    shares: torch.Tensor
+    """How much of each this rank counts."""
+
+    def squares(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        """This rank's part of the square of the norm; `values` are those of what is read."""
+        norms = torch.stack([each.double() for each in torch._foreach_norm(list(values))])
+        return (norms.square() * self.shares).sum().reshape(1)
+
+    def factor(self, squares: torch.Tensor) -> torch.Tensor:
+        """What gradients are multiplied with, once all ranks have added up."""
+        return (self.max_norm / (squares.sqrt() + _SMALL)).clamp(max=1.0).reshape(())
+
+
+class _Gradient(NamedTuple):
+    """A gradient that an update reads."""
+
+    key: Key
+    name: str
+    """Of the parameter."""
+    updated: Layout
+    """What of the parameter, as the rank holds it, is updated."""
+
+
+def make_clip(max_norm: float, part: Part, steps: TracedSteps, device: torch.device) -> Clip:
+    """What this rank does; all ranks call it."""
+    read = _find_gradients(part, steps)
+    shares = steps.shares()
+    own = {each.name: _piece(shares.get(each.name), each.updated) for each in read}
+    held = gather(own, dict[str, str])
+    first = canonical_names(steps.any().trace)
+    copies: dict[str, list[str]] = {}
+    for name in sorted({name for each in held for name in each}):
+        copies.setdefault(first.get(name, name), []).append(name)
+    counted = {names[0] for names in copies.values()}  # of copies of tied weights one
+    counts = [
+        _share(each.name, own[each.name], held) if each.name in counted else 0.0 for each in read
+    ]
+    counted_shares = torch.tensor(counts, dtype=torch.float64, device=device)
+    return Clip(max_norm, tuple(each.key for each in read), counted_shares)
+
+
+def _piece(share: Share | None, updated: Layout) -> str:
+    """The same on ranks that update the same of a parameter."""
+    if share is not None and not isinstance(share.cut, Cut):  # all members of a team have all
+        share = replace(share, width=1, member=0)
+    return repr((share, updated))
+
+
+def _share(name: str, piece: str, held: Sequence[Mapping[str, str]]) -> float:
+    """One by the number of ranks that have the same."""
+    return 1.0 / sum(each.get(name) == piece for each in held)
+
+
+def _find_gradients(part: Part, steps: TracedSteps) -> list[_Gradient]:
+    """What updates read that is no state."""
+    found: list[_Gradient] = []
+    for item in part.items:
+        if not isinstance(item, RunSegment) or item.segment is None:
+            continue
+        keys = dict(zip(item.segment.inputs, item.inputs, strict=True))
+        for line in item.segment.lines:
+            step = steps[line.samples]
+            kernel = step.ledger.kernels[line.op]
+            if not op_name(kernel.node).startswith("_fused_") or "lr" not in kernel.node.kwargs:
+                continue
+            versions = {kernel.reads[node.name] for node in gradients(step, line.op)}
+            name = updated_name(step, kernel)
+            updated = next(
+                Layout.of(node.meta["val"])
+                for node in kernel.node.all_input_nodes
+                if held_name(step, kernel, node) == name
+            )
+            found += [
+                _Gradient(keys[each], name, updated)
+                for version, each in line.reads
+                if version in versions
+            ]
+    return found
