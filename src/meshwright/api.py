@@ -174,6 +174,7 @@ def training(
     weights: str | Path | None = None,
     checkpoint: str | Path | None = None,
     every: int = 100,
+    log: str | Path | None = None,
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
@@ -189,9 +190,10 @@ def training(
     does so on GPUs. `weights` is a folder of safetensors files in the Hub's layout: each rank reads
     its slices of them, and the model may be on the meta device. `checkpoint` is a folder whose
     latest checkpoint training goes on from, and which others are kept in: after `every` so many
-    steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. What this yields
-    has `loader(dataset)`, `step(*batch)`, which returns the loss, `losses()`, `measure(*batch)`,
-    `save(folder)`, `resume(folder)` and `state_dict()`; all ranks make the same calls.
+    steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. `log` is a CSV file
+    with a row for each step. What this yields has `loader(dataset)`, `step(*batch)`, which returns
+    the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and `state_dict()`;
+    all ranks make the same calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")
@@ -222,6 +224,7 @@ def training(
         weights=None if weights is None else Path(weights),
         checkpoint=None if checkpoint is None else Path(checkpoint),
         every=every,
+        log=None if log is None else Path(log),
     )
     planned = capture_workload(workload, optimizer) if graph is None else graph
     with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:

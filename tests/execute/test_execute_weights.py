@@ -163,6 +163,7 @@ def train_from(
     rank: int, name: str, graph: Graph, plan: Plan, weights: str, folder: str
 ) -> tuple[list[float], dict[str, Any]]:
     """Start from files, with a model that has no values; train, save, and take the whole state."""
+    from meshwright.execute.course import Course
     from meshwright.execute.resume import save_state
     from meshwright.execute.training import Training
 
@@ -172,7 +173,7 @@ def train_from(
     trainer = make_trainer(rank, workload, graph, plan, weights=open_weights(Path(weights)))
     losses = take_steps(trainer, STEPS)
     save_state(Path(folder), trainer, losses)
-    state = Training(rank, trainer.lowered, trainer, None, []).state_dict()
+    state = Training(rank, trainer.lowered, trainer, Course(trainer), None).state_dict()
     trainer.close()
     return losses, state
 

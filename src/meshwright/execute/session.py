@@ -20,6 +20,7 @@ from meshwright.errors import InputError, NonFiniteError, RankError
 from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
 from meshwright.execute.checkpoint import Checkpoint
+from meshwright.execute.course import Course
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
@@ -34,10 +35,11 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import Given, advance, make_scheduler
+from meshwright.execute.groups import Given, make_scheduler
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
 from meshwright.execute.loader import Inputs, Loader, endless
+from meshwright.execute.log import Log
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.message import gather
@@ -91,6 +93,8 @@ class Settings:
     """Whether regions of ops are compiled; None: on GPUs, unless losses are compared."""
     weights: Path | None = None
     """A folder of files that the model's weights are read from, instead of its own."""
+    log: Path | None = None
+    """A CSV file with a row for each step."""
     data: Callable[[], Any] | None = None
     """Makes the dataset to train on; None: the workload's own batch, again and again."""
     shuffles: bool = False
@@ -225,24 +229,20 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    loaders = _make_loaders(lowered, trainer.rows, settings)
-    for loader, place in zip(loaders, read_places(found), strict=False):
-        loader.seek(place)
-    batches = endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
+    course = _make_course(lowered, trainer, settings, losses, say)
+    course.resume(read_places(found), first)
+    batches = endless(course.loaders[0]) if course.loaders else repeat(_real_inputs(deferred))
     if settings.check_until:
         _replay(trainer, batches, settings.check_until)
     recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
-    keeper = None
-    if settings.checkpoint is not None:
-        keeper = Keeper(trainer, settings.checkpoint, settings.every, loaders, losses)
     with _dated(trainer):
-        scheduler = make_scheduler(settings.scheduler, trainer.optimizer, first)
-        if _take_steps(trainer, recorder, batches, loaders, scheduler, keeper, settings):
+        if _take_steps(course, recorder, batches, settings):
             if rank == 0:
                 say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
             end_process(STOPPED)
         with waiting(watch, "the end"):
-            losses = losses + trainer.take_losses() if keeper is None else keeper.losses
+            kept = course.keeper
+            losses = losses + trainer.take_losses() if kept is None else kept.losses
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
         calls = _calls(trainer)
@@ -275,6 +275,24 @@ def _dated(trainer: Trainer) -> Iterator[None]:
     except NonFiniteError as error:
         error.since = trainer.saved_step
         raise
+
+
+def _make_course(
+    lowered: Lowered,
+    trainer: Trainer,
+    settings: Settings,
+    losses: Sequence[float],
+    say: Callable[[str], None],
+) -> Course:
+    """What goes on with the steps; `losses` are those until now."""
+    course = Course(trainer, _make_loaders(lowered, trainer.rows, settings))
+    course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+    if trainer.rank == 0:
+        steps = trainer.num_steps, settings.steps
+        course.log = Log(settings.log, lowered.rows.batch, *steps, say)
+    if settings.checkpoint is not None:
+        course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders, losses)
+    return course
 
 
 def _make_loaders(lowered: Lowered, rows: Sequence[int], settings: Settings) -> list[Loader]:
@@ -316,27 +334,16 @@ def _replay(trainer: Trainer, batches: Iterator[Inputs], until: int) -> NoReturn
 
 
 def _take_steps(
-    trainer: Trainer,
-    recorder: Recorder,
-    batches: Iterator[Inputs],
-    loaders: Sequence[Loader],
-    scheduler: Any,
-    keeper: Keeper | None,
-    settings: Settings,
+    course: Course, recorder: Recorder, batches: Iterator[Inputs], settings: Settings
 ) -> bool:
-    """Train until the last step, with checkpoints; whether it was asked to stop before."""
-    with stopped_by_signals(trainer) if keeper is not None else nullcontext():
+    """Train until the last step; whether it was asked to stop before."""
+    trainer = course.trainer
+    with stopped_by_signals(trainer) if course.keeper is not None else nullcontext():
         while trainer.num_steps < settings.steps:
             args, kwargs = next(batches)
-            pulse = recorder.step(partial(trainer.step, args, kwargs))
-            for loader in loaders:
-                loader.take()
-            if scheduler is not None:
-                advance(scheduler, trainer.optimizer)
-            if keeper is not None and keeper.add(pulse):
+            if course.add(recorder.step(partial(trainer.step, args, kwargs))):
                 return True
-        if keeper is not None:
-            keeper.save()
+        course.finish()
     return False
 
 

@@ -5,7 +5,7 @@ The script gives every rank the same model, batches and calls; each takes its sh
 
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.collect import collect
+from meshwright.execute.course import Course
 from meshwright.execute.environment import read_place
 from meshwright.execute.fault import show_line
 from meshwright.execute.group import (
@@ -27,10 +28,11 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import advance, make_scheduler
+from meshwright.execute.groups import make_scheduler
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
-from meshwright.execute.loader import Collate, Loader, Place
+from meshwright.execute.loader import Collate, Loader
+from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.pulse import Loss
 from meshwright.execute.ranks import assign_ranks
@@ -53,16 +55,10 @@ class Training:
     rank: int
     lowered: Lowered
     trainer: Trainer
+    course: Course
     watch: Progress | None
     earlier: list[float] = field(default_factory=list)
     """Losses until the checkpoint that was resumed."""
-    loaders: list[Loader] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    """Where the loaders of the run that is resumed had come to."""
-    scheduler: Any = None
-    """Of learning rates; it goes on after every step."""
-    keeper: Keeper | None = None
-    """Keeps checkpoints as the run goes on, if that was asked for."""
 
     @property
     def num_steps(self) -> int:
@@ -75,12 +71,9 @@ class Training:
         Returns its loss, a number that is waited for when it is used.
         """
         pulse = self.trainer.step(args, kwargs)
-        for loader in self.loaders:
-            loader.take()
-        if self.scheduler is not None:
-            advance(self.scheduler, self.trainer.optimizer)
-        if self.keeper is not None and self.keeper.add(pulse):
-            show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
+        if self.course.add(pulse):
+            if self.rank == 0:
+                show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
             sys.exit(STOPPED)
         return Loss(pulse)
 
@@ -114,15 +107,14 @@ class Training:
             num_workers=num_workers,
             drops_last=drop_last,
         )
-        self.loaders.append(found)
-        if len(self.loaders) <= len(self.places):
-            found.seek(self.places[len(self.loaders) - 1])
+        self.course.add_loader(found)
         return found
 
     def losses(self) -> list[float]:
         """The loss of every step so far."""
         with waiting(self.watch, "adding up losses"):
-            earlier = self.earlier if self.keeper is None else self.keeper.losses
+            keeper = self.course.keeper
+            earlier = self.earlier if keeper is None else keeper.losses
             return [*earlier, *self.trainer.gather_losses()]
 
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
@@ -138,7 +130,7 @@ class Training:
         """Write a checkpoint, which loads under any plan of the same model."""
         losses = self.losses()
         with waiting(self.watch, f"writing the checkpoint of step {self.num_steps}"):
-            places = [each.place for each in self.loaders]
+            places = [each.place for each in self.course.loaders]
             save_state(Path(folder), self.trainer, losses, places)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -160,12 +152,20 @@ class Training:
         return {key: found[first[key]] for key in keys if key in first}
 
     @contextmanager
-    def kept(self, folder: Path, every: int) -> Iterator[None]:
-        """Go on from the latest checkpoint of a folder, and keep others there."""
-        self.resume(folder)
-        self.keeper = Keeper(self.trainer, folder, every, self.loaders, self.earlier)
-        yield
-        self.keeper.save()
+    def kept(self, settings: Settings) -> Iterator[None]:
+        """Within this, checkpoints and a log are kept, where settings ask for them; training goes
+        on from the latest checkpoint."""
+        course, folder = self.course, settings.checkpoint
+        if folder is not None:
+            self.resume(folder)
+            course.keeper = Keeper(
+                self.trainer, folder, settings.every, course.loaders, self.earlier
+            )
+        if settings.log is not None and self.rank == 0:
+            batch = self.lowered.rows.batch
+            course.log = Log(settings.log, batch, self.num_steps, None, show_line)
+        with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
+            yield
 
     def resume(self, folder: str | Path) -> int:
         """Go on from the latest checkpoint of a folder, if there is one; the steps so far.
@@ -175,13 +175,9 @@ class Training:
         """
         found = look_for_checkpoint(Path(folder), self.watch, show_line)
         before, self.earlier = self.num_steps, resume(self.trainer, found)
-        if self.scheduler is not None:
-            make_scheduler(self.scheduler, self.trainer.optimizer, self.num_steps - before)
-        if self.keeper is not None:
-            self.keeper.losses = list(self.earlier)
-        self.places = read_places(found)
-        for loader, place in zip(self.loaders, self.places, strict=False):
-            loader.seek(place)
+        if self.course.keeper is not None:
+            self.course.keeper.losses = list(self.earlier)
+        self.course.resume(read_places(found), self.num_steps - before)
         return self.num_steps
 
 
@@ -218,13 +214,12 @@ def open_training(
         trainer = make_trainer(
             lowered, rank_of, rank, wiring, device, workload, None, settings, watch
         )
-        scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
-        training = Training(rank, lowered, trainer, watch, scheduler=scheduler)
-        if settings.checkpoint is None:
+        course = Course(trainer)
+        course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+        training = Training(rank, lowered, trainer, course, watch)
+        with training.kept(settings):
             yield training
-        else:
-            with training.kept(settings.checkpoint, settings.every), stopped_by_signals(trainer):
-                yield training
+            course.finish()
         with waiting(watch, "the end"):
             trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()

@@ -66,6 +66,13 @@ def add_run(commands: Any) -> None:
         help="also train in one process in the plain way, and compare the losses",
     )
     parser.add_argument(
+        "--log",
+        type=Path,
+        metavar="FILE",
+        help="write a CSV file with a row for each step: loss, learning rate, seconds, samples a "
+        "second",
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
     )
     add_json(parser)

@@ -1,0 +1,74 @@
+"""Tells how training goes while it goes: a line now and then, and a row of a CSV file every step.
+
+A loss is looked at when the next step has been taken, so that nobody waits for it.
+"""
+
+import csv
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from meshwright.errors import InputError
+from meshwright.execute.pulse import Pulse
+
+COLUMNS = ("step", "loss", "learning_rate", "seconds", "samples_per_second")
+_SAY_SECONDS = 10.0
+
+
+class Log:
+    """The log of a run, on its first rank."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        batch: int,
+        first_step: int,
+        steps: int | None,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """A file that is there is gone on with after `first_step`; what it has of later steps, as
+        of a run that was killed, goes. `steps`: how many there will be, if that is known."""
+        self.path, self.batch, self.steps, self.say, self.clock = path, batch, steps, say, clock
+        self._before: tuple[Pulse, float, float] | None = None
+        self._last = self._said = clock()
+        if path is not None:
+            _cut(path, first_step)
+
+    def add(self, pulse: Pulse, learning_rate: float) -> None:
+        """Take in a step that has just been taken, at a rate; write down the one before it."""
+        now = self.clock()
+        self.finish()
+        self._before = pulse, learning_rate, now - self._last
+        self._last = now
+
+    def finish(self) -> None:
+        """Write down the last step."""
+        if self._before is None:
+            return
+        (pulse, rate, seconds), self._before = self._before, None
+        speed = self.batch / max(seconds, 1e-9)
+        if self.path is not None:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
+                csv.writer(file, lineterminator="\n").writerow(row)
+        if self.clock() - self._said >= _SAY_SECONDS:
+            self._said = self.clock()
+            of = f" of {self.steps}" if self.steps else ""
+            self.say(f"step {pulse.step}{of}: loss {pulse.loss:.4f}, {speed:.4g} samples a second")
+
+
+def _cut(path: Path, first_step: int) -> None:
+    """Leave the rows of the steps until one in a file, with a row of titles."""
+    rows: list[list[str]] = []
+    try:
+        if path.exists():
+            with path.open(newline="", encoding="utf-8") as file:
+                titles, *rows = list(csv.reader(file)) or [list(COLUMNS)]
+            if tuple(titles) != COLUMNS or any(not row[0].isdigit() for row in rows):
+                raise InputError(f"log {path}: is there, and is none of a training run")
+        kept = [row for row in rows if int(row[0]) <= first_step]
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([COLUMNS, *kept])
+    except (OSError, UnicodeDecodeError, csv.Error, IndexError) as error:
+        raise InputError(f"log {path}: cannot be written ({error})") from None

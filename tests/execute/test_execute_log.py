@@ -1,0 +1,77 @@
+"""A run's CSV file has one row a step, whatever happened to the run."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.log import COLUMNS, Log  # noqa: E402
+from meshwright.execute.pulse import Pulse  # noqa: E402
+
+TITLES = ",".join(COLUMNS)
+
+
+class Clock:
+    """Goes on by half a second at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.5
+        return self.now
+
+
+def pulse(step: int) -> Pulse:
+    return Pulse(step, torch.tensor(1.0 / step, dtype=torch.float64))
+
+
+def test_every_step_has_a_row(tmp_path: Path) -> None:
+    path, said = tmp_path / "log.csv", list[str]()
+    log = Log(path, 8, 0, 30, said.append, Clock())
+    for step in range(1, 4):
+        log.add(pulse(step), 0.1)
+        assert len(path.read_text().splitlines()) == step  # one behind
+    log.finish()
+    log.finish()
+    titles, *rows = path.read_text().splitlines()
+    assert titles == TITLES
+    assert [row.split(",")[:3] for row in rows] == [
+        ["1", "1.0", "0.1"],
+        ["2", "0.5", "0.1"],
+        ["3", repr(1 / 3), "0.1"],
+    ]
+    assert all(float(row.split(",")[3]) > 0 for row in rows)
+    assert said == []
+
+
+def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    for first, last in ((0, 5), (3, 6)):
+        log = Log(path, 8, first, None, print, Clock())
+        for step in range(first + 1, last + 1):
+            log.add(pulse(step), 0.1)
+        log.finish()
+    steps = [int(row.split(",")[0]) for row in path.read_text().splitlines()[1:]]
+    assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_now_and_then_a_line_is_said() -> None:
+    said: list[str] = []
+    log = Log(None, 8, 0, 30, said.append, Clock())
+    for step in range(1, 25):
+        log.add(pulse(step), 0.1)
+    assert said[0].startswith("step 10 of 30: loss 0.1000, ")
+    assert len(said) == 2
+
+
+def test_a_file_of_something_else_stays(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("precious\n")
+    with pytest.raises(InputError, match="is there, and is none of a training run"):
+        Log(path, 8, 0, None, print)
+    assert path.read_text() == "precious\n"
+    with pytest.raises(InputError, match="cannot be written"):
+        Log(tmp_path / "nowhere" / "log.csv", 8, 0, None, print)
