@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshwright.api import simulate
+from meshwright.cli.commands import launch_commands
 from meshwright.cli.compare import RUN_FILE
 from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
@@ -86,6 +87,8 @@ def run_run(arguments: Namespace) -> int:
         plan = replace(plan, batch_statistics=False)
     else:
         plan = with_batch_statistics(graph, plan)
+    if arguments.commands:
+        return _print_commands(arguments, graph, cluster, plan)
     if is_rank():
         return _run_rank(arguments, graph, cluster, plan)
     return _launch(arguments, graph, cluster, plan)
@@ -154,6 +157,20 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         for remark in testbed.remarks:
             say(f"testbed {quoted(testbed.name)}: {remark}")
         return _start_ranks(arguments, hosts, testbed.name)
+
+
+def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
+    """Print what starts the ranks on several hosts: this command again, without its own options."""
+    check_runnable(graph, cluster, plan)
+    devices = np.unique(resolve(graph, cluster, plan).replica_device).tolist()
+    words = [each for each in sys.argv[1:] if each != "--commands"]
+    while "--master" in words:
+        place = words.index("--master")
+        del words[place : place + 2]
+    words = [each for each in words if not each.startswith("--master=")]
+    for line in launch_commands(cluster, devices, words, arguments.master):
+        print_line(line)
+    return ExitCode.DONE
 
 
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:

@@ -143,6 +143,18 @@ def _add_training(parser: ArgumentParser) -> None:
 def _add_network(parser: ArgumentParser) -> None:
     """What ranks speak over."""
     parser.add_argument(
+        "--commands",
+        action="store_true",
+        help="only print the commands that start the ranks on the plan's hosts, by torchrun and "
+        "by Slurm",
+    )
+    parser.add_argument(
+        "--master",
+        default="",
+        metavar="HOST[:PORT]",
+        help="in these commands: where the first host is found (default: its name, port 29500)",
+    )
+    parser.add_argument(
         "--testbed",
         action="store_true",
         help="emulate the network of the plan's cluster on this machine meanwhile, with the plan's "
