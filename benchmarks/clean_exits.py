@@ -40,7 +40,8 @@ from meshwright.cli import main as run_meshwright
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.execute.session import Settings, run_rank
+from meshwright.execute.session import run_rank
+from meshwright.execute.settings import Settings
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.search.chain import make_chain, stages_plan

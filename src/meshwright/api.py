@@ -201,7 +201,7 @@ def training(
     from meshwright.capture.capture import capture_workload
     from meshwright.capture.workload import Workload
     from meshwright.execute.groups import open_optimizer
-    from meshwright.execute.session import Settings
+    from meshwright.execute.settings import Settings
     from meshwright.execute.training import open_training
 
     workload = Workload(

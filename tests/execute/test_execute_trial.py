@@ -19,7 +19,7 @@ from meshwright.errors import InputError
 from meshwright.execute.apart import check_apart
 from meshwright.execute.group import pick_backend
 from meshwright.execute.lowered import lower_frozen
-from meshwright.execute.session import Settings
+from meshwright.execute.settings import Settings
 from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import bind_rank
 from meshwright.execute.trial import differing_devices, try_plan

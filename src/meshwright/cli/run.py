@@ -240,7 +240,8 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
 
         hasten_wakeups()
     from meshwright.execute.fault import end_process
-    from meshwright.execute.session import Settings, run_rank
+    from meshwright.execute.session import run_rank
+    from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
 
     settings = Settings(

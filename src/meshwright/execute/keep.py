@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from meshwright.errors import InputError
 from meshwright.execute.environment import run_folder
 from meshwright.execute.group import waiting
 from meshwright.execute.loader import Loader
@@ -33,6 +34,10 @@ class Keeper:
         losses: Sequence[float],
     ) -> None:
         """`losses`: of the steps until now. `loaders` may grow; how far each has come is kept."""
+        if every < 1:
+            raise InputError(
+                f"every: there must be a step at least between checkpoints, got {every}"
+            )
         self.trainer, self.folder, self.every, self.loaders = trainer, folder, every, loaders
         self.losses = list(losses)
         """Of all steps until the last checkpoint."""

@@ -5,7 +5,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -35,7 +34,7 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import Given, make_scheduler
+from meshwright.execute.groups import make_scheduler
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
 from meshwright.execute.loader import Inputs, Loader, endless
@@ -48,6 +47,7 @@ from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
+from meshwright.execute.settings import Settings
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Trainer
@@ -58,50 +58,6 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.simulate.measured import Run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How to run a plan; see the options of `meshwright run`."""
-
-    steps: int = 10
-    device: str | None = None
-    backend: str | None = None
-    optimizer: Given = "adamw"
-    scheduler: Any = None
-    """One of torch.optim.lr_scheduler, or what makes one for the optimiser."""
-    autocast: str | None = None
-    learning_rate: float = 1e-3
-    clip_norm: float | None = None
-    """What the norm of all gradients is clipped to."""
-    is_mean: bool = True
-    allows_local_statistics: bool = False
-    """Whether batch norm and the like may see the samples of one device and microbatch only."""
-    allows_microbatch_statistics: bool = False
-    """Whether batch norm may see the samples of one microbatch only, on all devices."""
-    seed: int = 0
-    checkpoint: Path | None = None
-    every: int = 100
-    stall_seconds: float = 120.0
-    is_checked: bool = False
-    """Whether the first rank also trains in the plain way, to compare losses."""
-    is_measured: bool = True
-    """Whether steps start together and are timed, which costs a barrier a step."""
-    checks_ops: bool = False
-    """Whether the results of every op are looked at, to name the one that spoils a step."""
-    compiles: bool | None = None
-    """Whether regions of ops are compiled; None: on GPUs, unless losses are compared."""
-    weights: Path | None = None
-    """A folder of files that the model's weights are read from, instead of its own."""
-    log: Path | None = None
-    """A CSV file with a row for each step."""
-    data: Callable[[], Any] | None = None
-    """Makes the dataset to train on; None: the workload's own batch, again and again."""
-    shuffles: bool = False
-    num_workers: int = 0
-    """Processes a rank that load data."""
-    check_until: int = 0
-    """A run that only checks ops does so until this step; 0: it trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +185,11 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    course = _make_course(lowered, trainer, settings, losses, say)
+    course = _make_course(trainer, settings, losses, say)
     course.resume(read_places(found), first)
-    batches = endless(course.loaders[0]) if course.loaders else repeat(_real_inputs(deferred))
+    batches = _batches(course.loaders, deferred)
     if settings.check_until:
-        _replay(trainer, batches, settings.check_until)
+        _replay(course, batches, settings.check_until)
     recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
     with _dated(trainer):
         if _take_steps(course, recorder, batches, settings):
@@ -254,7 +210,7 @@ def _train(
     if settings.is_checked and rank == 0:
         _note(watch, "training in one process")
         plain = train_plainly(
-            deferred, _whole_batches(lowered, deferred, settings),
+            deferred, _batches(_make_loaders(trainer, settings, is_whole=True), deferred),
             steps=settings.steps, optimizer=settings.optimizer, scheduler=settings.scheduler,
             learning_rate=settings.learning_rate, device=device,
             repeated=RepeatedDraws(
@@ -278,54 +234,50 @@ def _dated(trainer: Trainer) -> Iterator[None]:
 
 
 def _make_course(
-    lowered: Lowered,
-    trainer: Trainer,
-    settings: Settings,
-    losses: Sequence[float],
-    say: Callable[[str], None],
+    trainer: Trainer, settings: Settings, losses: Sequence[float], say: Callable[[str], None]
 ) -> Course:
     """What goes on with the steps; `losses` are those until now."""
-    course = Course(trainer, _make_loaders(lowered, trainer.rows, settings))
+    course = Course(trainer, _make_loaders(trainer, settings))
     course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
     if trainer.rank == 0:
         steps = trainer.num_steps, settings.steps
-        course.log = Log(settings.log, lowered.rows.batch, *steps, say)
+        course.log = Log(settings.log, trainer.lowered.rows.batch, *steps, say)
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders, losses)
     return course
 
 
-def _make_loaders(lowered: Lowered, rows: Sequence[int], settings: Settings) -> list[Loader]:
-    """What gives these rows of batches of the data, if there is any."""
+def _make_loaders(trainer: Trainer, settings: Settings, *, is_whole: bool = False) -> list[Loader]:
+    """What gives the data, if there is any: this rank's rows, or whole batches."""
     if settings.data is None:
         return []
-    return [
-        Loader(
-            settings.data(),
-            lowered.rows.batch,
-            rows,
-            shuffles=settings.shuffles,
-            seed=settings.seed,
-            num_workers=settings.num_workers,
-        )
-    ]
+    batch = trainer.lowered.rows.batch
+    loader = Loader(
+        settings.data(),
+        batch,
+        range(batch) if is_whole else trainer.rows,
+        shuffles=settings.shuffles,
+        seed=settings.seed,
+        num_workers=settings.num_workers,
+    )
+    return [loader]
 
 
-def _whole_batches(lowered: Lowered, deferred: Deferred, settings: Settings) -> Iterator[Inputs]:
-    """The batches as one process is given them."""
-    loaders = _make_loaders(lowered, range(lowered.rows.batch), settings)
+def _batches(loaders: Sequence[Loader], deferred: Deferred) -> Iterator[Inputs]:
+    """The batches of a loader, or the workload's own again and again."""
     return endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
 
 
-def _replay(trainer: Trainer, batches: Iterator[Inputs], until: int) -> NoReturn:
+def _replay(course: Course, batches: Iterator[Inputs], until: int) -> NoReturn:
     """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
+    trainer, course.keeper, course.log = course.trainer, None, None
     if trainer.num_steps >= until:
         raise InputError(
             f"{CHECK_OPS}: must be above the step of the newest checkpoint, which is "
             f"{trainer.num_steps}, got {until}"
         )
     while trainer.num_steps < until:
-        trainer.step(*next(batches))
+        course.add(trainer.step(*next(batches)))
     raise RankError(
         "checking every op",
         f"all numbers until step {until} were finite this time, so that no op can be named; "
@@ -340,6 +292,7 @@ def _take_steps(
     trainer = course.trainer
     with stopped_by_signals(trainer) if course.keeper is not None else nullcontext():
         while trainer.num_steps < settings.steps:
+            _note(trainer.walk.progress, "loading a batch")
             args, kwargs = next(batches)
             if course.add(recorder.step(partial(trainer.step, args, kwargs))):
                 return True

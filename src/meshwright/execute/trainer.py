@@ -4,19 +4,16 @@ Every rank builds the same program from the same graph, cluster and plan, takes 
 it, and holds only the weights that its ops read.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.optimiser import LEARNING_RATE
 from meshwright.capture.workload import Workload
-from meshwright.errors import InputError, NonFiniteError
+from meshwright.errors import NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
@@ -26,16 +23,16 @@ from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.expanded import ExpandedSteps
 from meshwright.execute.fault import name_rank
+from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import Given, find_groups, open_optimizer, read_settings
 from meshwright.execute.item import Line, Part, RunSegment
-from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
-from meshwright.execute.pulse import LabelCount, Pulse
+from meshwright.execute.pulse import Pulse
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
@@ -131,8 +128,7 @@ class Trainer:
             and may_record(program, self.part, self.steps, device)
         ):
             self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
-        self._bounds = divided_bounds(program, lowered.rows) if is_mean else ()
-        self._labels = find_labels(self.planned.any())
+        self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
         self.pulses: list[Pulse] = []
         """What ranks told each other of the steps whose losses were not yet taken."""
@@ -264,7 +260,7 @@ class Trainer:
         times: Times | None = None,
     ) -> Pulse:
         """Train on one batch, of which every rank is given all samples, or its own `rows`."""
-        inputs, labels = self._inputs(args, dict(kwargs or {}))
+        inputs, labels = self.feed.read(args, dict(kwargs or {}))
         self.held.is_first = self.num_steps == 0
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
@@ -342,51 +338,10 @@ class Trainer:
         self.walk.close()
         close_exchange(self.exchange)
 
-    @cached_property
+    @property
     def rows(self) -> tuple[int, ...]:
         """The samples of a batch that this rank reads, in order."""
-        ranges = [range(first, first + count) for _, _, first, count in self.part.inputs]
-        return tuple(sorted(set().union(*ranges)))
-
-    def _inputs(
-        self, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> tuple[dict[Any, torch.Tensor], LabelCount]:
-        """The rows of the batch that this rank reads; and the labels in them, where it knows of no
-        others."""
-        leaves = [
-            each
-            for each in pytree.tree_leaves((list(args), kwargs))
-            if isinstance(each, torch.Tensor)
-        ]
-        rows = self._given_rows(leaves)
-        samples, labels = self.planned.any().samples, LabelCount()
-        if len(rows) == self.lowered.rows.batch:
-            check_labels(self._labels, leaves, self._bounds, samples, len(rows))
-        else:
-            labels = count_labels(self._labels, leaves, self._bounds, samples, self.rows)
-        made = {}
-        for key, number, first, count in self.part.inputs:
-            tensor = leaves[number]
-            if tensor.dim() and tensor.shape[0] == len(rows):
-                place = bisect_left(rows, first)
-                tensor = tensor[place : place + count]
-            step = self.steps[count]
-            version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
-            made[key] = step.layouts[version].lay(tensor, self.device)
-        return made, labels
-
-    def _given_rows(self, leaves: Sequence[torch.Tensor]) -> Sequence[int]:
-        """Which samples of a batch the tensors have that this rank is given: all, or its own."""
-        sizes = [each.shape[0] for each in leaves if each.dim()]
-        for rows in (range(self.lowered.rows.batch), self.rows):
-            if len(rows) in sizes:
-                return rows
-        if not self.rows:  # it reads none
-            return self.rows
-        raise InputError(
-            f"batch: must be {self.lowered.rows.batch} samples, as planned, or the "
-            f"{len(self.rows)} that this rank reads, got {sizes[0] if sizes else 'no tensor'}"
-        )
+        return self.feed.rows
 
     def _stream(self, op: int, samples: int) -> Stream:
         """The random numbers of an op for the rows that are run at the moment.

@@ -38,7 +38,8 @@ from meshwright.execute.pulse import Loss
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
-from meshwright.execute.session import Settings, choose_statistics, make_trainer, names_by_rank
+from meshwright.execute.session import choose_statistics, make_trainer, names_by_rank
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names

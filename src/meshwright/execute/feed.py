@@ -1,0 +1,83 @@
+"""Gives a rank the rows of a batch that it reads, as its ops expect them."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from meshwright.errors import InputError
+from meshwright.execute.item import Key, Part
+from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
+from meshwright.execute.lowered import Lowered
+from meshwright.execute.pulse import LabelCount
+from meshwright.execute.steps import Steps, TracedSteps
+
+
+class Feed:
+    """The inputs of one rank."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        planned: Steps,
+        steps: TracedSteps,
+        part: Part,
+        device: torch.device,
+        *,
+        is_mean: bool,
+    ) -> None:
+        """`planned`, `steps`: as all ranks and as this one run them; `is_mean`: the loss is one."""
+        self.batch, self.steps, self.part, self.device = lowered.rows.batch, steps, part, device
+        self._samples = planned.any().samples
+        self._bounds = divided_bounds(lowered.program, lowered.rows) if is_mean else ()
+        self._labels = find_labels(planned.any())
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """The samples of a batch that this rank reads, in order."""
+        ranges = [range(first, first + count) for _, _, first, count in self.part.inputs]
+        return tuple(sorted(set().union(*ranges)))
+
+    def read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[Key, torch.Tensor], LabelCount]:
+        """The rows of a batch that ops read; and the labels in them, where it knows of no others.
+
+        A batch is given whole, or with `rows` only.
+        """
+        leaves = [
+            each
+            for each in pytree.tree_leaves((list(args), dict(kwargs)))
+            if isinstance(each, torch.Tensor)
+        ]
+        rows, labels = self._given_rows(leaves), LabelCount()
+        if len(rows) == self.batch:
+            check_labels(self._labels, leaves, self._bounds, self._samples, self.batch)
+        else:
+            labels = count_labels(self._labels, leaves, self._bounds, self._samples, self.rows)
+        made = {}
+        for key, number, first, count in self.part.inputs:
+            tensor = leaves[number]
+            if tensor.dim() and tensor.shape[0] == len(rows):
+                place = bisect_left(rows, first)
+                tensor = tensor[place : place + count]
+            step = self.steps[count]
+            version = step.ledger.start[len(step.ledger.start) - step.trace.num_inputs + number]
+            made[key] = step.layouts[version].lay(tensor, self.device)
+        return made, labels
+
+    def _given_rows(self, leaves: Sequence[torch.Tensor]) -> Sequence[int]:
+        """Which samples of a batch the tensors have that this rank is given: all, or its own."""
+        sizes = [each.shape[0] for each in leaves if each.dim()]
+        for rows in (range(self.batch), self.rows):
+            if len(rows) in sizes:
+                return rows
+        if not self.rows:  # it reads none
+            return self.rows
+        raise InputError(
+            f"batch: must be {self.batch} samples, as planned, or the {len(self.rows)} that this "
+            f"rank reads, got {sizes[0] if sizes else 'no tensor'}"
+        )
