@@ -178,7 +178,8 @@ def training(
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
-    `model`, `args`, `kwargs` and `loss` are as for `capture`; args are those of a whole batch.
+    `model`, `args`, `kwargs` and `loss` are as for `capture`; args are a whole batch,
+    as a loader gives it: a tuple, or a mapping of what the model is given by name.
     `optimizer` is a name, then with `learning_rate`, or SGD, Adam or AdamW of torch.optim, made for
     the model's parameters: its groups are read at every step, so that schedulers and whoever else
     may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every step, and
@@ -201,12 +202,13 @@ def training(
     from meshwright.capture.capture import capture_workload
     from meshwright.capture.workload import Workload
     from meshwright.execute.groups import open_optimizer
+    from meshwright.execute.loader import as_inputs
     from meshwright.execute.settings import Settings
     from meshwright.execute.training import open_training
 
-    workload = Workload(
-        name=type(model).__name__, model=model, args=tuple(args), kwargs=kwargs or {}, loss=loss
-    )
+    given, named = as_inputs(args)
+    named |= kwargs or {}
+    workload = Workload(name=type(model).__name__, model=model, args=given, kwargs=named, loss=loss)
     optimizer = open_optimizer(optimizer, model, learning_rate)
     settings = Settings(
         device=device,

@@ -17,6 +17,8 @@ from torch.utils.data import Dataset  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
+from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.feed import match_inputs  # noqa: E402
 from meshwright.execute.loader import Loader, endless  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
@@ -93,6 +95,51 @@ def test_ranks_train_on_their_own_rows(ranks: Ranks, kind: str) -> None:
         assert len(read) == (STEPS * rows if rows else 1)  # which shows what a batch looks like
     if kind == "unequal":
         assert [rows for _, rows, _ in answers] == [BATCH // 2, BATCH // 4, BATCH // 8, BATCH // 8]
+
+
+def load_alone(rank: int) -> int:
+    """How many batches the first rank loads while others do nothing."""
+    if rank:
+        return 0
+    loader = Loader(Pairs(), BATCH, range(BATCH), shuffles=True, is_alone=True)
+    return len(list(islice(endless(loader), STEPS)))
+
+
+def test_one_rank_loads_whole_batches_by_itself(ranks: Ranks) -> None:
+    assert ranks.call(2, load_alone) == [STEPS, 0]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((torch.zeros(16, 8),), {}, "must have 2 tensors, as planned, got 1"),
+        (
+            (torch.zeros(16, 9), torch.zeros(16, 4)),
+            {},
+            r"input 0 must be float32 of shape \[8\] a sample, as planned, got .* shape \[9\]",
+        ),
+        (
+            (torch.zeros(16, 8), torch.zeros(16, 4, dtype=torch.int64)),
+            {},
+            "input 1 must be float32 of shape .* got int64",
+        ),
+        (
+            (torch.zeros(16, 8),),
+            {"y": torch.zeros(16, 4)},
+            "must have the named inputs none, as planned, got y",
+        ),
+    ],
+)
+def test_a_batch_unlike_the_planned_one_is_refused(args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        match_inputs(make_workload("perceptron"), args, kwargs)
+
+
+def test_named_inputs_come_in_any_order() -> None:
+    x, y = torch.zeros(3, 8), torch.ones(3, 4)
+    workload = Workload(name="w", model=nn.Identity(), kwargs={"x": x, "y": y})
+    found = match_inputs(workload, (), {"y": y, "x": x})
+    assert [each.shape[1] for each in found] == [8, 4]
 
 
 class Tagged(nn.Module):

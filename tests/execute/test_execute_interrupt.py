@@ -32,6 +32,8 @@ COUNTING = f"""
 import time, torch
 from torch import nn
 
+NOTHING = torch.zeros(8)  # of the module: it is imported for the model as well
+
 class Numbers(torch.utils.data.Dataset):
     def __len__(self):
         return {SAMPLES}
@@ -39,7 +41,7 @@ class Numbers(torch.utils.data.Dataset):
     def __getitem__(self, index):
         time.sleep(0.002)
         draw = torch.Generator().manual_seed(index)
-        return torch.tensor(index), torch.randn(8, generator=draw)
+        return torch.tensor(index), torch.randn(8, generator=draw) + float(NOTHING.sum())
 
 class Counting(nn.Module):
     def __init__(self):

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from meshwright.errors import InputError
+from meshwright.capture.workload import Workload
+from meshwright.errors import InputError, some
 from meshwright.execute.item import Key, Part
 from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
 from meshwright.execute.lowered import Lowered
@@ -30,6 +31,7 @@ class Feed:
         is_mean: bool,
     ) -> None:
         """`planned`, `steps`: as all ranks and as this one run them; `is_mean`: the loss is one."""
+        self._workload = planned.workload
         self.batch, self.steps, self.part, self.device = lowered.rows.batch, steps, part, device
         self._samples = planned.any().samples
         self._bounds = divided_bounds(lowered.program, lowered.rows) if is_mean else ()
@@ -48,11 +50,7 @@ class Feed:
 
         A batch is given whole, or with `rows` only.
         """
-        leaves = [
-            each
-            for each in pytree.tree_leaves((list(args), dict(kwargs)))
-            if isinstance(each, torch.Tensor)
-        ]
+        leaves = match_inputs(self._workload, args, kwargs)
         rows, labels = self._given_rows(leaves), LabelCount()
         if len(rows) == self.batch:
             check_labels(self._labels, leaves, self._bounds, self._samples, self.batch)
@@ -81,3 +79,40 @@ class Feed:
             f"batch: must be {self.batch} samples, as planned, or the {len(self.rows)} that this "
             f"rank reads, got {sizes[0] if sizes else 'no tensor'}"
         )
+
+
+def match_inputs(
+    workload: Workload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
+    """The tensors of a batch, in the order of those that were planned, which they must be like but
+    for the number of samples."""
+    if sorted(kwargs) != sorted(workload.kwargs):
+        raise InputError(
+            f"batch: must have the named inputs {some(sorted(workload.kwargs)) or 'none'}, as "
+            f"planned, got {some(sorted(kwargs)) or 'none'}"
+        )
+    wanted = _tensors(workload.args, workload.kwargs)
+    given = _tensors(args, {name: kwargs[name] for name in workload.kwargs})
+    if len(given) != len(wanted):
+        raise InputError(f"batch: must have {len(wanted)} tensors, as planned, got {len(given)}")
+    for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
+        if _of_sample(one) != _of_sample(other):
+            raise InputError(
+                f"batch: input {number} must be {_describe(other)} a sample, as planned, got "
+                f"{_describe(one)}"
+            )
+    return given
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    leaves = pytree.tree_leaves((list(args), dict(kwargs)))
+    return [each for each in leaves if isinstance(each, torch.Tensor)]
+
+
+def _of_sample(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.dim(), tensor.shape[1:]
+
+
+def _describe(tensor: torch.Tensor) -> str:
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"{kind} of shape {list(tensor.shape[1:])}"

@@ -54,9 +54,11 @@ class Loader:
         collate: Collate | None = None,
         num_workers: int = 0,
         drops_last: bool = False,
+        is_alone: bool = False,
     ) -> None:
         """`rows`: which samples of a batch are wanted. A dataset without a length is one that can
-        only be iterated. All ranks call it alike."""
+        only be iterated. All ranks call it alike, unless one `is_alone` with it."""
+        self.is_alone = is_alone
         self.dataset, self.batch, self.rows = dataset, batch, np.array(rows, dtype=np.int64)
         self.shuffles, self.sampler, self.seed = shuffles, sampler, seed
         self.collate = collate or default_collate
@@ -133,7 +135,8 @@ class Loader:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.dataset))
         else:
             order = np.arange(len(self.dataset), dtype=np.int64)
-        digests = gather(blake2b(order.tobytes()).hexdigest(), str)
+        own = blake2b(order.tobytes()).hexdigest()
+        digests = [own] if self.is_alone else gather(own, str)
         different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
         if different:
             raise InputError(
@@ -243,9 +246,10 @@ def _check(loader: Loader) -> None:
         )
     if loader.shuffles and loader.sampler is not None:
         raise InputError("data: must be shuffled or have a sampler, not both")
-    least = loader.batch if loader.drops_last else 1
-    if is_indexed and len(loader.dataset) < least:
-        raise InputError(f"data: must have {least} samples at least, got {len(loader.dataset)}")
+    if is_indexed and len(loader.dataset) < loader.batch:
+        raise InputError(
+            f"data: must have a batch of {loader.batch} samples at least, got {len(loader.dataset)}"
+        )
 
 
 def _set_epoch(samples: Any, epoch: int) -> None:

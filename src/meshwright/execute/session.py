@@ -169,6 +169,10 @@ def _train(
     found = look_for_checkpoint(settings.checkpoint, watch, say)
     if found is not None and found.step >= settings.steps:
         return _nothing_to_do(lowered, rank, device, found)
+    _note(watch, "making the dataset")
+    # Before the model: tensors of a module that is imported while the model is recorded have no
+    # values, and the dataset may be made of them.
+    dataset = None if settings.data is None else settings.data()
     _note(watch, "building the model")
     deferred = record(build, settings.seed)
     with waiting(watch, "all ranks to build the model"):  # a factory may hang
@@ -185,7 +189,7 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    course = _make_course(trainer, settings, losses, say)
+    course = _make_course(trainer, settings, dataset, losses, say)
     course.resume(read_places(found), first)
     batches = _batches(course.loaders, deferred)
     if settings.check_until:
@@ -210,7 +214,7 @@ def _train(
     if settings.is_checked and rank == 0:
         _note(watch, "training in one process")
         plain = train_plainly(
-            deferred, _batches(_make_loaders(trainer, settings, is_whole=True), deferred),
+            deferred, _batches(_make_loaders(trainer, settings, dataset, is_whole=True), deferred),
             steps=settings.steps, optimizer=settings.optimizer, scheduler=settings.scheduler,
             learning_rate=settings.learning_rate, device=device,
             repeated=RepeatedDraws(
@@ -234,10 +238,14 @@ def _dated(trainer: Trainer) -> Iterator[None]:
 
 
 def _make_course(
-    trainer: Trainer, settings: Settings, losses: Sequence[float], say: Callable[[str], None]
+    trainer: Trainer,
+    settings: Settings,
+    dataset: Any,
+    losses: Sequence[float],
+    say: Callable[[str], None],
 ) -> Course:
     """What goes on with the steps; `losses` are those until now."""
-    course = Course(trainer, _make_loaders(trainer, settings))
+    course = Course(trainer, _make_loaders(trainer, settings, dataset))
     course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
     if trainer.rank == 0:
         steps = trainer.num_steps, settings.steps
@@ -247,18 +255,21 @@ def _make_course(
     return course
 
 
-def _make_loaders(trainer: Trainer, settings: Settings, *, is_whole: bool = False) -> list[Loader]:
-    """What gives the data, if there is any: this rank's rows, or whole batches."""
-    if settings.data is None:
+def _make_loaders(
+    trainer: Trainer, settings: Settings, dataset: Any, *, is_whole: bool = False
+) -> list[Loader]:
+    """What gives the data, if there is any: this rank's rows, or whole batches for one rank."""
+    if dataset is None:
         return []
     batch = trainer.lowered.rows.batch
     loader = Loader(
-        settings.data(),
+        dataset,
         batch,
         range(batch) if is_whole else trainer.rows,
         shuffles=settings.shuffles,
         seed=settings.seed,
         num_workers=settings.num_workers,
+        is_alone=is_whole,
     )
     return [loader]
 

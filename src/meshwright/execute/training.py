@@ -218,9 +218,13 @@ def open_training(
         course = Course(trainer)
         course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
         training = Training(rank, lowered, trainer, course, watch)
-        with training.kept(settings):
-            yield training
-            course.finish()
+        try:
+            with training.kept(settings):
+                yield training
+                course.finish()
+        except SystemExit:  # as when it was asked to stop
+            trainer.close()
+            raise
         with waiting(watch, "the end"):
             trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
+from meshwright.execute.feed import match_inputs
 from meshwright.execute.group import pick_backend, pick_device
 from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
+from meshwright.execute.loader import Loader, endless
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.session import check_steps, choose_statistics
 from meshwright.execute.settings import Settings
@@ -36,7 +38,11 @@ def try_plan(
         choose_statistics(graph, plan, settings),
         clips=settings.clip_norm is not None,
     )
+    dataset = None if settings.data is None else settings.data()
     workload = record(build, settings.seed).workload
+    if dataset is not None:
+        loader = Loader(dataset, lowered.rows.batch, [0], is_alone=True)
+        match_inputs(workload, *next(endless(loader)))
     if settings.weights is not None:
         match_weights(open_weights(settings.weights), workload.model)
     optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
