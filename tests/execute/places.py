@@ -118,7 +118,7 @@ class Place:
     def run(self, plan: str, *options: str) -> tuple[int, str, list[str]]:
         """Exit code, standard output and what was said."""
         process = self.start(plan, *options)
-        out, said = process.communicate(timeout=200)
+        out, said = process.communicate(timeout=400)
         return process.returncode, out, said.splitlines()
 
     def ranks(self) -> dict[int, int]:

@@ -26,7 +26,7 @@ from meshwright.source import capture_model
 from small import connected
 
 SAMPLES, BATCH, EVERY, RATE = 50, 8, 5, 0.5
-MANY = 2000
+MANY = 1000
 """Steps of a run that outlasts twenty interruptions."""
 COUNTING = f"""
 import time, torch
@@ -161,7 +161,7 @@ def test_runs_interrupted_twenty_one_times_count_every_sample_once(
         process = counting.start(plan, *options("kept", MANY))
         # Every fourth time while it starts.
         wait_until(partial(_is_ready, counting, folder if moment % 4 else None, process))
-        time.sleep(draw.uniform(0.0, 1.2))
+        time.sleep(draw.uniform(0.0, 0.8))
         codes.append((number, interrupt(counting, process, number, draw)))
     assert saved_steps(folder)[-1] < MANY  # or nothing was interrupted in the end
     code, out, said = counting.run(plan, *options("kept", MANY))
