@@ -1,5 +1,4 @@
-"""What updates are given besides tensors: learning rates, decays and the like of torch.optim's
-groups.
+"""The numbers that updates are given: learning rates, decays and the like, by torch.optim's groups.
 
 An optimiser of torch.optim is what holds them, as its user made it: its own `step` is never called,
 but its groups are read at every update, so that a scheduler may change them. The updates themselves
@@ -23,13 +22,11 @@ from meshwright.capture.optimiser import (
 from meshwright.errors import InputError, quoted
 
 Optimizer = torch.optim.Optimizer
-Given = str | Optimizer | Callable[[nn.Module], Optimizer]
+AnyOptimizer = str | Optimizer | Callable[[nn.Module], Optimizer]
 """How a user says what updates parameters: a name, an optimiser, or what makes one for a model."""
-MakeScheduler = Callable[[Optimizer], Any]
-"""Makes a learning-rate scheduler for an optimiser."""
 
 
-def open_optimizer(given: Given, model: nn.Module, learning_rate: float) -> Optimizer:
+def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) -> Optimizer:
     """The optimiser that a user means; `learning_rate` is for one that is named."""
     if isinstance(given, str):
         return make_optimizer(find_optimiser(given), model, learning_rate)

@@ -6,6 +6,7 @@ the same one.
 """
 
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,16 +58,23 @@ class Keeper:
     def save(self) -> None:
         """Keep a checkpoint now, unless there is one of this step."""
         trainer = self.trainer
+        self.losses += trainer.take_losses()
+        if trainer.saved_step == trainer.num_steps:
+            return
+        places = [each.place for each in self.loaders]
         with waiting(trainer.walk.progress, f"writing the checkpoint of step {trainer.num_steps}"):
-            self.losses += trainer.take_losses()
-            if trainer.saved_step < trainer.num_steps:
-                places = [each.place for each in self.loaders]
-                save_state(self.folder, trainer, self.losses, places)
+            save_state(self.folder, trainer, self.losses, places)
 
 
 @contextmanager
 def stopped_by_signals(trainer: Trainer) -> Iterator[None]:
-    """Within this, the run stops after a step instead of at once when this rank is asked to."""
+    """Within this, the run stops after a step instead of at once when this rank is asked to.
+
+    Signals come to the first thread; in another there is no way to be asked.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     number = signal.SIGTERM if run_folder() is None else signal.SIGUSR1
 
     def note(_number: int, _frame: object) -> None:

@@ -17,7 +17,7 @@ from meshwright.capture.deferred import Deferred
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Draw, Stream, draw_again, draws, is_repeatable
-from meshwright.execute.groups import Given, make_scheduler, open_optimizer
+from meshwright.execute.groups import AnyOptimizer, make_scheduler, open_optimizer
 from meshwright.execute.loader import Inputs
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph
@@ -74,7 +74,7 @@ def train_plainly(
     batches: Iterator[Inputs],
     *,
     steps: int,
-    optimizer: Given,
+    optimizer: AnyOptimizer,
     scheduler: Any,
     learning_rate: float,
     device: torch.device,

@@ -200,9 +200,9 @@ def _train(
             if rank == 0:
                 say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
             end_process(STOPPED)
+        kept = course.keeper
+        losses = losses + trainer.take_losses() if kept is None else kept.losses
         with waiting(watch, "the end"):
-            kept = course.keeper
-            losses = losses + trainer.take_losses() if kept is None else kept.losses
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
         calls = _calls(trainer)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.execute.groups import Given
+from meshwright.execute.groups import AnyOptimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class Settings:
     steps: int = 10
     device: str | None = None
     backend: str | None = None
-    optimizer: Given = "adamw"
+    optimizer: AnyOptimizer = "adamw"
     scheduler: Any = None
     """One of torch.optim.lr_scheduler, or what makes one for the optimiser."""
     autocast: str | None = None

@@ -26,7 +26,7 @@ from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
-from meshwright.execute.groups import Given, find_groups, open_optimizer, read_settings
+from meshwright.execute.groups import AnyOptimizer, find_groups, open_optimizer, read_settings
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
@@ -71,7 +71,7 @@ class Trainer:
         *,
         rank: int,
         device: torch.device,
-        optimizer: Given = "adamw",
+        optimizer: AnyOptimizer = "adamw",
         autocast: str | None = None,
         learning_rate: float = LEARNING_RATE,
         clip_norm: float | None = None,

@@ -113,10 +113,9 @@ class Training:
 
     def losses(self) -> list[float]:
         """The loss of every step so far."""
-        with waiting(self.watch, "adding up losses"):
-            keeper = self.course.keeper
-            earlier = self.earlier if keeper is None else keeper.losses
-            return [*earlier, *self.trainer.gather_losses()]
+        keeper = self.course.keeper
+        earlier = self.earlier if keeper is None else keeper.losses
+        return [*earlier, *self.trainer.gather_losses()]
 
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
         """Train on one batch as `step` does, and time every instruction of every rank."""
@@ -225,8 +224,7 @@ def open_training(
         except SystemExit:  # as when it was asked to stop
             trainer.close()
             raise
-        with waiting(watch, "the end"):
-            trainer.gather_losses()  # nobody leaves while others still need it
+        trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()
 
 

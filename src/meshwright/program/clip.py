@@ -47,13 +47,6 @@ def with_norm(program: Program) -> Program:
     )
 
 
-def is_norm(program: Program, instruction: int) -> bool:
-    """Whether an instruction is one of these."""
-    row = program.instructions[instruction]
-    is_call = row["kind"] == Kind.ALL_REDUCE and row["op"] < 0 and row["tensor"] < 0
-    return bool(is_call and not (program.reads["first"] == instruction).any())
-
-
 def _find_updates(program: Program) -> np.ndarray:
     """By instruction: whether it updates a parameter."""
     rows, graph = program.instructions, program.graph
