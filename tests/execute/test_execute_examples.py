@@ -24,3 +24,19 @@ def test_an_example_trains_as_one_process_does(name: str, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "losses are those of one process" in done.stderr
     assert done.stdout.count("loss ") == 5
+
+
+@pytest.mark.slow  # five runs of 600 steps
+def test_plans_of_every_kind_learn_from_text_as_one_process_does(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "train_text.py", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 5
+    assert all(float(line.partition("validation ")[2].partition(",")[0]) < 2.2 for line in lines)
+    assert (tmp_path / "losses.svg").read_text().count("<polyline") == 5

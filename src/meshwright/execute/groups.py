@@ -102,7 +102,8 @@ def group_values(arguments: Mapping[str, Any], group: int) -> dict[str, str]:
     """How generated code writes the arguments of a fused update that a group has."""
     found = {name: f"held.groups[{group}]{_KEYS[name]}" for name in arguments if name in _KEYS}
     if "is_first_step" in arguments:
-        found["is_first_step"] = "held.is_first"
+        # The first momentum is the gradient, which without dampening is what zeros become anyway.
+        found["is_first_step"] = f'held.is_first and held.groups[{group}]["dampening"] != 0'
     return found
 
 

@@ -53,7 +53,7 @@ class Pulse:
         labels: LabelCount | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """`loss` is this rank's part of it, and may still be computed."""
+        """`loss` is this rank's part of it, `own`, and may still be computed."""
         self.step, self.own, self._progress = step, loss, progress
         self._work: dist.Work | None = None
         self._copy: HostCopy | None = None
@@ -74,7 +74,7 @@ class Pulse:
             self._work = None
         if self._values.device.type == "cuda" and self._copy is None:
             self._copy = HostCopy.of(self._values)
-            self._values = self._copy.value
+            self.own = self._values = self._copy.value  # the device's own is let go of
 
     def wait(self) -> list[float]:
         """The sums of all ranks, once all of them have come so far."""

@@ -17,7 +17,7 @@ from meshwright.errors import NonFiniteError
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
-from meshwright.execute.clip import Clip, make_clip
+from meshwright.execute.clip import make_clip
 from meshwright.execute.compiled import Held
 from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
@@ -116,17 +116,10 @@ class Trainer:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
         self.device = device
-        clip = None
-        if clip_norm is not None:
-            with waiting(progress, "agreeing on who counts which gradients"):
-                clip = make_clip(clip_norm, self.part, self.steps, device)
-        self.walk = self._make_walk(compiler, progress, clip)
+        self.walk = self._make_walk(compiler, clip_norm, progress)
         self.recorded: Recorded | None = None
-        if (
-            compiler is not None
-            and not checks_ops
-            and may_record(program, self.part, self.steps, device)
-        ):
+        may = may_record(program, self.part, self.steps, device)
+        if compiler is not None and not checks_ops and may:
             self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
@@ -163,9 +156,12 @@ class Trainer:
         )
 
     def _make_walk(
-        self, compiler: Compiler | None, progress: Progress | None, clip: Clip | None
+        self, compiler: Compiler | None, clip_norm: float | None, progress: Progress | None
     ) -> Walk:
-        program = self.lowered.program
+        program, clip = self.lowered.program, None
+        if clip_norm is not None:
+            with waiting(progress, "agreeing on who counts which gradients"):
+                clip = make_clip(clip_norm, self.part, self.steps, self.device)
         worker = Tensors(
             program,
             self.part,
