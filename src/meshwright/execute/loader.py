@@ -8,7 +8,7 @@ in that order is two numbers, which a checkpoint keeps. Workers and collating ar
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,6 +68,9 @@ class Loader:
         self._place = self._given = Place()
         self._begin, self._carried = Place(), list[Any]()
         """Where iterating goes on, and samples before that which are in no batch yet."""
+        self._lists = _Lists()
+        self._stream: Iterator[tuple[bool, Any]] | None = None
+        """What is left of a dataset that is iterated, at the beginning of an epoch."""
 
     @property
     def epoch(self) -> int:
@@ -82,7 +85,7 @@ class Loader:
     def seek(self, place: Place) -> None:
         """Go on from a place where training has come to."""
         self._place = self._given = self._begin = place
-        self._carried = []
+        self._carried, self._stream = [], None
 
     def take(self) -> None:
         """Say that the batch which was given last has been trained on."""
@@ -93,33 +96,38 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         """The batches that are left of the epoch."""
         (epoch, skipped), carried = self._begin, self._carried
-        if self.is_indexed:
-            batches, rest = self._by_index(epoch, skipped, carried)
-        else:
-            batches, rest = self._one_by_one(epoch, skipped, carried)
+        take = self._by_index if self.is_indexed else self._one_by_one
+        batches, rest = take(epoch, skipped, carried)
         for number, own in enumerate(batches, start=1):
             self._given = Place(epoch, skipped + number * self.batch - len(carried))
             yield own
         self._begin = Place(epoch + 1, 0)
-        self._carried = [] if self.drops_last else rest
+        self._carried = rest
 
     def _by_index(
         self, epoch: int, skipped: int, carried: list[Any]
     ) -> tuple[Iterable[Any], list[Any]]:
         order = self._order(epoch)[skipped:]
         order = np.concatenate([np.array(carried, dtype=np.int64), order])
-        count = len(order) // self.batch
-        rest = order[count * self.batch :].tolist()
-        cut = order[: count * self.batch].reshape(count, self.batch)[:, self.rows]
+        number = len(order) // self.batch
+        rest = [] if self.drops_last else order[number * self.batch :].tolist()
         if not len(self.rows):
-            return repeat(self._nothing, count), rest
-        batches = DataLoader(
+            return repeat(self._nothing, number), rest
+        self._lists.indices = order[: number * self.batch].reshape(number, self.batch)[:, self.rows]
+        return self._fetched, rest
+
+    @cached_property
+    def _fetched(self) -> Iterable[Any]:
+        """The batches of `_lists`. Workers stay for all epochs: a process that is forked from one
+        with many threads, as a rank is, may hang, and is best forked once, before the first step.
+        """
+        return DataLoader(
             self.dataset,
-            batch_sampler=_Lists(cut),
+            batch_sampler=self._lists,
             collate_fn=self.collate,
             num_workers=self.num_workers,
+            persistent_workers=self.num_workers > 0,
         )
-        return batches, rest
 
     @cached_property
     def _nothing(self) -> Any:
@@ -149,26 +157,28 @@ class Loader:
     def _one_by_one(
         self, epoch: int, skipped: int, carried: list[Any]
     ) -> tuple[Iterable[Any], list[Any]]:
-        _set_epoch(self.dataset, epoch)
         rest: list[Any] = []
-        stream = _Stream(self.dataset, skipped, carried, self.batch, self.rows, self.collate)
-        batches = DataLoader(stream, batch_size=None, num_workers=self.num_workers)
+        stream, self._stream = self._stream, None  # unless the epoch comes to its end, see below
+        if stream is None:
+            epochs = _Epochs(self, epoch, skipped, carried)
+            stream = iter(DataLoader(epochs, batch_size=None, num_workers=self.num_workers))
 
         def given() -> Iterator[Any]:
-            for is_batch, value in batches:
-                if is_batch:
-                    yield value
-                else:
+            for is_batch, value in stream:
+                if not is_batch:
                     rest.extend(value)
+                    self._stream = stream
+                    return
+                yield value
 
         return given(), rest
 
 
 class _Lists:
-    """The indices of this rank's rows, batch by batch."""
+    """The indices of this rank's rows, batch by batch; others in every epoch."""
 
-    def __init__(self, indices: Ints) -> None:
-        self.indices = indices
+    def __init__(self) -> None:
+        self.indices: Ints = np.zeros((0, 0), dtype=np.int64)
 
     def __iter__(self) -> Iterator[list[int]]:
         return (each.tolist() for each in self.indices)
@@ -177,35 +187,33 @@ class _Lists:
         return len(self.indices)
 
 
-class _Stream(IterableDataset[Any]):
-    """This rank's rows of the batches of an epoch, collated; and then the samples left over."""
+class _Epochs(IterableDataset[Any]):
+    """This rank's rows of the batches of one epoch after the other, collated; and after each epoch
+    the samples that it leaves over, with which the next one begins."""
 
-    def __init__(
-        self,
-        samples: Iterable[Any],
-        skipped: int,
-        carried: list[Any],
-        batch: int,
-        rows: Ints,
-        collate: Collate,
-    ) -> None:
-        self.samples, self.skipped, self.carried = samples, skipped, carried
-        self.batch, self.rows, self.collate = batch, rows.tolist(), collate
+    def __init__(self, loader: Loader, epoch: int, skipped: int, carried: list[Any]) -> None:
+        self.samples, self.epoch, self.skipped = loader.dataset, epoch, skipped
+        self.carried, self.drops_last = carried, loader.drops_last
+        self.batch, self.rows, self.collate = loader.batch, loader.rows.tolist(), loader.collate
 
     def __iter__(self) -> Iterator[tuple[bool, Any]]:
-        several = list(self.carried)
-        for sample in self._left():
-            several.append(sample)
-            if len(several) == self.batch:
-                own = [several[row] for row in self.rows]
-                yield True, self.collate(own) if own else _emptied(self.collate(several[:1]))
-                several = []
-        yield False, several
+        several, skipped = list(self.carried), self.skipped
+        for epoch in count(self.epoch):
+            _set_epoch(self.samples, epoch)
+            for sample in self._left(skipped):
+                several.append(sample)
+                if len(several) == self.batch:
+                    own = [several[row] for row in self.rows]
+                    yield True, self.collate(own) if own else _emptied(self.collate(several[:1]))
+                    several = []
+            several = [] if self.drops_last else several
+            yield False, list(several)
+            skipped = 0
 
-    def _left(self) -> Iterator[Any]:
-        if self.skipped and hasattr(self.samples, "skip"):  # as datasets of the Hub have
-            return iter(self.samples.skip(self.skipped))
-        return islice(self.samples, self.skipped, None)
+    def _left(self, skipped: int) -> Iterator[Any]:
+        if skipped and hasattr(self.samples, "skip"):  # as datasets of the Hub have
+            return iter(self.samples.skip(skipped))
+        return islice(self.samples, skipped, None)
 
 
 def endless(loader: Loader) -> Iterator[Inputs]:
