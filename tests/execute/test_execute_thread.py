@@ -26,7 +26,11 @@ print("done")
 {end}
 """
 OURS = 'thread.start_thread(talk, "talk")'
-PLAIN = "import threading; threading.Thread(target=talk, daemon=True).start()"
+PLAIN = """
+import threading
+for _ in range(4):
+    threading.Thread(target=talk, daemon=True).start()
+"""
 
 
 def run(seconds: float, end_seconds: float, start: str = OURS, end: str = "") -> tuple[int, str]:
@@ -39,8 +43,12 @@ def run(seconds: float, end_seconds: float, start: str = OURS, end: str = "") ->
 
 
 def test_a_thread_of_anybody_aborts_the_process() -> None:
-    # What is guarded against: without it, this test and `meshwright.execute.thread` can go.
-    code, said = run(60, 30, PLAIN)
+    # What is guarded against: without it, this test and `meshwright.execute.thread` can go. It
+    # takes a thread that is inside torch at the very end; rarely none of them is.
+    for _ in range(10):
+        code, said = run(60, 30, PLAIN)
+        if code:
+            break
     assert code == -6
     assert "terminate called without an active exception" in said
 
