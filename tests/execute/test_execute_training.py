@@ -119,6 +119,31 @@ def test_losses_that_are_not_finite_are_not_given() -> None:
         run.trainer.pulses.clear()
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_going_back_to_a_checkpoint_forgets_the_losses_after_it(
+    keeps: bool, tmp_path: Path
+) -> None:
+    workload = make_workload("perceptron")
+    graph = capture_workload(workload, "sgd")
+    with mw.training(
+        data_plan(graph, 1), connected(1), workload.model, workload.args, graph=graph,
+        optimizer="sgd", checkpoint=tmp_path / "kept" if keeps else None, every=2,
+    ) as run:  # fmt: skip
+        for _ in range(3):
+            run.step(*workload.args)
+            if run.num_steps == 2:
+                run.save(tmp_path / "own")
+        before = run.losses()
+        assert len(set(before)) == 3
+        run.step(*workload.args)
+        assert run.resume(tmp_path / "own") == 2
+        assert run.losses() == before[:2]
+        run.step(*workload.args)
+        assert run.losses() == before
+        assert run.resume(tmp_path / "nowhere") == 3
+        assert run.losses() == before
+
+
 def test_there_must_be_a_plan() -> None:
     with (
         pytest.raises(mw.InputError, match="there is none to train by"),

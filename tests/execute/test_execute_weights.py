@@ -172,7 +172,7 @@ def train_from(
     workload = replace(make_workload(name), model=model)
     trainer = make_trainer(rank, workload, graph, plan, weights=open_weights(Path(weights)))
     losses = take_steps(trainer, STEPS)
-    save_state(Path(folder), trainer, losses)
+    save_state(Path(folder), trainer)
     state = Training(rank, trainer.lowered, trainer, Course(trainer), None).state_dict()
     trainer.close()
     return losses, state

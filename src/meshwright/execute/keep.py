@@ -13,7 +13,6 @@ from pathlib import Path
 
 from meshwright.errors import InputError
 from meshwright.execute.environment import run_folder
-from meshwright.execute.group import waiting
 from meshwright.execute.loader import Loader
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.resume import save_state
@@ -32,16 +31,13 @@ class Keeper:
         folder: Path,
         every: int,
         loaders: Sequence[Loader],
-        losses: Sequence[float],
     ) -> None:
-        """`losses`: of the steps until now. `loaders` may grow; how far each has come is kept."""
+        """`loaders` may grow; how far each has come is kept."""
         if every < 1:
             raise InputError(
                 f"every: there must be a step at least between checkpoints, got {every}"
             )
         self.trainer, self.folder, self.every, self.loaders = trainer, folder, every, loaders
-        self.losses = list(losses)
-        """Of all steps until the last checkpoint."""
         self._before: Pulse | None = None
 
     def add(self, pulse: Pulse) -> bool:
@@ -58,12 +54,9 @@ class Keeper:
     def save(self) -> None:
         """Keep a checkpoint now, unless there is one of this step."""
         trainer = self.trainer
-        self.losses += trainer.take_losses()
-        if trainer.saved_step == trainer.num_steps:
-            return
-        places = [each.place for each in self.loaders]
-        with waiting(trainer.walk.progress, f"writing the checkpoint of step {trainer.num_steps}"):
-            save_state(self.folder, trainer, self.losses, places)
+        trainer.gather_losses()  # one that is not finite is refused in any case
+        if trainer.saved_step != trainer.num_steps:
+            save_state(self.folder, trainer, [each.place for each in self.loaders])
 
 
 @contextmanager

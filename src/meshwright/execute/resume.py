@@ -39,15 +39,14 @@ def look_for_checkpoint(
         return find_checkpoint(folder, say, watch)
 
 
-def resume(trainer: Trainer, found: Checkpoint | None) -> list[float]:
-    """Go on where a checkpoint left off; the losses until then."""
+def resume(trainer: Trainer, found: Checkpoint | None) -> None:
+    """Go on where a checkpoint left off, if there is one."""
     if found is None:
-        return []
+        return
     load_checkpoint(found, trainer.state, trainer.walk.progress, trainer.holdings)
     trainer.spread_copies()
     trainer.unchecked = trainer.find_unchecked()
-    trainer.num_steps = trainer.saved_step = found.step
-    return read_losses(found)
+    trainer.continue_from(found.step, read_losses(found))
 
 
 def read_losses(found: Checkpoint) -> list[float]:
@@ -74,25 +73,25 @@ def read_places(found: Checkpoint | None) -> list[Place]:
     return [Place(*each) for each in places.tolist()]
 
 
-def save_state(
-    folder: Path, trainer: Trainer, losses: Sequence[float], places: Sequence[Place] = ()
-) -> None:
+def save_state(folder: Path, trainer: Trainer, places: Sequence[Place] = ()) -> None:
     """Write a checkpoint of the steps so far, their losses, and how far each loader has come in its
     data; all ranks call it."""
+    losses, progress = trainer.gather_losses(), trainer.walk.progress
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
     if places:
         state[_PLACES] = torch.tensor(places, dtype=torch.int64)
     names = persistent_names(trainer.workload.model)
-    read = {name for each in gather(list(trainer.state), list[str]) for name in each}
-    if trainer.rank == 0:  # nobody holds what no op reads
-        state |= {name: trainer.given(name) for name in names if name not in read}
-    save_checkpoint(
-        folder,
-        trainer.num_steps,
-        state,
-        holdings=trainer.holdings,
-        unchecked=trainer.unchecked,
-        weights=list(names),
-        progress=trainer.walk.progress,
-    )
+    with waiting(progress, f"writing the checkpoint of step {trainer.num_steps}"):
+        read = {name for each in gather(list(trainer.state), list[str]) for name in each}
+        if trainer.rank == 0:  # nobody holds what no op reads
+            state |= {name: trainer.given(name) for name in names if name not in read}
+        save_checkpoint(
+            folder,
+            trainer.num_steps,
+            state,
+            holdings=trainer.holdings,
+            unchecked=trainer.unchecked,
+            weights=list(names),
+            progress=progress,
+        )
     trainer.saved_step = trainer.num_steps

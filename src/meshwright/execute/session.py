@@ -185,11 +185,11 @@ def _train(
         watch,
     )  # fmt: skip
     _note(watch, "reading the checkpoint")
-    losses = resume(trainer, found)
+    resume(trainer, found)
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    course = _make_course(trainer, settings, dataset, losses, say)
+    course = _make_course(trainer, settings, dataset, say)
     course.resume(read_places(found), first)
     batches = _batches(course.loaders, deferred)
     if settings.check_until:
@@ -200,8 +200,7 @@ def _train(
             if rank == 0:
                 say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
             end_process(STOPPED)
-        kept = course.keeper
-        losses = losses + trainer.take_losses() if kept is None else kept.losses
+        losses = trainer.gather_losses()
         with waiting(watch, "the end"):
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
@@ -238,20 +237,16 @@ def _dated(trainer: Trainer) -> Iterator[None]:
 
 
 def _make_course(
-    trainer: Trainer,
-    settings: Settings,
-    dataset: Any,
-    losses: Sequence[float],
-    say: Callable[[str], None],
+    trainer: Trainer, settings: Settings, dataset: Any, say: Callable[[str], None]
 ) -> Course:
-    """What goes on with the steps; `losses` are those until now."""
+    """What goes on with the steps."""
     course = Course(trainer, _make_loaders(trainer, settings, dataset))
     course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
     if trainer.rank == 0:
         steps = trainer.num_steps, settings.steps
         course.log = Log(settings.log, trainer.lowered.rows.batch, *steps, say)
     if settings.checkpoint is not None:
-        course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders, losses)
+        course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
     return course
 
 

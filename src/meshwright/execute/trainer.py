@@ -123,8 +123,10 @@ class Trainer:
             self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
+        self.taken: list[float] = []
+        """The losses of the run's steps as far as they are known, from its first step on."""
         self.pulses: list[Pulse] = []
-        """What ranks told each other of the steps whose losses were not yet taken."""
+        """What ranks told each other of the steps after those, whose losses may be on their way."""
         self.stops = False
         """Whether this rank was asked to stop."""
         self.loss_check = LossCheck()
@@ -321,13 +323,21 @@ class Trainer:
             raise NonFiniteError(self.num_steps, found.what, name_rank(found.rank, device))
 
     def gather_losses(self) -> list[float]:
-        """The loss of every step since they were taken, all finite."""
-        return [pulse.loss for pulse in self.pulses]
+        """The loss of every step of the run, those before a checkpoint included; all are finite."""
+        self.taken += [pulse.loss for pulse in self.pulses]
+        self.pulses.clear()
+        return list(self.taken)
 
-    def take_losses(self) -> list[float]:
-        """The same, and none of them the next time."""
-        losses, self.pulses = self.gather_losses(), []
-        return losses
+    def continue_from(self, step: int, losses: Sequence[float]) -> None:
+        """Count steps on from one whose state has been loaded; `losses` are those until it.
+
+        Losses of other steps that were taken before are forgotten, also where they are not finite.
+        """
+        for pulse in self.pulses:
+            pulse.wait()  # the collective needs its tensors until then
+        self.pulses.clear()
+        self.taken, self.loss_check = list(losses), LossCheck()
+        self.num_steps = self.saved_step = step
 
     def close(self) -> None:
         """Give threads and process groups back."""

@@ -6,7 +6,7 @@ The script gives every rank the same model, batches and calls; each takes its sh
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,6 @@ class Training:
     trainer: Trainer
     course: Course
     watch: Progress | None
-    earlier: list[float] = field(default_factory=list)
-    """Losses until the checkpoint that was resumed."""
 
     @property
     def num_steps(self) -> int:
@@ -113,9 +111,7 @@ class Training:
 
     def losses(self) -> list[float]:
         """The loss of every step so far."""
-        keeper = self.course.keeper
-        earlier = self.earlier if keeper is None else keeper.losses
-        return [*earlier, *self.trainer.gather_losses()]
+        return self.trainer.gather_losses()
 
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
         """Train on one batch as `step` does, and time every instruction of every rank."""
@@ -128,10 +124,7 @@ class Training:
 
     def save(self, folder: str | Path) -> None:
         """Write a checkpoint, which loads under any plan of the same model."""
-        losses = self.losses()
-        with waiting(self.watch, f"writing the checkpoint of step {self.num_steps}"):
-            places = [each.place for each in self.course.loaders]
-            save_state(Path(folder), self.trainer, losses, places)
+        save_state(Path(folder), self.trainer, [each.place for each in self.course.loaders])
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The model's `state_dict` as trained so far, on the first rank, on the CPU; on others it
@@ -158,9 +151,7 @@ class Training:
         course, folder = self.course, settings.checkpoint
         if folder is not None:
             self.resume(folder)
-            course.keeper = Keeper(
-                self.trainer, folder, settings.every, course.loaders, self.earlier
-            )
+            course.keeper = Keeper(self.trainer, folder, settings.every, course.loaders)
         if settings.log is not None and self.rank == 0:
             batch = self.lowered.rows.batch
             course.log = Log(settings.log, batch, self.num_steps, None, show_line)
@@ -174,9 +165,8 @@ class Training:
         they are made.
         """
         found = look_for_checkpoint(Path(folder), self.watch, show_line)
-        before, self.earlier = self.num_steps, resume(self.trainer, found)
-        if self.course.keeper is not None:
-            self.course.keeper.losses = list(self.earlier)
+        before = self.num_steps
+        resume(self.trainer, found)
         self.course.resume(read_places(found), self.num_steps - before)
         return self.num_steps
 
