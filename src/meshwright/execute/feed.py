@@ -33,7 +33,6 @@ class Feed:
         """`planned`, `steps`: as all ranks and as this one run them; `is_mean`: the loss is one."""
         self._workload = planned.workload
         self.batch, self.steps, self.part, self.device = lowered.rows.batch, steps, part, device
-        self._samples = planned.any().samples
         self._bounds = divided_bounds(lowered.program, lowered.rows) if is_mean else ()
         self._labels = find_labels(planned.any())
 
@@ -53,9 +52,9 @@ class Feed:
         leaves = match_inputs(self._workload, args, kwargs)
         rows, labels = self._given_rows(leaves), LabelCount()
         if len(rows) == self.batch:
-            check_labels(self._labels, leaves, self._bounds, self._samples, self.batch)
+            check_labels(self._labels, leaves, self._bounds, self.batch)
         else:
-            labels = count_labels(self._labels, leaves, self._bounds, self._samples, self.rows)
+            labels = count_labels(self._labels, leaves, self._bounds, self.rows)
         made = {}
         for key, number, first, count in self.part.inputs:
             tensor = leaves[number]

@@ -7,8 +7,9 @@ it starts a step; those that are given their own rows count, and add up at the e
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import op_name
 from meshwright.errors import InputError
+from meshwright.execute.cut.terms import MOVES
 from meshwright.execute.pulse import LabelCount
 from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
@@ -27,14 +29,19 @@ _LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
 _MEAN = 1
 """The value of the argument `reduction`."""
 
+_MOVES = MOVES | {"constant_pad_nd", "_to_copy", "full", "full_like", "new_full"}
+"""Ops whose results hold what their inputs hold, or constants, at places that shapes decide."""
+
 Bounds = tuple[tuple[int, int], ...]
 """The first sample and the end of each part of a batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: `full` is found once and kept
 class Labels:
     """What a loss is compared with, as a function of the step's inputs."""
 
+    samples: int
+    """Of the traced step; a trace holds for its number of samples only."""
     target: Node
     ignored: int
     nodes: tuple[Node, ...]
@@ -42,26 +49,43 @@ class Labels:
     inputs: dict[Node, int]
     """The inputs that these read, by their placeholders."""
 
-    def count(self, inputs: Sequence[torch.Tensor], sample: int, samples: int, batch: int) -> float:
-        """How many labels of a sample are not ignored; all samples of a traced step are that one,
-        since a trace holds for its number of samples only."""
-        known: dict[Node, Any] = {}
+    @cached_property
+    def full(self) -> float | None:
+        """How many labels a sample has where inputs hold none that is ignored; None where that
+        depends on what else they hold, as where the model ignores some by itself."""
+        if not all(op_name(node) in _MOVES for node in self.nodes):
+            return None
+        other = 1 if self.ignored == 0 else 0
+        values = {node: node.meta["val"] for node in self.inputs}
+        return self._count(
+            {node: torch.full(each.shape, other, dtype=each.dtype) for node, each in values.items()}
+        )
+
+    def is_full(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether every sample has as many labels as any has without ignored ones."""
+        given = (inputs[number] for number in self.inputs.values())
+        return self.full is not None and not any(bool((x == self.ignored).any()) for x in given)
+
+    def count(self, inputs: Sequence[torch.Tensor], sample: int, batch: int) -> float:
+        """How many labels of a sample are not ignored, found by a step whose samples are all that
+        one."""
+        known: dict[Node, torch.Tensor] = {}
         for node, number in self.inputs.items():
-            given = inputs[number].cpu()
+            given = inputs[number]
             if given.dim() and given.shape[0] == batch:
-                given = given[sample : sample + 1].expand(samples, *given.shape[1:]).contiguous()
-            known[node] = given
+                own = given[sample : sample + 1].cpu()
+                known[node] = own.expand(self.samples, *given.shape[1:]).contiguous()
+            else:
+                known[node] = given.cpu()
+        return self._count(known)
+
+    def _count(self, inputs: Mapping[Node, torch.Tensor]) -> float:
+        """How many labels a sample has in a traced step with these inputs."""
+        known: dict[Node, Any] = dict(inputs)
         for node in self.nodes:
             args, kwargs = pytree.tree_map_only(Node, known.__getitem__, (node.args, node.kwargs))
             known[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-        return float((known[self.target] != self.ignored).sum()) / samples
-
-    def count_all(
-        self, inputs: Sequence[torch.Tensor], sample: int, samples: int, batch: int
-    ) -> float:
-        """How many labels a sample has where none is ignored in the inputs."""
-        filled = [torch.where(each == self.ignored, 0, each) for each in inputs]
-        return self.count(filled, sample, samples, batch)
+        return float((known[self.target] != self.ignored).sum()) / self.samples
 
 
 def divided_bounds(program: Program, rows: Rows) -> Bounds:
@@ -95,7 +119,11 @@ def find_labels(step: TracedStep) -> list[Labels]:
         starts = {node for node in needed if node.op != "call_function"}
         if starts <= set(number):
             own = {node: number[node] for node in starts}
-            found.append(Labels(target=target, ignored=ignored, nodes=calls, inputs=own))
+            found.append(
+                Labels(
+                    samples=step.samples, target=target, ignored=ignored, nodes=calls, inputs=own
+                )
+            )
     return found
 
 
@@ -111,22 +139,16 @@ def _needed(node: Node) -> set[Node]:
 
 
 def check_labels(
-    labels: Sequence[Labels],
-    inputs: Sequence[torch.Tensor],
-    bounds: Bounds,
-    samples: int,
-    batch: int,
+    labels: Sequence[Labels], inputs: Sequence[torch.Tensor], bounds: Bounds, batch: int
 ) -> None:
     """Refuse a batch whose labels are ignored more in one of its parts than in another.
 
-    `samples`: of the traced step that `labels` are of. Most batches have no ignored labels in their
-    inputs, which is all that is looked at then.
+    Most batches have no ignored labels in their inputs, which is all that is looked at then.
     """
     for each in labels if bounds else ():
-        given = [inputs[number] for number in each.inputs.values()]
-        if not any(bool((tensor == each.ignored).any()) for tensor in given):
+        if each.is_full(inputs):
             continue
-        counts = [each.count(inputs, sample, samples, batch) for sample in range(batch)]
+        counts = [each.count(inputs, sample, batch) for sample in range(batch)]
         means = [sum(counts[start:end]) / (end - start) for start, end in bounds]
         if max(means) - min(means) > 1e-9 * max(means):
             least, most = (bounds[means.index(end)] for end in (min(means), max(means)))
@@ -142,7 +164,6 @@ def count_labels(
     labels: Sequence[Labels],
     inputs: Sequence[torch.Tensor],
     bounds: Bounds,
-    samples: int,
     rows: Sequence[int],
 ) -> LabelCount:
     """What a rank sees of the labels of a batch whose `rows` are all that it is given."""
@@ -154,12 +175,11 @@ def count_labels(
     ]
     means = [0.0] * len(own)
     for each in labels if own else ():
-        given = [inputs[number] for number in each.inputs.values()]
-        if any(bool((tensor == each.ignored).any()) for tensor in given):
-            counts = [each.count(inputs, row, samples, len(rows)) for row in range(len(rows))]
-            more = [sum(counts[part.start : part.stop]) / len(part) for part in own]
+        if each.full is not None and each.is_full(inputs):
+            more = [each.full] * len(own)
         else:
-            more = [each.count_all(inputs, 0, samples, len(rows))] * len(own)
+            counts = [each.count(inputs, row, len(rows)) for row in range(len(rows))]
+            more = [sum(counts[part.start : part.stop]) / len(part) for part in own]
         means = [mean + other for mean, other in zip(means, more, strict=True)]
     found = LabelCount()
     for mean in means:
