@@ -1,6 +1,7 @@
 """A run's CSV file has one row a step, whatever happened to the run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,28 @@ def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
         log.finish()
     steps = [int(row.split(",")[0]) for row in path.read_text().splitlines()[1:]]
     assert steps == [1, 2, 3, 4, 5, 6]
+
+
+def test_the_file_is_opened_once_until_it_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, modes = tmp_path / "log.csv", list[str]()
+    log = Log(path, 8, 0, None, print, Clock())
+    opened = Path.open
+
+    def note(self: Path, mode: str = "r", **options: Any) -> Any:
+        modes.append(mode)
+        return opened(self, mode, **options)
+
+    monkeypatch.setattr(Path, "open", note)
+    for step in range(1, 4):
+        log.add(pulse(step), 0.1)
+    log.finish()
+    assert modes == ["a"]
+    log.add(pulse(4), 0.1)  # a run may go on after it
+    log.finish()
+    assert modes == ["a", "a"]
+    assert len(path.read_text().splitlines()) == 1 + 4
 
 
 def test_now_and_then_a_line_is_said() -> None:

@@ -7,6 +7,7 @@ import csv
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from meshwright.errors import InputError
 from meshwright.execute.pulse import Pulse
@@ -31,6 +32,7 @@ class Log:
         of a run that was killed, goes. `steps`: how many there will be, if that is known."""
         self.path, self.batch, self.steps, self.say, self.clock = path, batch, steps, say, clock
         self._before: tuple[Pulse, float, float] | None = None
+        self._file: TextIO | None = None
         self._last = self._said = clock()
         if path is not None:
             _cut(path, first_step)
@@ -38,20 +40,32 @@ class Log:
     def add(self, pulse: Pulse, learning_rate: float) -> None:
         """Take in a step that has just been taken, at a rate; write down the one before it."""
         now = self.clock()
-        self.finish()
+        self._write()
         self._before = pulse, learning_rate, now - self._last
         self._last = now
 
     def finish(self) -> None:
-        """Write down the last step."""
+        """Write down the last step, and close the file."""
+        self._write()
+        self.close()
+
+    def close(self) -> None:
+        """Close the file as it is, without the last step."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _write(self) -> None:
+        """Write down the step before, unless it is."""
         if self._before is None:
             return
         (pulse, rate, seconds), self._before = self._before, None
         speed = self.batch / max(seconds, 1e-9)
         if self.path is not None:
-            with self.path.open("a", newline="", encoding="utf-8") as file:
-                row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
-                csv.writer(file, lineterminator="\n").writerow(row)
+            if self._file is None:  # whole lines are written, so that others can read them
+                self._file = self.path.open("a", buffering=1, newline="", encoding="utf-8")
+            row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
+            csv.writer(self._file, lineterminator="\n").writerow(row)
         if self.clock() - self._said >= _SAY_SECONDS:
             self._said = self.clock()
             of = f" of {self.steps}" if self.steps else ""

@@ -155,8 +155,12 @@ class Training:
         if settings.log is not None and self.rank == 0:
             batch = self.lowered.rows.batch
             course.log = Log(settings.log, batch, self.num_steps, None, show_line)
-        with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
-            yield
+        try:
+            with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
+                yield
+        finally:
+            if course.log is not None:
+                course.log.close()
 
     def resume(self, folder: str | Path) -> int:
         """Go on from the latest checkpoint of a folder, if there is one; the steps so far.
