@@ -131,6 +131,12 @@ def check_memory(num_ranks: int, total_bytes: float) -> None:
         )
 
 
+def _used_devices(graph: Graph, cluster: Cluster, plan: Plan) -> list[int]:
+    """The numbers of the devices that a plan uses; each is a rank."""
+    used: list[int] = np.unique(resolve(graph, cluster, plan).replica_device).tolist()
+    return used
+
+
 def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Start a process for each device of the plan, and stay with them."""
     _builder(arguments, graph)  # an unknown name is refused here, once
@@ -138,8 +144,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
         from meshwright.execute.weights import open_weights
 
         open_weights(arguments.weights)
-    placement = resolve(graph, cluster, plan)
-    devices = np.unique(placement.replica_device).tolist()
+    devices = _used_devices(graph, cluster, plan)
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     _check_options(arguments)
     check_runnable(graph, cluster, plan)
@@ -162,7 +167,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
 def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
     """Print what starts the ranks on several hosts: this command again, without its own options."""
     check_runnable(graph, cluster, plan)
-    devices = np.unique(resolve(graph, cluster, plan).replica_device).tolist()
+    devices = _used_devices(graph, cluster, plan)
     words = [each for each in sys.argv[1:] if each != "--commands"]
     while "--master" in words:
         place = words.index("--master")
@@ -175,7 +180,8 @@ def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: 
 
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
     """Run this command once a rank, in a testbed or here; the exit code."""
-    from meshwright.execute.launch import TERMINATED, launch, run_alone
+    from meshwright.execute.fault import TERMINATED
+    from meshwright.execute.launch import launch, run_alone
     from meshwright.execute.process import Guard
 
     if arguments.model:
@@ -244,13 +250,12 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
 
+    optimizer = arguments.optimizer
     settings = Settings(
         steps=arguments.steps,
         device=arguments.device,
         backend=arguments.backend,
-        optimizer=find_function("optimizer", arguments.optimizer)
-        if ":" in arguments.optimizer
-        else arguments.optimizer,
+        optimizer=find_function("optimizer", optimizer) if ":" in optimizer else optimizer,
         scheduler=find_function("scheduler", arguments.scheduler) if arguments.scheduler else None,
         autocast=arguments.autocast,
         learning_rate=arguments.learning_rate,

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 import traceback
@@ -22,6 +23,8 @@ from meshwright.files import write_bytes
 
 FAILED, REFUSED = 1, 2
 """How a process ends that met an error, and one whose input breaks a rule."""
+TERMINATED = 128 + signal.SIGTERM
+"""How a process ends that was asked to stop, as shells show it."""
 MESSAGE_LIMIT = 500
 """Characters of an error's text; NCCL's can fill a screen."""
 

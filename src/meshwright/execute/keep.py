@@ -18,9 +18,6 @@ from meshwright.execute.pulse import Pulse
 from meshwright.execute.resume import save_state
 from meshwright.execute.trainer import Trainer
 
-STOPPED = 128 + signal.SIGTERM
-"""The exit code of a rank that stopped when it was asked to."""
-
 
 class Keeper:
     """The checkpoints of a run in a folder; all ranks make the same calls."""

@@ -19,13 +19,19 @@ from pathlib import Path
 
 from meshwright.errors import InputError
 from meshwright.execute.environment import CHECK_OPS, RUN_FOLDER, TOKEN
-from meshwright.execute.fault import FAILED, REFUSED, Report, read_reports, show_line
+from meshwright.execute.fault import (
+    FAILED,
+    REFUSED,
+    TERMINATED,
+    Report,
+    read_reports,
+    show_line,
+)
 from meshwright.execute.process import Guard, Rank, start_rank
 
 POLL_SECONDS = 0.02
 SETTLE_SECONDS = 1.0
 """How long a failed attempt may go on until its cause has been found and told."""
-TERMINATED = 128 + signal.SIGTERM
 FREE_PORTS = range(10240, 32768)
 """Below the ports that systems give to outgoing connections: one of those could be taken in the
 seconds until the first rank listens."""
@@ -308,7 +314,7 @@ def _ask_all(ranks: Sequence[Rank], seconds: float, signals: _Signals) -> None:
     a second Ctrl-C comes."""
     num_signals, until = len(signals.numbers), time.monotonic() + seconds
     for each in ranks:
-        each.ask(signal.SIGUSR1)
+        each.send(signal.SIGUSR1, reaches_group=False)
     while None in (codes := [each.peek() for each in ranks]):
         if time.monotonic() >= until or len(signals.numbers) > num_signals:
             break

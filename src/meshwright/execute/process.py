@@ -131,17 +131,12 @@ class Rank:
             return None
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
-    def send(self, number: signal.Signals) -> None:
-        """A signal to the whole group; only before `reap`."""
+    def send(self, number: signal.Signals, *, reaches_group: bool = True) -> None:
+        """Send a signal to the whole group, or to the child alone; only before `reap`."""
         assert self.process.returncode is None
+        kill = os.killpg if reaches_group else os.kill
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process_id, number)
-
-    def ask(self, number: signal.Signals) -> None:
-        """A signal to the child alone; only before `reap`."""
-        assert self.process.returncode is None
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(self.process_id, number)
+            kill(self.process_id, number)
 
     def reap(self) -> int:
         """Wait for the end."""

@@ -23,7 +23,7 @@ from meshwright.execute.course import Course
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
-from meshwright.execute.fault import end_process, reported_errors, show_line
+from meshwright.execute.fault import TERMINATED, end_process, reported_errors, show_line
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.group import (
     joined_group,
@@ -36,7 +36,7 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.groups import make_scheduler
 from meshwright.execute.interface import find_wiring
-from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
+from meshwright.execute.keep import Keeper, stopped_by_signals
 from meshwright.execute.loader import Inputs, Loader, endless
 from meshwright.execute.log import Log
 from meshwright.execute.lookup import Lookup
@@ -199,7 +199,7 @@ def _train(
         if _take_steps(course, recorder, batches, settings):
             if rank == 0:
                 say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
-            end_process(STOPPED)
+            end_process(TERMINATED)
         losses = trainer.gather_losses()
         with waiting(watch, "the end"):
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
@@ -243,8 +243,13 @@ def _make_course(
     course = Course(trainer, _make_loaders(trainer, settings, dataset))
     course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
     if trainer.rank == 0:
-        steps = trainer.num_steps, settings.steps
-        course.log = Log(settings.log, trainer.lowered.rows.batch, *steps, say)
+        course.log = Log(
+            settings.log,
+            batch=trainer.lowered.rows.batch,
+            first_step=trainer.num_steps,
+            steps=settings.steps,
+            say=say,
+        )
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
     return course

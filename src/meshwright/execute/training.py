@@ -19,7 +19,7 @@ from meshwright.errors import InputError
 from meshwright.execute.collect import collect
 from meshwright.execute.course import Course
 from meshwright.execute.environment import read_place
-from meshwright.execute.fault import show_line
+from meshwright.execute.fault import TERMINATED, show_line
 from meshwright.execute.group import (
     joined_group,
     meet,
@@ -30,7 +30,7 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.groups import make_scheduler
 from meshwright.execute.interface import find_wiring
-from meshwright.execute.keep import STOPPED, Keeper, stopped_by_signals
+from meshwright.execute.keep import Keeper, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
 from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
@@ -73,7 +73,7 @@ class Training:
         if self.course.add(pulse):
             if self.rank == 0:
                 show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
-            sys.exit(STOPPED)
+            sys.exit(TERMINATED)
         return Loss(pulse)
 
     def loader(
@@ -153,8 +153,13 @@ class Training:
             self.resume(folder)
             course.keeper = Keeper(self.trainer, folder, settings.every, course.loaders)
         if settings.log is not None and self.rank == 0:
-            batch = self.lowered.rows.batch
-            course.log = Log(settings.log, batch, self.num_steps, None, show_line)
+            course.log = Log(
+                settings.log,
+                batch=self.lowered.rows.batch,
+                first_step=self.num_steps,
+                steps=None,
+                say=show_line,
+            )
         try:
             with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
                 yield
