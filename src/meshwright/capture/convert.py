@@ -1,9 +1,7 @@
 """Turns traces of a step, at several batch sizes, into a Graph.
 
 They give every quantity as a line in the batch: what does not grow is its fixed part. From the
-same lines follows how an op splits: its outputs grow with the batch (rows), or only what it reads
-does (a sum over the batch, such as a weight gradient), or nothing does. What grows faster compares
-samples with each other and does not split.
+same lines follows how an op splits (`meshwright.capture.split`).
 """
 
 from collections.abc import Sequence
@@ -17,10 +15,11 @@ from meshwright.capture.call import uses_tf32
 from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
+from meshwright.capture.split import find_splits, find_whole
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.path import encloses
 
 _PRECISIONS = {
@@ -87,8 +86,8 @@ class _Converter:
         for version, each in enumerate(small.versions):
             for reader in each.readers:
                 self.reads[reader].append(version)
-        self.is_whole = self._find_whole()
-        self.split, self.partial = self._find_splits()
+        self.is_whole = find_whole(small, large, self.reads, self.is_steep)
+        self.split, self.partial = find_splits(small, large, self.reads, self.is_whole, self.phase)
         self.parameter_of = self._placeholders()
         self.copied_gradient = self._find_copied_gradients()
 
@@ -137,62 +136,6 @@ class _Converter:
         if place < self.trace.num_forward:
             return Phase.FORWARD
         return Phase.BACKWARD if place < self.trace.num_backward else Phase.UPDATE
-
-    def _find_splits(self) -> tuple[list[Split], list[bool]]:
-        """How each kernel splits, and which versions are partial sums when it does.
-
-        What does not grow although its kernel does is summed over the batch. Backward is linear in
-        the gradients it is given, so what it makes of partial sums alone is a partial sum, too.
-        What compares samples needs all of them.
-        """
-        partial = [False] * len(self.small.versions)
-        splits = []
-        for number, (kernel, grown) in enumerate(
-            zip(self.small.kernels, self.large.kernels, strict=True)
-        ):
-            grows = grown.bytes_read > kernel.bytes_read or grown.flops > kernel.flops
-            is_backward = self.phase[number] is Phase.BACKWARD
-            larger = [self._is_larger(version) for version in kernel.made]
-            split = Split.NONE
-            if self.is_whole[number]:
-                pass
-            elif grown.bytes_written > kernel.bytes_written or any(larger):  # `empty` writes none
-                split = Split.BATCH
-            elif grows or (is_backward and any(partial[v] for v in self.reads[number])):
-                split = Split.SUM
-            splits.append(split)
-            for version, is_larger in zip(kernel.made, larger, strict=True):
-                partial[version] = split is not Split.NONE and not is_larger
-        return splits, partial
-
-    def _is_larger(self, version: int) -> bool:
-        return self.large.versions[version].bytes > self.small.versions[version].bytes
-
-    def _find_whole(self) -> list[bool]:
-        """Which kernels run on all samples: those that compare them, and what numbers samples for
-        these.
-
-        What grows with the batch but reads nothing that does (`torch.arange(batch)`) numbers its
-        samples. A reader that compares samples means numbers in the whole batch: all get these.
-        """
-        grows = [self._is_larger(version) for version in range(len(self.small.versions))]
-        numbers_samples: list[bool] = []
-        for kernel, read in zip(self.small.kernels, self.reads, strict=True):
-            made = any(grows[version] for version in kernel.made)
-            given = (self.small.versions[version].source for version in read if grows[version])
-            reads_samples = any(each < 0 or not numbers_samples[each] for each in given)
-            numbers_samples.append(made and not reads_samples)
-        is_whole = list(self.is_steep)
-        for number in reversed(range(len(is_whole))):
-            if numbers_samples[number]:
-                versions = self.small.kernels[number].made
-                readers = (each for v in versions for each in self.small.versions[v].readers)
-                is_whole[number] = any(is_whole[each] for each in readers)
-        for number, read in enumerate(self.reads):
-            sources = [self.small.versions[version].source for version in read]
-            if any(numbers_samples[each] and is_whole[each] for each in sources if each >= 0):
-                is_whole[number] = True
-        return is_whole
 
     def _find_partners(self) -> list[int]:
         """The forward kernel of each backward one: by autograd's number, else by its inputs."""
