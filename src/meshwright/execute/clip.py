@@ -12,7 +12,7 @@ import torch
 
 from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.item import Key, Part, RunSegment
+from meshwright.execute.item import Key, Part, Piece, RunSegment
 from meshwright.execute.message import gather
 from meshwright.execute.shard import Share
 from meshwright.execute.state import canonical_names
@@ -39,9 +39,14 @@ class Clip:
         norms = torch.stack([each.double() for each in torch._foreach_norm(list(values))])
         return (norms.square() * self.shares).sum().reshape(1)
 
-    def factor(self, squares: torch.Tensor) -> torch.Tensor:
-        """What gradients are multiplied with, once all ranks have added up."""
-        return (self.max_norm / (squares.sqrt() + _SMALL)).clamp(max=1.0).reshape(())
+    def scale(self, kept: Mapping[Key, torch.Tensor], squares: torch.Tensor) -> None:
+        """Make the gradients smaller that are kept, once all ranks have added up `squares`."""
+        factor = (self.max_norm / (squares.sqrt() + _SMALL)).clamp(max=1.0).reshape(())
+        held = {key.buffer if isinstance(key, Piece) else key for key in self.read}
+        own = [kept[key] for key in held if key in kept]
+        for dtype in {each.dtype for each in own}:
+            alike = [each for each in own if each.dtype is dtype]
+            torch._foreach_mul_(alike, factor.to(dtype))
 
 
 class _Gradient(NamedTuple):

@@ -256,23 +256,13 @@ class Tensors:
 
     def _clip(self, item: Start) -> tuple[Work, Finish]:
         """Find the norm of all gradients, and make those smaller that this rank updates with."""
-        assert self.clip is not None
-        keys = self.clip.read
-        values = [self._take(key) if isinstance(key, Piece) else self.kept[key] for key in keys]
-        squares = self.clip.squares(values)
+        clip, kept = self.clip, self.kept
+        assert clip is not None
+        values = [self._take(key) if isinstance(key, Piece) else kept[key] for key in clip.read]
+        squares = clip.squares(values)
         is_alone = len(self.program.groups[item.group]) == 1
-        work: Work = All([] if is_alone else [self.exchange.all_reduce(squares, item.group)])
-        held = {key.buffer if isinstance(key, Piece) else key for key in keys}
-
-        def finish() -> None:
-            assert self.clip is not None
-            factor = self.clip.factor(squares)
-            own = [self.kept[key] for key in held if key in self.kept]
-            for dtype in {each.dtype for each in own}:
-                alike = [each for each in own if each.dtype is dtype]
-                torch._foreach_mul_(alike, factor.to(dtype))
-
-        return work, finish
+        work = All([] if is_alone else [self.exchange.all_reduce(squares, item.group)])
+        return work, lambda: clip.scale(kept, squares)
 
     def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""
