@@ -291,3 +291,17 @@ def held_name(step: TracedStep, version: int) -> str | None:
     """The name of the state that a version is in; None: in none."""
     name = step.held.get(step.roots[version])
     return None if name is None or name.startswith("input ") else name
+
+
+def count_terms(lowered: Lowered) -> npt.NDArray[np.int32]:
+    """By op: how many members of a context team have a term each of what forward makes of rows, or
+    of such terms."""
+    expansion, graph = lowered.expansion, lowered.expansion.graph
+    adds = np.zeros(graph.num_ops, dtype=np.bool_)
+    adds[graph.use_op[expansion.rows[graph.use_tensor]]] = True
+    is_term = graph.tensor_partial & ~expansion.rows
+    for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
+        read = graph.inputs[op]
+        adds[op] |= bool((is_term[read] & adds[graph.tensor_source[read]]).any())
+    context = np.array([part.context for part in lowered.plan.parts], dtype=np.int32)
+    return np.where(adds, context[expansion.part_of_op], 1).astype(np.int32)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-import numpy as np
 import torch
 
 from meshwright.capture.optimiser import LEARNING_RATE
@@ -28,7 +27,7 @@ from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import AnyOptimizer, find_groups, open_optimizer, read_settings
 from meshwright.execute.item import Line, Part, RunSegment
-from meshwright.execute.lookup import Lookup
+from meshwright.execute.lookup import Lookup, count_terms
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
@@ -41,7 +40,6 @@ from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
-from meshwright.graph.graph import Phase
 
 _BEHIND = 4
 """So many steps later what ranks tell each other is there, and need not be kept on the device."""
@@ -56,7 +54,7 @@ def bind_rank(
     if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
         name = program.device_names[device]
         steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
-    lookup = Lookup.of(lowered, steps, is_mean=is_mean, terms=_count_terms(lowered))
+    lookup = Lookup.of(lowered, steps, is_mean=is_mean, terms=count_terms(lowered))
     check_sums(lookup, lowered.partial)
     return steps, bind_part(lookup, device)
 
@@ -96,7 +94,6 @@ class Trainer:
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
         self.real = real or _itself
         self.weights = None if weights is None else match_weights(weights, workload.model)
-        program = lowered.program
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
         self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
@@ -107,20 +104,14 @@ class Trainer:
         """The steps as they were planned."""
         self.steps, self.part = bind_rank(lowered, self.planned, self.number, is_mean=is_mean)
         """The steps as this rank runs them, and what it runs of them."""
-        with waiting(progress, "making process groups"):
-            self.exchange: Exchange = open_exchange(
-                device, self.rank_of, program.groups, *communication(program), wiring
-            )
-        self.held = self._make_held(device)
+        self.device = device
+        self.exchange = self._open_exchange(wiring, progress)
+        self.held = self._make_held()
         if self.weights is not None:
             self._fill_state(self.weights)
         self.inspector = Inspector() if checks_ops else None
-        self.device = device
         self.walk = self._make_walk(compiler, clip_norm, progress)
-        self.recorded: Recorded | None = None
-        may = may_record(program, self.part, self.steps, device)
-        if compiler is not None and not checks_ops and may:
-            self.recorded = Recorded(self._run, self._forget, show or _say_nothing)
+        self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
         self.taken: list[float] = []
@@ -135,14 +126,22 @@ class Trainer:
         self.unchecked = self.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
 
-    def _make_held(self, device: torch.device) -> Held:
+    def _open_exchange(self, wiring: Wiring | None, progress: Progress | None) -> Exchange:
+        """The connections to other ranks; all ranks call it."""
+        program = self.lowered.program
+        with waiting(progress, "making process groups"):
+            return open_exchange(
+                self.device, self.rank_of, program.groups, *communication(program), wiring
+            )
+
+    def _make_held(self) -> Held:
         """The state that this rank trains, with the model's own values where files have none."""
         state = make_state(
             self.steps.any(),
             self.part.state,
             self.workload.model,
             self.real,
-            device,
+            self.device,
             self.steps.shares(),
             self._find_given(),
         )
@@ -176,6 +175,13 @@ class Trainer:
             clip=clip,
         )
         return Walk(program, self.part, self.exchange, worker, progress)
+
+    def _make_recorded(self, show: Callable[[str], None]) -> Recorded | None:
+        """What records steps and runs them again, where that can be done."""
+        may = may_record(self.lowered.program, self.part, self.steps, self.device)
+        if not may or self.inspector is not None:
+            return None
+        return Recorded(self._run, self._forget, show)
 
     def _fill_state(self, weights: Weights) -> None:
         """Read the state that files have values for, and give it to copies of tied weights."""
@@ -359,20 +365,6 @@ class Trainer:
         rows = self.lowered.rows
         first = microbatch * rows.samples + (0 if samples == rows.samples else row)
         return Stream(self.seed, self.num_steps, op, first)
-
-
-def _count_terms(lowered: Lowered) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """By op: how many members of a context team have a term each of what forward makes of rows, or
-    of such terms."""
-    expansion, graph = lowered.expansion, lowered.expansion.graph
-    adds = np.zeros(graph.num_ops, dtype=np.bool_)
-    adds[graph.use_op[expansion.rows[graph.use_tensor]]] = True
-    is_term = graph.tensor_partial & ~expansion.rows
-    for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
-        read = graph.inputs[op]
-        adds[op] |= bool((is_term[read] & adds[graph.tensor_source[read]]).any())
-    context = np.array([part.context for part in lowered.plan.parts], dtype=np.int32)
-    return np.where(adds, context[expansion.part_of_op], 1).astype(np.int32)
 
 
 def _nobody(*_: object) -> None:
