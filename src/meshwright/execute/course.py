@@ -1,14 +1,22 @@
 """What goes on with the steps of a run besides training: data, schedule, log and checkpoints."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import repeat
+from typing import Any, NoReturn
 
+import torch
+from torch.utils import _pytree as pytree
+
+from meshwright.capture.deferred import Deferred
+from meshwright.errors import InputError, RankError
+from meshwright.execute.environment import CHECK_OPS
 from meshwright.execute.groups import advance, make_scheduler
 from meshwright.execute.keep import Keeper
-from meshwright.execute.loader import Loader, Place
+from meshwright.execute.loader import Inputs, Loader, Place, endless
 from meshwright.execute.log import Log
 from meshwright.execute.pulse import Pulse
+from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 
 
@@ -57,3 +65,73 @@ class Course:
             self.log.finish()
         if self.keeper is not None:
             self.keeper.save()
+
+
+def make_course(
+    trainer: Trainer, settings: Settings, dataset: Any, say: Callable[[str], None]
+) -> Course:
+    """What goes on with the steps of a trainer, as settings ask for it."""
+    course = Course(trainer, make_loaders(trainer, settings, dataset))
+    course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+    if trainer.rank == 0:
+        course.log = Log(
+            settings.log,
+            batch=trainer.lowered.rows.batch,
+            first_step=trainer.num_steps,
+            steps=settings.steps,
+            say=say,
+        )
+    if settings.checkpoint is not None:
+        course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
+    return course
+
+
+def make_loaders(
+    trainer: Trainer, settings: Settings, dataset: Any, *, is_whole: bool = False
+) -> list[Loader]:
+    """What gives the data of a dataset, if there is one: the rows of the trainer's rank, or, where
+    `is_whole`, whole batches for a rank that is alone with them."""
+    if dataset is None:
+        return []
+    batch = trainer.lowered.rows.batch
+    loader = Loader(
+        dataset,
+        batch,
+        range(batch) if is_whole else trainer.rows,
+        shuffles=settings.shuffles,
+        seed=settings.seed,
+        num_workers=settings.num_workers,
+        is_alone=is_whole,
+    )
+    return [loader]
+
+
+def repeat_batches(loaders: Sequence[Loader], deferred: Deferred) -> Iterator[Inputs]:
+    """The batches of the first loader, epoch after epoch, or the workload's own again and again."""
+    return endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
+
+
+def _real_inputs(deferred: Deferred) -> Inputs:
+    """The workload's own batch, with values."""
+    workload = deferred.workload
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, deferred.real, (tuple(workload.args), dict(workload.kwargs))
+    )
+    return args, kwargs
+
+
+def replay(course: Course, batches: Iterator[Inputs], until: int) -> NoReturn:
+    """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
+    trainer, course.keeper, course.log = course.trainer, None, None
+    if trainer.num_steps >= until:
+        raise InputError(
+            f"{CHECK_OPS}: must be above the step of the newest checkpoint, which is "
+            f"{trainer.num_steps}, got {until}"
+        )
+    while trainer.num_steps < until:
+        course.add(trainer.step(*next(batches)))
+    raise RankError(
+        "checking every op",
+        f"all numbers until step {until} were finite this time, so that no op can be named; "
+        f"training gives other numbers each time on these devices",
+    )

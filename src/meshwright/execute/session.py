@@ -1,11 +1,10 @@
 """One rank of a run from start to end: join, build, train or emulate, measure, keep checkpoints."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +14,19 @@ from meshwright.capture.deferred import Deferred, record
 from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, NonFiniteError, RankError
+from meshwright.errors import NonFiniteError
 from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
 from meshwright.execute.checkpoint import Checkpoint
-from meshwright.execute.course import Course
+from meshwright.execute.course import (
+    Course,
+    make_course,
+    make_loaders,
+    repeat_batches,
+    replay,
+)
 from meshwright.execute.emulate import Emulation
-from meshwright.execute.environment import CHECK_OPS, read_place, run_folder
+from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.fault import TERMINATED, end_process, reported_errors, show_line
 from meshwright.execute.finite import find_flaws, refuse_flaws
@@ -34,11 +39,9 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import make_scheduler
 from meshwright.execute.interface import find_wiring
-from meshwright.execute.keep import Keeper, stopped_by_signals
-from meshwright.execute.loader import Inputs, Loader, endless
-from meshwright.execute.log import Log
+from meshwright.execute.keep import stopped_by_signals
+from meshwright.execute.loader import Inputs
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.message import gather
@@ -173,12 +176,7 @@ def _train(
     # Before the model: tensors of a module that is imported while the model is recorded have no
     # values, and the dataset may be made of them.
     dataset = None if settings.data is None else settings.data()
-    _note(watch, "building the model")
-    deferred = record(build, settings.seed)
-    with waiting(watch, "all ranks to build the model"):  # a factory may hang
-        gather(rank, int)
-    if deferred.remark and rank == 0:
-        say(deferred.remark)
+    deferred = _build_model(build, settings.seed, rank, watch, say)
     _note(watch, "tracing the step")
     trainer = make_trainer(
         lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
@@ -189,15 +187,55 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    course = _make_course(trainer, settings, dataset, say)
+    course = make_course(trainer, settings, dataset, say)
     course.resume(read_places(found), first)
-    batches = _batches(course.loaders, deferred)
+    batches = repeat_batches(course.loaders, deferred)
     if settings.check_until:
-        _replay(course, batches, settings.check_until)
-    recorder = Recorder(lowered, settings.steps - first, watch, is_measured=settings.is_measured)
+        replay(course, batches, settings.check_until)
+    run = _run_steps(course, batches, settings, say)
+    trainer.close()
+    plain: list[float] = []
+    if settings.is_checked and rank == 0:
+        _note(watch, "training in one process")
+        plain = _train_plainly(trainer, deferred, dataset, settings)
+    return Outcome(
+        rank=rank,
+        run=run,
+        first_step=first,
+        losses=tuple(trainer.gather_losses()),
+        plain_losses=tuple(plain),
+    )
+
+
+def _build_model(
+    build: Callable[[], Workload],
+    seed: int,
+    rank: int,
+    watch: Progress | None,
+    say: Callable[[str], None],
+) -> Deferred:
+    """Record how the model is built, on all ranks together."""
+    _note(watch, "building the model")
+    deferred = record(build, seed)
+    with waiting(watch, "all ranks to build the model"):  # a factory may hang
+        gather(rank, int)
+    if deferred.remark and rank == 0:
+        say(deferred.remark)
+    return deferred
+
+
+def _run_steps(
+    course: Course, batches: Iterator[Inputs], settings: Settings, say: Callable[[str], None]
+) -> Run:
+    """Train until the last step, and measure it; the process ends where it is asked to stop."""
+    trainer, first = course.trainer, course.trainer.num_steps
+    watch = trainer.walk.progress
+    recorder = Recorder(
+        trainer.lowered, settings.steps - first, watch, is_measured=settings.is_measured
+    )
     with _dated(trainer):
         if _take_steps(course, recorder, batches, settings):
-            if rank == 0:
+            if trainer.rank == 0:
                 say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
             end_process(TERMINATED)
         losses = trainer.gather_losses()
@@ -205,24 +243,31 @@ def _train(
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
         calls = _calls(trainer)
-    run = recorder.finish(
-        is_emulated=False, losses=losses[first:], software=device_software(device), calls=calls
+    return recorder.finish(
+        is_emulated=False,
+        losses=losses[first:],
+        software=device_software(trainer.device),
+        calls=calls,
     )
-    trainer.close()
-    plain: list[float] = []
-    if settings.is_checked and rank == 0:
-        _note(watch, "training in one process")
-        plain = train_plainly(
-            deferred, _batches(_make_loaders(trainer, settings, dataset, is_whole=True), deferred),
-            steps=settings.steps, optimizer=settings.optimizer, scheduler=settings.scheduler,
-            learning_rate=settings.learning_rate, device=device,
-            repeated=RepeatedDraws(
-                trainer.planned.draws(trainer.planned.any().samples), settings.seed
-            ),
-            clip_norm=settings.clip_norm, given=trainer.given,
-        )  # fmt: skip
-    return Outcome(
-        rank=rank, run=run, first_step=first, losses=tuple(losses), plain_losses=tuple(plain)
+
+
+def _train_plainly(
+    trainer: Trainer, deferred: Deferred, dataset: Any, settings: Settings
+) -> list[float]:
+    """The losses of the same training in this process alone."""
+    loaders = make_loaders(trainer, settings, dataset, is_whole=True)
+    planned = trainer.planned
+    return train_plainly(
+        deferred,
+        repeat_batches(loaders, deferred),
+        steps=settings.steps,
+        optimizer=settings.optimizer,
+        scheduler=settings.scheduler,
+        learning_rate=settings.learning_rate,
+        device=trainer.device,
+        repeated=RepeatedDraws(planned.draws(planned.any().samples), settings.seed),
+        clip_norm=settings.clip_norm,
+        given=trainer.given,
     )
 
 
@@ -234,66 +279,6 @@ def _dated(trainer: Trainer) -> Iterator[None]:
     except NonFiniteError as error:
         error.since = trainer.saved_step
         raise
-
-
-def _make_course(
-    trainer: Trainer, settings: Settings, dataset: Any, say: Callable[[str], None]
-) -> Course:
-    """What goes on with the steps."""
-    course = Course(trainer, _make_loaders(trainer, settings, dataset))
-    course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
-    if trainer.rank == 0:
-        course.log = Log(
-            settings.log,
-            batch=trainer.lowered.rows.batch,
-            first_step=trainer.num_steps,
-            steps=settings.steps,
-            say=say,
-        )
-    if settings.checkpoint is not None:
-        course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
-    return course
-
-
-def _make_loaders(
-    trainer: Trainer, settings: Settings, dataset: Any, *, is_whole: bool = False
-) -> list[Loader]:
-    """What gives the data, if there is any: this rank's rows, or whole batches for one rank."""
-    if dataset is None:
-        return []
-    batch = trainer.lowered.rows.batch
-    loader = Loader(
-        dataset,
-        batch,
-        range(batch) if is_whole else trainer.rows,
-        shuffles=settings.shuffles,
-        seed=settings.seed,
-        num_workers=settings.num_workers,
-        is_alone=is_whole,
-    )
-    return [loader]
-
-
-def _batches(loaders: Sequence[Loader], deferred: Deferred) -> Iterator[Inputs]:
-    """The batches of a loader, or the workload's own again and again."""
-    return endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
-
-
-def _replay(course: Course, batches: Iterator[Inputs], until: int) -> NoReturn:
-    """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
-    trainer, course.keeper, course.log = course.trainer, None, None
-    if trainer.num_steps >= until:
-        raise InputError(
-            f"{CHECK_OPS}: must be above the step of the newest checkpoint, which is "
-            f"{trainer.num_steps}, got {until}"
-        )
-    while trainer.num_steps < until:
-        course.add(trainer.step(*next(batches)))
-    raise RankError(
-        "checking every op",
-        f"all numbers until step {until} were finite this time, so that no op can be named; "
-        f"training gives other numbers each time on these devices",
-    )
 
 
 def _take_steps(
@@ -394,16 +379,6 @@ def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Che
         software=device_software(device),
     )
     return Outcome(rank=rank, run=run, first_step=found.step, losses=tuple(read_losses(found)))
-
-
-def _real_inputs(deferred: Deferred) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    from torch.utils import _pytree as pytree
-
-    workload = deferred.workload
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, deferred.real, (tuple(workload.args), dict(workload.kwargs))
-    )
-    return args, kwargs
 
 
 def _calls(trainer: Trainer) -> dict[str, str]:
