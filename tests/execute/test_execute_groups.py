@@ -23,7 +23,13 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.optimiser import Optimiser, find_optimiser  # noqa: E402
 from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.groups import advance, make_scheduler, open_optimizer  # noqa: E402
+from meshwright.execute.groups import (  # noqa: E402
+    advance,
+    make_schedule,
+    make_scheduler,
+    open_optimizer,
+    read_settings,
+)
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
@@ -83,7 +89,7 @@ def train_by(
     """Losses, and the learning rates at the end."""
     workload = make_workload(MODEL)
     trainer = make_trainer(rank, workload, graph, plan, optimizer=OPTIMIZERS[optimizer])
-    schedule = make_scheduler(SCHEDULERS[scheduler](trainer.optimizer), trainer.optimizer, 0)
+    schedule = make_scheduler(SCHEDULERS[scheduler](trainer.optimizer), trainer.optimizer)
     for _ in range(STEPS):
         trainer.step(workload.args, workload.kwargs)
         if schedule is not None:
@@ -180,6 +186,54 @@ def test_every_parameter_must_be_in_a_group() -> None:
 def test_schedulers_that_go_by_losses_are_left_to_the_script() -> None:
     made = optim.SGD([nn.Parameter(torch.zeros(2))])
     with pytest.raises(InputError, match="call its step in a loop of your own"):
-        make_scheduler(ReduceLROnPlateau, made, 0)
+        make_scheduler(ReduceLROnPlateau, made)
     with pytest.raises(InputError, match="or a function from the optimizer to one, got int"):
-        make_scheduler(lambda _: 3, made, 0)
+        make_scheduler(lambda _: 3, made)
+
+
+class Bare:
+    """A scheduler that only takes steps."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    def step(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] /= 2
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if name != "none"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_schedule_that_goes_back_is_one_that_was_never_further(name: str, optimizer: str) -> None:
+    def make() -> tuple[Any, Any]:
+        made = OPTIMIZERS[optimizer](make_workload(MODEL).model)
+        return made, make_schedule(SCHEDULERS[name], made)
+
+    made, schedule = make()
+    start = read_settings(made)
+    for first, second in ((4, 1), (3, 2), (2, 0)):
+        schedule.seek(first)
+        schedule.seek(second)
+        other, expected = make()
+        for _ in range(second):
+            expected.advance()
+        assert schedule.step == expected.step == second
+        assert read_settings(made) == read_settings(other)
+    assert read_settings(made) == start
+    schedule.advance()
+    expected.advance()
+    assert read_settings(made) == read_settings(other)
+
+
+def test_a_scheduler_without_a_state_goes_forward_only() -> None:
+    made = sgd(make_workload(MODEL).model)
+    schedule = make_schedule(Bare, made)
+    assert schedule is not None
+    schedule.seek(3)
+    before = read_settings(made)
+    line = (
+        "must have state_dict and load_state_dict for a run to go back from step 3 to step 1, Bare"
+    )
+    with pytest.raises(InputError, match=line):
+        schedule.seek(1)
+    assert read_settings(made) == before

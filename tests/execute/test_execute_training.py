@@ -144,6 +144,32 @@ def test_going_back_to_a_checkpoint_forgets_the_losses_after_it(
         assert run.losses() == before
 
 
+def test_a_run_that_goes_back_trains_as_it_did_the_first_time(tmp_path: Path) -> None:
+    """The rates of steps 1 to 4 are 1, 1/2, 1/3 and 1/4 of the optimiser's own."""
+    workload = make_workload("perceptron")
+    graph = capture_workload(workload, "sgd")
+    with mw.training(
+        data_plan(graph, 1), connected(1), workload.model, workload.args, graph=graph,
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.12),
+        scheduler=lambda made: torch.optim.lr_scheduler.LambdaLR(made, lambda step: 1 / (step + 1)),
+    ) as run:  # fmt: skip
+        (group,) = run.trainer.optimizer.param_groups
+        rates = []
+        for _ in range(4):
+            rates.append(group["lr"])
+            run.step(*workload.args)
+            if run.num_steps == 2:
+                run.save(tmp_path)
+        assert rates == pytest.approx([0.12, 0.06, 0.04, 0.03])
+        losses = run.losses()
+        assert run.resume(tmp_path) == 2
+        assert group["lr"] == pytest.approx(0.04)
+        run.step(*workload.args)
+        assert group["lr"] == pytest.approx(0.03)
+        run.step(*workload.args)
+        assert run.losses() == losses
+
+
 def test_there_must_be_a_plan() -> None:
     with (
         pytest.raises(mw.InputError, match="there is none to train by"),

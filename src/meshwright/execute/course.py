@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from meshwright.capture.deferred import Deferred
 from meshwright.errors import InputError, RankError
 from meshwright.execute.environment import CHECK_OPS
-from meshwright.execute.groups import advance, make_scheduler
+from meshwright.execute.groups import Schedule, make_schedule
 from meshwright.execute.keep import Keeper
 from meshwright.execute.loader import Inputs, Loader, Place, endless
 from meshwright.execute.log import Log
@@ -28,7 +28,7 @@ class Course:
     loaders: list[Loader] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     """Where the loaders of the run that is resumed had come to."""
-    scheduler: Any = None
+    schedule: Schedule | None = None
     log: Log | None = None
     """On the first rank, where one is kept."""
     keeper: Keeper | None = None
@@ -39,8 +39,8 @@ class Course:
             loader.take()
         if self.log is not None:
             self.log.add(pulse, self.trainer.optimizer.param_groups[0]["lr"])
-        if self.scheduler is not None:
-            advance(self.scheduler, self.trainer.optimizer)
+        if self.schedule is not None:
+            self.schedule.advance()
         stops = self.keeper is not None and self.keeper.add(pulse)
         if stops:
             self.finish()
@@ -52,12 +52,13 @@ class Course:
         if len(self.loaders) <= len(self.places):
             loader.seek(self.places[len(self.loaders) - 1])
 
-    def resume(self, places: Sequence[Place], steps: int) -> None:
-        """Go on so many steps later, with loaders at these places."""
+    def resume(self, places: Sequence[Place], step: int) -> None:
+        """Go on after a step, also after an earlier one, with loaders at these places."""
+        if self.schedule is not None:
+            self.schedule.seek(step)
         self.places = list(places)
         for loader, place in zip(self.loaders, places, strict=False):
             loader.seek(place)
-        make_scheduler(self.scheduler, self.trainer.optimizer, steps)
 
     def finish(self) -> None:
         """Write down what is left."""
@@ -72,7 +73,7 @@ def make_course(
 ) -> Course:
     """What goes on with the steps of a trainer, as settings ask for it."""
     course = Course(trainer, make_loaders(trainer, settings, dataset))
-    course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+    course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
     if trainer.rank == 0:
         course.log = Log(
             settings.log,

@@ -6,6 +6,7 @@ are ops of the traced step.
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -107,8 +108,8 @@ def group_values(arguments: Mapping[str, Any], group: int) -> dict[str, str]:
     return found
 
 
-def make_scheduler(given: Any, optimizer: Optimizer, steps: int) -> Any:
-    """A learning-rate scheduler as it is after so many steps; None where none is given.
+def make_scheduler(given: Any, optimizer: Optimizer) -> Any:
+    """A learning-rate scheduler as it is before the first step; None where none is given.
 
     `given`: one of torch's, or what makes one for the optimiser.
     """
@@ -126,8 +127,6 @@ def make_scheduler(given: Any, optimizer: Optimizer, steps: int) -> Any:
             "scheduler: ReduceLROnPlateau goes by what a run measures; call its step in a loop of "
             "your own"
         )
-    for _ in range(steps):
-        advance(made, optimizer)
     return made
 
 
@@ -135,3 +134,47 @@ def advance(scheduler: Any, optimizer: Optimizer) -> None:
     """Take a scheduler's step after a step of training."""
     optimizer._opt_called = True  # type: ignore[attr-defined]  # else it warns: see above
     scheduler.step()
+
+
+class Schedule:
+    """A scheduler that goes with the steps of a run, and to any step where the run goes on."""
+
+    def __init__(self, scheduler: Any, optimizer: Optimizer) -> None:
+        """`scheduler` is as it is before the first step."""
+        self.scheduler, self.optimizer = scheduler, optimizer
+        self.step = 0
+        """How many steps it has taken."""
+        self._start: Any = None
+        if hasattr(scheduler, "state_dict") and hasattr(scheduler, "load_state_dict"):
+            self._start = deepcopy((scheduler.state_dict(), read_settings(optimizer)))
+
+    def advance(self) -> None:
+        """Go on after a step of training."""
+        advance(self.scheduler, self.optimizer)
+        self.step += 1
+
+    def seek(self, step: int) -> None:
+        """Go to a step, as in a run that comes to it from its first one."""
+        if step < self.step:
+            self._begin_again(step)
+        while self.step < step:
+            self.advance()
+
+    def _begin_again(self, step: int) -> None:
+        """Make the scheduler and the numbers of all groups what they were before the first step."""
+        if self._start is None:
+            raise InputError(
+                f"scheduler: must have state_dict and load_state_dict for a run to go back from "
+                f"step {self.step} to step {step}, {type(self.scheduler).__name__} has not"
+            )
+        state, settings = deepcopy(self._start)
+        self.scheduler.load_state_dict(state)
+        for group, values in zip(self.optimizer.param_groups, settings, strict=True):
+            group.update(values)
+        self.step = 0
+
+
+def make_schedule(given: Any, optimizer: Optimizer) -> Schedule | None:
+    """The schedule of a scheduler that a user gives, as `make_scheduler` takes it, if any."""
+    scheduler = make_scheduler(given, optimizer)
+    return None if scheduler is None else Schedule(scheduler, optimizer)

@@ -89,7 +89,7 @@ def train_plainly(
     """
     model = _make_real(deferred.workload.model, given).to(device)
     update = open_optimizer(optimizer, model, learning_rate)
-    schedule = make_scheduler(scheduler, update, 0)
+    schedule = make_scheduler(scheduler, update)
     losses = []
     for step in range(steps):
         update.zero_grad()

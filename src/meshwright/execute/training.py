@@ -28,7 +28,7 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import make_scheduler
+from meshwright.execute.groups import make_schedule
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import Keeper, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
@@ -174,9 +174,9 @@ class Training:
         they are made.
         """
         found = look_for_checkpoint(Path(folder), self.watch, show_line)
-        before = self.num_steps
-        resume(self.trainer, found)
-        self.course.resume(read_places(found), self.num_steps - before)
+        if found is not None:
+            self.course.resume(read_places(found), found.step)  # first: it may be refused
+            resume(self.trainer, found)
         return self.num_steps
 
 
@@ -214,7 +214,7 @@ def open_training(
             lowered, rank_of, rank, wiring, device, workload, None, settings, watch
         )
         course = Course(trainer)
-        course.scheduler = make_scheduler(settings.scheduler, trainer.optimizer, 0)
+        course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
         training = Training(rank, lowered, trainer, course, watch)
         try:
             with training.kept(settings):

@@ -46,7 +46,7 @@ def try_plan(
     if settings.weights is not None:
         match_weights(open_weights(settings.weights), workload.model)
     optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
-    make_scheduler(settings.scheduler, optimizer, 0)
+    make_scheduler(settings.scheduler, optimizer)
     find_groups(optimizer, workload.model)
     planned = Steps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
