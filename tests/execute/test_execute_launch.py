@@ -117,12 +117,22 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(marker: str) -> N
     assert time.monotonic() - start < 10
 
 
-def test_what_ranks_have_started_ends_with_them(marker: str) -> None:
-    for ending in ("sys.exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)"):
-        worker = script(f"subprocess.Popen(['sleep', '600']); time.sleep(0.2); {ending}")
-        run(worker, 2, environment={MARKER: marker})
-        # Killed, but not our child: on a busy machine it is gone a moment later.
-        wait_until(lambda: find_marked(marker) == [], seconds=2.0)
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(0)", 0), ("sys.exit(1)", 1), ("os.kill(os.getpid(), 9)", 1)]
+)
+def test_what_ranks_have_started_ends_with_them(
+    marker: str, tmp_path: Path, ending: str, code: int
+) -> None:
+    # Both ranks have a child of their own before one of them ends.
+    worker = script(
+        "subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w').close()\n"
+        f"while len(os.listdir({str(tmp_path)!r})) < 2: time.sleep(0.01)\n" + ending
+    )
+    assert run(worker, 2, environment={MARKER: marker})[0] == code
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+    # Killed, but not our child: on a busy machine it is gone a moment later.
+    wait_until(lambda: find_marked(marker) == [], seconds=2.0)
 
 
 def test_a_killed_rank_is_named_although_another_reports_its_lost_connection() -> None:
@@ -349,7 +359,7 @@ def test_kill_9_of_the_launcher_leaves_no_process(
     launcher: "subprocess.Popen[str]", marker: str
 ) -> None:
     launcher.kill()
-    launcher.wait(10)
+    assert launcher.wait(10) == -signal.SIGKILL
     wait_until(lambda: find_marked(marker) == [], 5)
 
 
@@ -367,7 +377,7 @@ def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_pa
         wait_until(ready.exists)
         time.sleep(0.01 * number)
         process.kill()
-        process.wait()
+        assert process.wait() == -signal.SIGKILL  # it had not ended before
         ready.unlink()
     wait_until(lambda: find_marked(marker) == [], 5)
     wait_until(lambda: not any(path for path in tmp_path.glob("*/*")), 5)
