@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import torch
 
-from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.cut import Cut
 from meshwright.execute.item import Key, Part, Piece, RunSegment
 from meshwright.execute.message import gather
@@ -18,7 +17,7 @@ from meshwright.execute.shard import Share
 from meshwright.execute.state import canonical_names
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import Layout
-from meshwright.execute.update import gradients, held_name, updated_name
+from meshwright.execute.update import gradients, held_name, is_update, updated_name
 
 _SMALL = 1e-6
 """As torch adds to the norm."""
@@ -99,7 +98,7 @@ def _find_gradients(part: Part, steps: TracedSteps) -> list[_Gradient]:
         for line in item.segment.lines:
             step = steps[line.samples]
             kernel = step.ledger.kernels[line.op]
-            if not op_name(kernel.node).startswith("_fused_") or "lr" not in kernel.node.kwargs:
+            if not is_update(kernel):
                 continue
             versions = {kernel.reads[node.name] for node in gradients(step, line.op)}
             name = updated_name(step, kernel)

@@ -11,11 +11,11 @@ import torch
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import check_rows, unknown_rows
 from meshwright.execute.groups import group_values
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
-from meshwright.execute.update import updated_name
+from meshwright.execute.update import is_update, updated_name
 
 
 class Scope:
@@ -77,7 +77,7 @@ class Scope:
         if not kernel.reads and any(isinstance(each, Node) for each in kernel.node.args):
             # Of the likeness it is given, only the shape counts.
             kwargs["device"] = self._constant(self.device)
-        if op_name(kernel.node).startswith("_fused_") and "lr" in kwargs:
+        if is_update(kernel):
             kwargs |= group_values(kwargs, self.group_of[updated_name(step, kernel)])
         return [f"{name}={value}" for name, value in kwargs.items()]
 

@@ -10,6 +10,12 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.traced import TracedStep
 
 
+def is_update(kernel: Kernel) -> bool:
+    """Whether a kernel is the optimiser's, which updates parameters; other kernels that PyTorch
+    calls fused, such as norms, have no learning rate."""
+    return op_name(kernel.node).startswith("_fused_") and "lr" in kernel.node.kwargs
+
+
 def held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
     """The name of the state that a kernel reads as an argument; empty: it is no state."""
     version = kernel.reads.get(old.name, -1)
@@ -48,16 +54,16 @@ def gradients(step: TracedStep, update: int) -> dict[Node, int]:
 
 
 def update_key(step: TracedStep, kernel: Kernel, group_of: Mapping[str, int]) -> Hashable:
-    """The same for updates that one call can do; None: it is no fused update."""
+    """The same for updates that one call can do; None: it is none, or must be done alone."""
     node = kernel.node
     values = pytree.tree_leaves(node.kwargs)
     is_plain = not any(isinstance(each, Node) for each in values)
-    if not op_name(node).startswith("_fused_") or not is_plain:
+    if not is_update(kernel) or not is_plain:
         return None
     lists = [each for each in node.args if isinstance(each, list | tuple)]
     if len(lists) < len(node.args):
         return None
     firsts = [each[0] if each else None for each in lists]
     types = tuple(str(each.meta["val"].dtype) for each in firsts if isinstance(each, Node))
-    group = group_of[updated_name(step, kernel)] if "lr" in node.kwargs else -1
+    group = group_of[updated_name(step, kernel)]
     return str(node.target), repr(sorted(node.kwargs.items())), types, group
