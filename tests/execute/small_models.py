@@ -311,6 +311,39 @@ class Dropping(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
 
+class Gated(nn.Module):
+    """Blocks with root mean square norms and gates, as Llama's have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(8, eps=1e-5) for _ in range(3))
+        self.gates = nn.ModuleList(nn.Linear(8, 12) for _ in range(3))
+        self.ups = nn.ModuleList(nn.Linear(8, 12) for _ in range(3))
+        self.downs = nn.ModuleList(nn.Linear(12, 8) for _ in range(3))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        blocks = zip(self.norms, self.gates, self.ups, self.downs, strict=True)
+        for norm, gate, up, down in blocks:
+            z = norm(x)
+            x = x + down(F.silu(gate(z)) * up(z))
+        return F.mse_loss(x, y)
+
+
+class DroppedLayers(nn.Module):
+    """Equal layers with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(6))
+        self.ups = nn.ModuleList(nn.Linear(8, 12) for _ in range(6))
+        self.downs = nn.ModuleList(nn.Linear(12, 8) for _ in range(6))
+
+    def forward(self, x: Any, y: Any) -> Any:
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            x = x + F.dropout(down(F.dropout(up(norm(x)).relu(), 0.2)), 0.1)
+        return F.mse_loss(x, y)
+
+
 class Odd(nn.Module):
     """Weights that are hard to divide: one number, three, none that is trained, another order."""
 
@@ -346,6 +379,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "recurrent": (Recurrent, lambda: (torch.randn(BATCH, 5, 4),)),
     "contrastive": (Contrastive, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
     "dropping": (Dropping, _ids(20)),
+    "gated": (Gated, lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 8))),
+    "dropped layers": (
+        DroppedLayers,
+        lambda: (torch.randn(BATCH, 8), torch.rand(BATCH, 8)),
+    ),
     "odd": (Odd, lambda: (torch.randn(BATCH, 3),)),
     "triplets": (Triplets, lambda: (torch.randn(BATCH, 8), torch.randn(BATCH, 8))),
 }
@@ -357,7 +395,7 @@ NORMED: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
 """Those with batch norm, which sees all samples."""
 MIXING = ("contrastive", "triplets")
 """Those with ops that compare samples with each other."""
-DRAWING = ("dropping",)
+DRAWING = ("dropping", "dropped layers")
 """Those that draw random numbers."""
 
 

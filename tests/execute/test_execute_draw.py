@@ -1,6 +1,6 @@
 """Random numbers are a sample's own, whoever draws them and with whom."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -27,8 +27,10 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.draw import SampleDim, Stream  # noqa: E402
+from meshwright.execute.draw import Drawing, SampleDim  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
+from meshwright.execute.random.bits import KERNELS  # noqa: E402
+from meshwright.execute.random.keys import make_keys  # noqa: E402
 from meshwright.execute.steps import Steps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
@@ -39,9 +41,19 @@ BATCH, STEPS, TOLERANCE = 8, 3, 1e-5
 def fill(samples: int, first: int, along: SampleDim, shape: tuple[int, ...]) -> Any:
     """Numbers of some samples; `shape` has one entry a sample in their dimension."""
     sizes = [size * samples if dim == along.dim else size for dim, size in enumerate(shape)]
-    numbers = torch.zeros(sizes)
-    Stream(3, 1, 4, first).fill(numbers, along, lambda part, g: part.uniform_(generator=g))
-    return numbers
+    return draw(sizes, along, range(first, first + samples))
+
+
+def draw(
+    sizes: Sequence[int],
+    along: SampleDim,
+    samples: Sequence[int],
+    seed: int = 3,
+    step: int = 1,
+    op: int = 4,
+) -> Any:
+    keys = torch.from_numpy(make_keys(seed, step, [op], samples)[0])
+    return Drawing(along, (), lambda _: keys, KERNELS, None).fill(torch.zeros(sizes), "uniform_")
 
 
 @given(
@@ -65,11 +77,8 @@ def test_a_sample_has_the_same_numbers_alone_and_among_others(
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"step": 2}, {"op": 5}, {"first": 1}])
 def test_other_seeds_steps_ops_and_samples_have_other_numbers(change: dict[str, int]) -> None:
-    def drawn(**given: int) -> Any:
-        numbers = torch.zeros(1, 50)
-        stream = Stream(**{"seed": 3, "step": 1, "op": 4, "first": 0, **given})
-        stream.fill(numbers, SampleDim(0, 1, 1), lambda part, g: part.uniform_(generator=g))
-        return numbers
+    def drawn(first: int = 0, **given: int) -> Any:
+        return draw((1, 50), SampleDim(0, 1, 1), [first], **given)
 
     assert torch.equal(drawn(), drawn())
     assert not torch.equal(drawn(), drawn(**change))

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from small_models import DRAWING, MODELS, NORMED, captured, make_workload, train_eagerly  # noqa: E402
+from small_models import MODELS, NORMED, captured, make_workload, train_eagerly  # noqa: E402
 from small_trainer import make_trainer, take_steps  # noqa: E402
 
 from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
@@ -23,9 +23,11 @@ STEPS = 3
 WIDTH = 16
 """Of the small transformers."""
 ALL = [*MODELS, *(each for each in NORMED if each not in MODELS)]
-QUICK = ("heads", "residual", "experts", "fourier", "dropping")
+QUICK = ("heads", "residual", "experts", "fourier", "dropping", "gated")
 """With attention, batch norm written in place, a choice of tokens, complex and random numbers."""
 CPU = torch.device("cpu")
+LAYERS = 6
+"""Of the model of that name."""
 
 
 def call_ops(recipe: Recipe) -> Callable[[list[Any]], Sequence[Any]]:
@@ -70,9 +72,32 @@ def test_regions_train_as_plain_pytorch(name: str) -> None:
     assert recipes
 
 
-@pytest.mark.parametrize(
-    "name", few([name for name in ALL if name not in DRAWING], "heads", "residual")
-)
+@pytest.mark.parametrize(("name", "op"), [("gated", "rsqrt"), ("dropping", "Drawn")])
+def test_norms_and_dropout_are_in_regions(name: str, op: str) -> None:
+    targets: list[str] = []
+
+    def compiler(recipe: Recipe) -> Any:
+        targets.extend(repr(step.call.target) for step in recipe.steps)
+        return call_ops(recipe)
+
+    train_compiled(name, compiler)
+    assert any(op in each for each in targets)
+
+
+def test_layers_that_drop_have_one_recipe() -> None:
+    """Keys of random numbers are given to it."""
+    recipes: list[Recipe] = []
+
+    def compiler(recipe: Recipe) -> Any:
+        recipes.append(recipe)
+        return call_ops(recipe)
+
+    losses, _ = train_compiled("dropped layers", compiler)
+    assert losses == pytest.approx(train_eagerly("dropped layers", STEPS)[0], rel=1e-6)
+    assert max(recipes.count(each) for each in recipes) >= LAYERS - 2
+
+
+@pytest.mark.parametrize("name", few(ALL, "heads", "residual", "dropping", "gated"))
 def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
     from meshwright.execute.region.inductor import trace_recipe
 
@@ -130,7 +155,7 @@ def test_what_cannot_be_compiled_is_named_and_runs_op_by_op(monkeypatch: Any) ->
     assert failed[0].endswith("NotImplementedError: no such kernel")
 
 
-@pytest.mark.parametrize("name", few([name for name in ALL if name not in DRAWING], "heads"))
+@pytest.mark.parametrize("name", few(ALL, "heads", "dropping"))
 def test_regions_are_right_beside_one_that_cannot_be_compiled(name: str) -> None:
     refused: list[Recipe] = []
     accepted: list[Recipe] = []

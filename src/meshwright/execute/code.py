@@ -14,7 +14,7 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import check_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
-from meshwright.execute.draw import drawn_kernel
+from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
 from meshwright.execute.region.compiler import compile_regions
@@ -193,6 +193,9 @@ class _Writer:
                 self.text.append(f"{self.local[name]} = given[{place}]")
                 if self.segment.last[place]:
                     self.text.append(f"given[{place}] = None")
+            elif isinstance(name, tuple) and name[0] == "keys":
+                self.local[name] = self.scope.new("k")
+                self.text.append(f"{self.local[name]} = {_keys(*name[1:])}")
             else:
                 assert isinstance(name, tuple) and name[0] == "state", name
                 self.local[name] = f"state[{name[1]}]"
@@ -213,9 +216,7 @@ class _Writer:
         elif draw is None:
             self.text.append(f"{result} = {self.scope.object_name(kernel.node.target)}({args})")
         else:
-            function = self.scope.object_name(drawn_kernel(kernel.node, draw, self.device))
-            stream = f"held.stream({draw.op}, {line.samples})"
-            self.text.append(f"{result} = {function}({stream}, {args})")
+            self.text.append(f"{result} = {self._drawn(line, kernel, draw)}, {args})")
         for output in step.outputs(kernel):
             check_rows(kernel, step.layouts[output.version])
             text = result if output.place is None else f"{result}[{output.place}]"
@@ -227,6 +228,15 @@ class _Writer:
         self._keep_written(number, step, kernel, names)
         if step.loss_version in kernel.made:
             self._keep_loss(number, step)
+
+    def _drawn(self, line: Line, kernel: Kernel, draw: Draw) -> str:
+        """The call of an op that draws, up to its first own argument."""
+        if not is_repeatable(kernel.node):
+            seed = f"held.seed_of({draw.op}, {line.samples})"
+            target = self.scope.object_name(kernel.node.target)
+            return f"{self.scope.object_name(seeded)}({seed}, {target}"
+        function = self.scope.object_name(drawn_kernel(kernel.node, draw))
+        return f"{function}({_keys(draw.op, draw.samples(line.samples))}"
 
     def _keep_result(self, number: int, version: int, text: str) -> None:
         """Keep a tensor that was made, in the layout that readers expect."""
@@ -295,6 +305,10 @@ class _Writer:
                     f"else held.sums[{place}].add_({value})"
                 )
         self.scope.let_go(self.last_use.get(number, ()))
+
+
+def _keys(op: int, samples: int) -> str:
+    return f"held.keys({op}, {samples})"
 
 
 def _find_unread(

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-from meshwright.execute.draw import Stream
-
 Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
 
@@ -63,8 +61,10 @@ class Held:
     """The optimiser's groups of parameters, with the numbers that updates are given."""
     group_of: Mapping[str, int]
     """The group of each parameter, by name."""
-    stream: Callable[[int, int], Stream]
-    """The random numbers of an op that is run on so many samples."""
+    keys: Callable[[int, int], torch.Tensor]
+    """The keys of random numbers of an op that is run on so many samples; 0: it has none."""
+    seed_of: Callable[[int, int], int]
+    """A seed of an op that is run on so many samples and draws for them together."""
     mark: Callable[[], None]
     """Called after every op or region of a function that is timed."""
     talk: Callable[..., Any]

@@ -1,12 +1,13 @@
 """Random numbers that no plan changes: a function of the seed, the step, the op and the sample.
 
 A generator gives one number after the other, so what an op draws depends on all that was drawn
-before it and on how many samples it is given. Here each op has, in each step, a generator for every
-sample of the batch. Whichever device runs the op, in whichever microbatch, beside whichever other
-samples: a sample gets the numbers that one process gives it. Knows nothing of plans.
+before it and on how many samples it is given. Here each op has, in each step, a key for every
+sample of the batch, and its numbers are those of the key (see `meshwright.execute.random`).
+Whichever device runs the op, in whichever microbatch, beside whichever other samples: a sample gets
+the numbers that one process gives it. Knows nothing of plans.
 """
 
-import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,72 +21,29 @@ from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_
 from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import Cut
+from meshwright.execute.random.bits import KERNELS, WRITTEN, Source
+from meshwright.execute.random.distribution import DISTRIBUTIONS, whole, whole_end
+from meshwright.execute.random.keys import sample_keys
 from meshwright.execute.sample import Growth, count_blocks, find_growth
 from meshwright.execute.shard import Share
 from meshwright.execute.traced import Layout, TracedStep
 
-Fill = Callable[[Tensor, torch.Generator], object]
-"""Fills a tensor with numbers from a generator."""
-Drawn = Callable[..., Any]
-"""An op that draws: from a `Stream` and its arguments to its results."""
-
-_NO_SAMPLE = -1
-_FILLING = {
-    "bernoulli_", "uniform_", "normal_", "exponential_", "log_normal_", "cauchy_", "geometric_",
-    "random_",
-}  # fmt: skip
+_FILLING = {"bernoulli_", "random_", *DISTRIBUTIONS}
 """They fill the tensor that they are given."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleDim:
-    """How samples along in what is drawn: `blocks` times one after the other along a dimension."""
+    """How samples lie in what is drawn: `blocks` times one after the other along a dimension."""
 
     dim: int
     times: int
     """How many entries of the dimension are of one sample, in all blocks together."""
     blocks: int
 
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """The numbers of one op in one step."""
-
-    seed: int
-    step: int
-    op: int
-    first: int
-    """The first of the samples that it is run on, counted in the whole batch."""
-
-    def fill(self, tensor: Tensor, along: SampleDim | None, fill: Fill) -> None:
-        """Fill a tensor sample by sample; at once where there are no samples in it."""
-        if along is None:
-            self._fill_one(tensor, _NO_SAMPLE, fill)
-            return
-        count = tensor.shape[along.dim] // along.times
-        sizes = (along.blocks, count, along.times // along.blocks)
-        samples = tensor.unflatten(along.dim, sizes)  # type: ignore[no-untyped-call]
-        for number in range(count):
-            self._fill_one(samples.select(along.dim + 1, number), self.first + number, fill)
-
-    def seeded(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a function after torch's own generators are seeded: the numbers are the same
-        wherever it runs, but depend on how many samples it sees."""
-        torch.manual_seed(self._seed(self.first))
-        return target(*args, **kwargs)
-
-    def _seed(self, sample: int) -> int:
-        text = f"{self.seed}/{self.step}/{self.op}/{sample}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-
-    def _fill_one(self, tensor: Tensor, sample: int, fill: Fill) -> None:
-        generator = torch.Generator(tensor.device).manual_seed(self._seed(sample))
-        if tensor.is_contiguous():
-            fill(tensor, generator)
-        else:  # the order of numbers is that of indices, however the tensor lies in memory
-            numbers = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-            fill(numbers, generator)
-            tensor.copy_(numbers)
+    def count(self, shape: Sequence[int]) -> int:
+        """How many samples there are."""
+        return shape[self.dim] // self.times
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +55,10 @@ class Draw:
     """In the whole tensor, where a rank has a part of it."""
     parts: tuple[Share, ...] = ()
     """Which part of what is drawn for whole samples a rank has: one of one of it."""
+
+    def samples(self, samples: int) -> int:
+        """How many keys it needs where a step runs on so many samples; 0: that of none."""
+        return 0 if self.along is None else samples
 
 
 def draws(node: Node) -> bool:
@@ -160,81 +122,142 @@ def is_repeatable(node: Node) -> bool:
     return _find_kernel(_name(node.target)) is not None
 
 
-def drawn_kernel(node: Node, draw: Draw, device: torch.device) -> Drawn:
-    """The kernel of a node that draws, as a function of a stream and its arguments."""
-    return _drawn(node.target, node, draw, device)
+def seeded(seed: int, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function after torch's own generators are seeded: the numbers are the same wherever
+    it runs, but depend on how many samples it sees."""
+    torch.manual_seed(seed)
+    return target(*args, **kwargs)
 
 
-def _drawn(target: Any, node: Node, draw: Draw, device: torch.device) -> Drawn:
-    if isinstance(target, Around):
-        inner = _drawn(target.target, node, draw, device)
-        return lambda stream, *args, **kwargs: target.call(partial(inner, stream), *args, **kwargs)
-    kernel = _find_kernel(_name(target))
-    if kernel is None:
-        return lambda stream, *args, **kwargs: stream.seeded(target, *args, **kwargs)
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A repeatable op that draws, as a function of keys and its arguments.
+
+    Equal for equal ops of equal layers.
+    """
+
+    target: Any
+    along: SampleDim | None
+    parts: tuple[Share, ...]
+    layout: Layout | None
+    """Of its result, where that is a tensor."""
+    source: Source
+
+    def __call__(self, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Run the op."""
+        return self._call(self.target, keys, *args, **kwargs)
+
+    def _call(self, target: Any, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(target, Around):
+            return target.call(partial(self._call, target.target, keys), *args, **kwargs)
+        kernel = _find_kernel(_name(target))
+        assert kernel is not None, "only what is repeatable has keys"
+        make = None if self.layout is None else partial(self.layout.empty, keys.device)
+        drawing = Drawing(self.along, self.parts, lambda _: keys, self.source, make)
+        return kernel(drawing, *args)
+
+
+def drawn_kernel(node: Node, draw: Draw, *, is_written: bool = False) -> Drawn:
+    """The kernel of a node that draws; `is_written`: in ops that a compiler merges with others."""
     value = node.meta["val"]
     layout = Layout.of(value) if isinstance(value, Tensor) else None
-    make = None if layout is None else partial(layout.empty, device)
-    return partial(_run, kernel, draw, make)
+    source = WRITTEN if is_written else KERNELS
+    return Drawn(node.target, draw.along, draw.parts, layout, source)
 
 
-def draw_again(target: Any, draw: Draw, stream: Stream, args: Any, kwargs: Any) -> Any:
-    """Run an op that draws, in a program as it was written, with the numbers of a stream."""
+def draw_again(target: Any, draw: Draw, seed: int, step: int, args: Any, kwargs: Any) -> Any:
+    """Run an op that draws, in a program as it was written, with the numbers of a step; the batch
+    is whole."""
     kernel = _find_kernel(_name(target))
     assert kernel is not None, "only what is repeatable is drawn again"
-    return _run(kernel, draw, lambda: target(*args, **kwargs), stream, *args, **kwargs)
 
+    def keys(samples: int) -> Tensor:
+        return sample_keys(seed, step, draw.op, samples)
 
-def _run(
-    kernel: "_Kernel",
-    draw: Draw,
-    make: Callable[[], Tensor] | None,
-    stream: Stream,
-    *args: Any,
-    **_: Any,
-) -> Any:
-    return kernel(Drawing(stream, draw, make), *args)
+    def make() -> Tensor:
+        made: Tensor = target(*args, **kwargs)
+        return made
+
+    return kernel(Drawing(draw.along, draw.parts, keys, KERNELS, make), *args)
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """What a kernel needs to know to draw."""
 
-    stream: Stream
-    draw: Draw
+    along: SampleDim | None
+    """In the whole tensor, where a rank has a part of it."""
+    parts: tuple[Share, ...]
+    keys: Callable[[int], Tensor]
+    """Those of so many samples; 0: the key of what has none."""
+    source: Source
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
 
     def fill(self, tensor: Tensor, method: str, *args: Any) -> Tensor:
-        """Fill a tensor by one of its own methods that draw."""
-
-        def fill(part: Tensor, generator: torch.Generator) -> None:
-            getattr(part, method)(*args, generator=generator)
-
-        parts = [each for each in self.draw.parts if isinstance(each.cut, Cut)]
-        if not parts:
-            self.stream.fill(tensor, self.draw.along, fill)
-            return tensor
-        shape = list(tensor.shape)
-        for each in reversed(parts):
-            assert isinstance(each.cut, Cut)
-            shape[each.cut.dim] = each.cut.size
-        whole = tensor.new_empty(shape)
-        self.stream.fill(whole, self.draw.along, fill)
-        for each in parts:
-            whole = each.part(whole)
-        return tensor.copy_(whole)
+        """Fill a tensor as one of its own methods does that draw."""
+        if method == "bernoulli_":
+            return tensor.copy_(self.mask(tensor.shape, tensor.device, *args))
+        bits = self._draw(tensor.shape, tensor.device, self.source.bits)
+        if method == "random_":
+            return tensor.copy_(whole(bits, *_bounds(tensor.dtype, *args)))
+        return tensor.copy_(DISTRIBUTIONS[method](bits, *args))
 
     def fill_new(self, method: str, *args: Any) -> Tensor:
         """Fill a new tensor."""
         assert self.make is not None
         return self.fill(self.make(), method, *args)
 
+    def mask(self, shape: Sequence[int], device: torch.device, share: float = 0.5) -> Tensor:
+        """Numbers that are true with a probability."""
+        return self._draw(shape, device, partial(_drawn_mask, self.source, share))
+
     def keep(self, shape: Sequence[int], dropout: float, device: torch.device) -> Kept:
         """Which numbers of a tensor of this shape are not dropped."""
-        mask = torch.empty(tuple(shape), dtype=torch.bool, device=device)
-        self.fill(mask, "bernoulli_", 1 - dropout)
+        mask = self.mask(shape, device, 1 - dropout)
         return Kept(mask, 0.0 if dropout == 1 else 1 / (1 - dropout))
+
+    def _draw(
+        self,
+        shape: Sequence[int],
+        device: torch.device,
+        draw: Callable[[Tensor, int, int], Tensor],
+    ) -> Tensor:
+        """What is drawn for whole samples, and the part of it that a rank has."""
+        parts = [each for each in self.parts if isinstance(each.cut, Cut)]
+        sizes = list(shape)
+        for each in reversed(parts):
+            assert isinstance(each.cut, Cut)
+            sizes[each.cut.dim] = each.cut.size
+        drawn = self._draw_all(sizes, device, draw)
+        for each in parts:
+            drawn = each.part(drawn)
+        return drawn
+
+    def _draw_all(
+        self,
+        sizes: Sequence[int],
+        device: torch.device,
+        draw: Callable[[Tensor, int, int], Tensor],
+    ) -> Tensor:
+        if self.along is None:
+            return draw(self.keys(0).to(device), 1, math.prod(sizes)).view(sizes)
+        dim, blocks = self.along.dim, self.along.blocks
+        samples = self.along.count(sizes)
+        keys = self.keys(samples).to(device)
+        assert len(keys) == samples, f"{len(keys)} keys for {samples} samples"
+        inner = self.along.times // blocks * math.prod(sizes[dim + 1 :])
+        return draw(keys, math.prod(sizes[:dim]) * blocks, inner).view(sizes)
+
+
+def _bounds(dtype: torch.dtype, *given: int | None) -> tuple[int, int]:
+    """Where whole numbers begin and end, of the arguments of `random_`: both, the end, or none."""
+    low, high = given if len(given) == 2 else (0, *given, None)[:2]
+    return low or 0, whole_end(dtype) if high is None else high
+
+
+def _drawn_mask(source: Source, share: float, keys: Tensor, rows: int, inner: int) -> Tensor:
+    return source.mask(keys, rows, inner, share)
 
 
 _Kernel = Callable[..., Any]

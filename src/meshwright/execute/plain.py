@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from meshwright.capture.deferred import Deferred
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
-from meshwright.execute.draw import Draw, Stream, draw_again, draws, is_repeatable
+from meshwright.execute.draw import Draw, draw_again, draws, is_repeatable
 from meshwright.execute.groups import AnyOptimizer, make_scheduler, open_optimizer
 from meshwright.execute.loader import Inputs
 from meshwright.execute.traced import TracedStep
@@ -59,7 +59,7 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         draw = self.found[self.place]
         self.place += 1
-        return draw_again(func, draw, Stream(self.seed, self.step, draw.op, 0), args, kwargs or {})
+        return draw_again(func, draw, self.seed, self.step, args, kwargs or {})
 
 
 def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:

@@ -1,14 +1,16 @@
 """A rank's whole step recorded as one CUDA graph and replayed: no Python stands between kernels.
 
-For ranks that neither talk to others nor draw random numbers: all that they do in a step is then
-the same kernels on the same memory, but for the rows of the batch, which are copied to one place.
+For ranks that do not talk to others: all that they do in a step is then the same kernels on the
+same memory, but for the rows of the batch and the keys of random numbers, which are copied to one
+place.
 """
 
 from collections.abc import Callable, Mapping
 
 import torch
 
-from meshwright.execute.item import Key, Part, RunSegment, Start
+from meshwright.execute.draw import is_repeatable
+from meshwright.execute.item import Key, Line, Part, RunSegment, Start
 from meshwright.execute.steps import TracedSteps
 from meshwright.program.program import Program
 
@@ -34,7 +36,13 @@ def may_record(program: Program, part: Part, steps: TracedSteps, device: torch.d
     lines = [line for segment in segments if segment is not None for line in segment.lines]
     others = [item for item in part.items if isinstance(item, Start)]
     is_alone = all(each.group >= 0 and len(program.groups[each.group]) == 1 for each in others)
-    return is_alone and not any(line.op in steps.draws(line.samples) for line in lines)
+    return is_alone and not any(_is_seeded(line, steps) for line in lines)
+
+
+def _is_seeded(line: Line, steps: TracedSteps) -> bool:
+    """Whether an op draws from a generator that is seeded anew in every step."""
+    node = steps[line.samples].ledger.kernels[line.op].node
+    return line.op in steps.draws(line.samples) and not is_repeatable(node)
 
 
 def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:

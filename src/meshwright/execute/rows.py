@@ -25,6 +25,12 @@ class Rows:
         """How many samples are between two fractions."""
         return self.bound(stop) - self.bound(start)
 
+    def first_sample(self, microbatch: int, row: int, samples: int) -> int:
+        """The first of so many samples that are run from a row of a microbatch on, counted in the
+        batch; an op that sees a whole microbatch does so from its first sample on, whatever its
+        replica's rows are."""
+        return microbatch * self.samples + (0 if samples == self.samples else row)
+
     @property
     def batch(self) -> int:
         """The samples of a whole step."""

@@ -18,7 +18,6 @@ from meshwright.execute.bind import bind_part
 from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.clip import make_clip
 from meshwright.execute.compiled import Held
-from meshwright.execute.draw import Stream
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.expanded import ExpandedSteps
 from meshwright.execute.fault import name_rank
@@ -27,11 +26,13 @@ from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import AnyOptimizer, find_groups, open_optimizer, read_settings
 from meshwright.execute.item import Line, Part, RunSegment
+from meshwright.execute.keyed import find_keys
 from meshwright.execute.lookup import Lookup, count_terms
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
 from meshwright.execute.pulse import Pulse
+from meshwright.execute.random.keys import seed_of
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
@@ -109,6 +110,7 @@ class Trainer:
         self.held = self._make_held()
         if self.weights is not None:
             self._fill_state(self.weights)
+        self.keys = find_keys(self.part, self.steps, lowered, seed, device)
         self.inspector = Inspector() if checks_ops else None
         self.walk = self._make_walk(compiler, clip_norm, progress)
         self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
@@ -150,7 +152,10 @@ class Trainer:
             sums=[None] * self.part.num_sums,
             groups=self.optimizer.param_groups,
             group_of=find_groups(self.optimizer, self.workload.model),
-            stream=self._stream,
+            keys=lambda op, samples: self.keys.of(op, self._first_sample(samples), samples),
+            seed_of=lambda op, samples: seed_of(
+                self.seed, self.num_steps, op, self._first_sample(samples)
+            ),
             mark=lambda: None,
             talk=_nobody,
             look=self._look,
@@ -266,6 +271,7 @@ class Trainer:
         """Train on one batch, of which every rank is given all samples, or its own `rows`."""
         inputs, labels = self.feed.read(args, dict(kwargs or {}))
         self.held.is_first = self.num_steps == 0
+        self.keys.begin(self.num_steps)
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
         if self.recorded is not None and times is None:
@@ -355,16 +361,9 @@ class Trainer:
         """The samples of a batch that this rank reads, in order."""
         return self.feed.rows
 
-    def _stream(self, op: int, samples: int) -> Stream:
-        """The random numbers of an op for the rows that are run at the moment.
-
-        An op that sees a whole microbatch does so from its first sample, whatever its replica's
-        rows are.
-        """
-        microbatch, row = self.held.moment
-        rows = self.lowered.rows
-        first = microbatch * rows.samples + (0 if samples == rows.samples else row)
-        return Stream(self.seed, self.num_steps, op, first)
+    def _first_sample(self, samples: int) -> int:
+        """The first of so many samples that an op is run on at the moment."""
+        return self.lowered.rows.first_sample(*self.held.moment, samples)
 
 
 def _nobody(*_: object) -> None:

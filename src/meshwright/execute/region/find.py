@@ -11,10 +11,12 @@ from collections.abc import Hashable, Sequence, Set
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import has_arrived
+from meshwright.execute.draw import is_repeatable
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.steps import TracedSteps
+from meshwright.execute.update import is_update
 
 _WINDOW = 8
 """So many lines in a row must be alike for a repetition to be looked for: fewer are by chance."""
@@ -125,13 +127,15 @@ def _is_product(kernel: Kernel) -> bool:
 
 
 def _may_compile(number: int, segment: Segment, steps: TracedSteps, kernel: Kernel) -> bool:
-    """Whether a line may be in a region: not what talks, draws, or updates parameters, nor what has
-    rows whose number is known at run time only."""
+    """Whether a line may be in a region: not what talks, updates parameters, or draws for
+    all samples together, nor what has rows whose number is known at run time only."""
     line = segment.lines[number]
     step = steps[line.samples]
-    if hasattr(kernel.node.target, "begin") or line.op in steps.draws(line.samples):
+    if hasattr(kernel.node.target, "begin"):
         return False
-    if op_name(kernel.node).startswith("_fused_") or step.counters.get(line.op):
+    if line.op in steps.draws(line.samples) and not is_repeatable(kernel.node):
+        return False
+    if is_update(kernel) or step.counters.get(line.op):
         return False
     if any((number, version) in segment.copied for version in kernel.made):
         return False

@@ -13,7 +13,8 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel
-from meshwright.execute.item import Segment
+from meshwright.execute.draw import Draw, drawn_kernel
+from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import made_name
 from meshwright.execute.rebuild.storage import viewed_node, writes_argument
 from meshwright.execute.steps import TracedSteps
@@ -179,6 +180,12 @@ class _Writer:
             if not is_own and name not in self.inputs:
                 self.numbers[name] = Base(len(self.inputs))
                 self.inputs[name] = self.steps[line.samples].layouts[version]
+        draw = self.steps.draws(line.samples).get(line.op)
+        name = None if draw is None else _keys_name(draw, line)
+        if draw is not None and name not in self.inputs:
+            self.numbers[name] = Base(len(self.inputs))
+            shape = max(1, draw.samples(line.samples)), 2
+            self.inputs[name] = Layout(shape, (2, 1), 0, torch.int32)
 
     def region(self, lines: range, wanted: Set[Hashable]) -> Region:
         """The region, which returns what others want of its own lines."""
@@ -209,6 +216,11 @@ class _Writer:
         kernel = step.ledger.kernels[line.op]
         names = dict(line.reads)
         call = self._call(kernel, names)
+        draw = self.steps.draws(line.samples).get(line.op)
+        if draw is not None:
+            drawn = drawn_kernel(kernel.node, draw, is_written=True)
+            keys = self.numbers[_keys_name(draw, line)]
+            call = Call(drawn, (keys, *call.args), call.kwargs)
         made = []
         for output in step.outputs(kernel):
             self.numbers[made_name(number, output.version)] = Base(self.count)
@@ -234,6 +246,11 @@ class _Writer:
         if not kernel.reads and any(isinstance(each, Node) for each in node.args):
             kwargs["device"] = torch.device("cpu")  # stands for the rank's own
         return Call(node.target, args, tuple(kwargs.items()))
+
+
+def _keys_name(draw: Draw, line: Line) -> Hashable:
+    """The name of the keys that an op draws with."""
+    return "keys", draw.op, draw.samples(line.samples)
 
 
 def _frozen(value: Any, of_node: Any) -> Any:
