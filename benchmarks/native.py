@@ -1,19 +1,21 @@
 """A plan for one device beside plain PyTorch: eager and compiled, in turns in one process.
 
 Models train with fused AdamW, every way its own copy on the same batch; a turn of each is timed one
-after the other, and the median of all turns counts. One JSON object a model and precision. Needs a
-GPU for times that mean anything.
+after the other, and the median of all turns counts. One JSON object a model and precision, each in
+a process of its own; `--at-once` of them get ready side by side, which takes most of the time, and
+are then timed alone. Needs a GPU for times that mean anything.
 """
 
 import argparse
 import gc
 import json
+import multiprocessing
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import product
+from multiprocessing.connection import Connection
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -22,8 +24,6 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from language_model import Language
-from meshwright import source
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
@@ -31,6 +31,7 @@ from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.region.inductor import Inductor
 from meshwright.execute.trainer import Trainer
 from meshwright.plan.plan import Part, Plan
+from native_models import NAMES, WEIGHTS, make_workload
 
 Step = Callable[[], torch.Tensor]
 """Takes a step and returns its loss."""
@@ -40,51 +41,17 @@ LEARNING_RATE = 1e-4
 WAYS = ("eager", "compiled", "planned", "planned compiled")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """Of a language model and its batch."""
-
-    width: int
-    layers: int
-    samples: int
-    tokens: int
-    words: int = 50304
-
-
-LANGUAGE = {
-    "small": Size(width=128, layers=2, samples=4, tokens=64, words=512),
-    "gpt-124m": Size(width=768, layers=12, samples=8, tokens=1024),
-    "gpt-355m": Size(width=1024, layers=24, samples=4, tokens=1024),
-    "gpt-1b": Size(width=2048, layers=20, samples=4, tokens=2048),
-}
-ZOO = {"resnet50": 64, "inception-v3": 32, "swin-l": 32, "transformer": 128}
-"""Models of the zoo that need no other package, and their batches."""
-
-
-def make_workload(name: str, precision: str) -> Workload:
-    """The model with the same values each time, on the CPU."""
-    torch.manual_seed(0)
-    if name in ZOO:
-        short = {"float32": "fp32", "bfloat16": "bf16"}[precision]
-        return source.make_workload(name, ZOO[name], precision=short)()
-    size = LANGUAGE[name]
-    model = Language(width=size.width, layers=size.layers, words=size.words)
-    ids = torch.randint(0, size.words, (size.samples, size.tokens))
-    return Workload(name=name, model=model.to(getattr(torch, precision)), args=(ids,))
-
-
-def plain(workload: Workload, device: str, compiles: bool) -> Step:
+def plain(workload: Workload, device: str, precision: str, compiles: bool) -> Step:
     """A step of PyTorch's own."""
     model = workload.model.to(device).train()
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda each: each.to(device), (workload.args, dict(workload.kwargs))
-    )
+    args, kwargs = _on_device(workload, device)
     update = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     run = torch.compile(model) if compiles else model
 
     def step() -> torch.Tensor:
-        made = run(*args, **kwargs)
-        loss: torch.Tensor = made if workload.loss is None else workload.loss(made)
+        with torch.autocast(device, torch.bfloat16, enabled=precision == "mixed"):
+            made = run(*args, **kwargs)
+            loss: torch.Tensor = _loss(made) if workload.loss is None else workload.loss(made)
         loss.backward()  # type: ignore[no-untyped-call]
         update.step()
         update.zero_grad()
@@ -93,20 +60,24 @@ def plain(workload: Workload, device: str, compiles: bool) -> Step:
     return step
 
 
-def planned(workload: Workload, device: str, compiles: bool) -> Step:
+def _loss(made: Any) -> torch.Tensor:
+    found: torch.Tensor = made if isinstance(made, torch.Tensor) else made.loss
+    return found
+
+
+def planned(workload: Workload, device: str, precision: str, compiles: bool) -> Step:
     """A step by a plan for one device."""
-    graph = capture_workload(workload, "adamw")
+    autocast = "bf16" if precision == "mixed" else None
+    graph = capture_workload(workload, "adamw", autocast)
     cluster = fully_connected(num_devices=1, device_type="h100", bytes_per_second=1e9)
     plan = Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
     compiler = Inductor(torch.device(device), _show) if compiles else None
     trainer = Trainer(
         lower_frozen(graph, cluster, plan), workload, rank=0, device=torch.device(device),
-        optimizer="adamw", learning_rate=LEARNING_RATE,
-        compiler=compiler,
+        optimizer="adamw", autocast=autocast, learning_rate=LEARNING_RATE, compiler=compiler,
+        show=_show,
     )  # fmt: skip
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda each: each.to(device), (workload.args, dict(workload.kwargs))
-    )
+    args, kwargs = _on_device(workload, device)
 
     def step() -> torch.Tensor:
         trainer.step(args, kwargs)
@@ -115,12 +86,22 @@ def planned(workload: Workload, device: str, compiles: bool) -> Step:
     return step
 
 
+def _on_device(workload: Workload, device: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda each: each.to(device), (tuple(workload.args), dict(workload.kwargs))
+    )
+    return args, kwargs
+
+
 def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def measure(ways: Mapping[str, Callable[[], Step]], turns: int, device: str) -> dict[str, Any]:
-    """Milliseconds a step, bytes at most, and losses of the first steps, by way."""
+def prepare(
+    ways: Mapping[str, Callable[[], Step]], device: str
+) -> tuple[dict[str, Step], dict[str, Any]]:
+    """The steps by way, and what is known of each: seconds until the first was taken, bytes at
+    most, losses of the first ones."""
     steps, found = {}, {}
     for name, make in ways.items():
         gc.collect()
@@ -134,7 +115,13 @@ def measure(ways: Mapping[str, Callable[[], Step]], turns: int, device: str) -> 
         losses += [float(steps[name]()) for _ in range(STEPS - 1)]  # one of them may be recorded
         peak = torch.cuda.max_memory_allocated() - before if device == "cuda" else 0
         found[name] = {"ready_seconds": round(ready, 2), "peak_bytes": peak, "losses": losses}
-    times: dict[str, list[float]] = {name: [] for name in ways}
+        _show(f"{name}: ready after {ready:.1f} s")
+    return steps, found
+
+
+def measure(steps: Mapping[str, Step], turns: int, device: str) -> dict[str, float]:
+    """Milliseconds a step by way."""
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(turns):
         for name, step in steps.items():
             _synchronize(device)
@@ -143,9 +130,7 @@ def measure(ways: Mapping[str, Callable[[], Step]], turns: int, device: str) -> 
                 step()
             _synchronize(device)
             times[name].append((perf_counter() - start) / STEPS)
-    for name, seconds in times.items():
-        found[name]["step_ms"] = round(median(seconds) * 1e3, 3)
-    return found
+    return {name: round(median(seconds) * 1e3, 3) for name, seconds in times.items()}
 
 
 def _synchronize(device: str) -> None:
@@ -153,35 +138,74 @@ def _synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    """Print one line a model and precision."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    names = [*LANGUAGE, *ZOO]
-    parser.add_argument("--models", nargs="+", default=["gpt-124m"], choices=names)
-    parser.add_argument(
-        "--precisions", nargs="+", default=["bfloat16"], choices=["float32", "bfloat16"]
-    )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
-    parser.add_argument("--turns", type=int, default=7)
-    given = parser.parse_args()
+def compare(name: str, precision: str, given: argparse.Namespace, parent: Connection) -> None:
+    """Measure one model, in a process of its own, when the parent says that it may."""
     torch.set_float32_matmul_precision("highest")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
-    for name, precision in product(given.models, given.precisions):
-        made = partial(make_workload, name, precision)
-        ways = {
-            "eager": lambda made=made: plain(made(), given.device, compiles=False),
-            "compiled": lambda made=made: plain(made(), given.device, compiles=True),
-            "planned": lambda made=made: planned(made(), given.device, compiles=False),
-            "planned compiled": lambda made=made: planned(made(), given.device, compiles=True),
-        }
-        ways = {way: ways[way] for way in given.ways}
-        found = measure(ways, given.turns, given.device)
-        print(json.dumps({"model": name, "precision": precision, **found}), flush=True)
+    makers = {
+        "eager": partial(plain, compiles=False),
+        "compiled": partial(plain, compiles=True),
+        "planned": partial(planned, compiles=False),
+        "planned compiled": partial(planned, compiles=True),
+    }
+    ways = {
+        way: lambda way=way: makers[way](make_workload(name, precision), given.device, precision)
+        for way in given.ways
+    }
+    steps, found = prepare(ways, given.device)
+    parent.send("ready")
+    parent.recv()
+    for way, milliseconds in measure(steps, given.turns, given.device).items():
+        found[way]["step_ms"] = milliseconds
+    parent.send({"model": name, "precision": precision, "at_once": given.at_once, **found})
     dist.destroy_process_group()
+
+
+def compare_several(
+    cases: Iterable[tuple[str, str]], given: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    """What is found of models that get ready side by side; those that fail are left out."""
+    context = multiprocessing.get_context("spawn")
+    pairs = []
+    for name, precision in cases:
+        parent, child = context.Pipe()
+        process = context.Process(target=compare, args=(name, precision, given, child))
+        process.start()
+        child.close()
+        pairs.append((process, parent))
+    ready = [(process, parent) for process, parent in pairs if _receive(parent) is not None]
+    for process, parent in ready:
+        parent.send("go")
+        found = _receive(parent)
+        process.join()
+        if found is not None:
+            yield found
+
+
+def _receive(child: Connection) -> Any:
+    try:
+        return child.recv()
+    except EOFError:
+        return None
+
+
+def main() -> None:
+    """Print one line a model and precision."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", default=["gpt-124m"], choices=NAMES)
+    parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=[*WEIGHTS])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--at-once", type=int, default=1)
+    given = parser.parse_args()
+    cases = list(product(given.models, given.precisions))
+    for first in range(0, len(cases), given.at_once):
+        for found in compare_several(cases[first : first + given.at_once], given):
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":
