@@ -1,13 +1,23 @@
 """A recorded step takes the steps that running it takes."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from small_models import captured, make_workload  # noqa: E402
+from small_trainer import LEARNING_RATE, make_trainer  # noqa: E402
+
+from meshwright.execute import trainer as trainer_module  # noqa: E402
+from meshwright.execute.groups import make_schedule, open_optimizer  # noqa: E402
+from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.recorded import Recorded, record_graph  # noqa: E402
+from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.plan.plan import Part, Plan  # noqa: E402
+from small import connected  # noqa: E402
 
 
 class Model:
@@ -50,6 +60,50 @@ def test_another_learning_rate_is_recorded_anew() -> None:
     for rate in (0.1, 0.1, 0.1, 0.1, 0.2, 0.2):
         step({"x": torch.ones(1)}, rate)
     assert len(recorded) == 2
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+def test_a_schedule_and_dropout_need_no_second_recording(optimizer: str, monkeypatch: Any) -> None:
+    """The rates that a recorded step reads are those of the moment, as are its random numbers."""
+    steps, recorded = 6, list[int]()
+
+    def record(run: Callable[[], Any]) -> Any:
+        recorded.append(1)
+        return record_calls(run)
+
+    def scheduled(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+
+    monkeypatch.setattr(trainer_module, "may_record", lambda *_: True)
+    monkeypatch.setattr(trainer_module, "Recorded", partial(Recorded, record=record))
+    name = "dropped layers"
+    graph = captured(name, optimizer)
+    workload = make_workload(name)
+    plan = Plan(parts=(Part(ops=graph.op_names, devices=(connected(1).devices[0].name,)),))
+    trainer = make_trainer(
+        0, workload, graph, plan, connected(1), optimizer=optimizer, compiler=lambda _: None
+    )
+    schedule = make_schedule(scheduled, trainer.optimizer)
+    assert schedule is not None
+    losses = []
+    for _ in range(steps):
+        losses.append(trainer.step(workload.args).loss)
+        schedule.advance()
+    trainer.close()
+    assert len(recorded) == 1
+    plain = make_workload(name)
+    update = open_optimizer(optimizer, plain.model, LEARNING_RATE)
+    other = scheduled(update)
+    repeated = RepeatedDraws(Steps(plain, graph, optimizer).draws(int(graph.batch)), 0)
+    for step in range(steps):
+        repeated.begin(step)
+        with repeated:
+            loss = plain.model(*plain.args)
+        loss.backward()
+        update.step()
+        update.zero_grad()
+        other.step()
+        assert losses[step] == pytest.approx(float(loss.detach()), rel=1e-5)
 
 
 def test_settings_that_change_at_every_step_are_not_recorded() -> None:

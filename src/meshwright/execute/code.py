@@ -32,16 +32,20 @@ def compile_segment(
     extra: Extra,
     group_of: Mapping[str, int],
     compiler: Compiler | None = None,
+    *,
+    has_rates: bool = False,
 ) -> Compiled:
     """The function of a segment; `steps` are the traced steps by samples.
 
-    `group_of`: the optimiser's group of each parameter. `compiler`: it makes one function of each
-    region of the segment; None: every op is a call.
+    `group_of`: the optimiser's group of each parameter; `has_rates`: whether learning rates are
+    tensors. `compiler`: it makes one function of each region of the segment; None: every op is a
+    call.
     """
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
         regions = compile_regions(segment, steps, compiler)
-    writer = _Writer(segment, steps, device, extra, group_of, regions)
+    scope = Scope(device, group_of, has_rates=has_rates)
+    writer = _Writer(segment, steps, scope, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
@@ -53,14 +57,12 @@ class _Writer:
         self,
         segment: Segment,
         steps: TracedSteps,
-        device: torch.device,
+        scope: Scope,
         extra: Extra,
-        group_of: Mapping[str, int],
         regions: Sequence[tuple[Region, RegionFunction]],
     ) -> None:
-        self.segment, self.steps, self.device, self.extra = segment, steps, device, extra
+        self.segment, self.steps, self.scope, self.extra = segment, steps, scope, extra
         self.draws = steps.draws
-        self.scope = Scope(device, group_of)
         self.text, self.local = self.scope.text, self.scope.local
         self.made: dict[tuple[int, int], str] = {}
         """The variable of what each line makes."""
@@ -151,8 +153,8 @@ class _Writer:
     def _update(self, together: Sequence[int]) -> None:
         """Update several parameters by one call, which is one kernel instead of many."""
         counters: list[str] = []
-        node, named = self._kernel(together[0])[1].node, list[str]()
-        lists: list[list[str]] = [[] for _ in node.args]
+        first, named = self._kernel(together[0])[1], list[str]()
+        lists: list[list[str]] = [[] for _ in first.node.args]
         for number in together:
             line, (step, kernel) = self.segment.lines[number], self._kernel(number)
             self.first_text.append(len(self.text))
@@ -170,7 +172,7 @@ class _Writer:
                 f"{self.scope.object_name(torch._foreach_add_)}([{', '.join(counters)}], 1)"
             )
         args = [f"[{', '.join(several)}]" for several in lists]
-        self.text.append(f"{self.scope.object_name(node.target)}({', '.join([*args, *named])})")
+        self.text.append(f"{self.scope.target(first)}({', '.join([*args, *named])})")
         for number in together:
             self._finish(number)
 
@@ -214,7 +216,7 @@ class _Writer:
                 f"{result} = held.talk({self.scope.object_name(kernel.node.target)}, {args})"
             )
         elif draw is None:
-            self.text.append(f"{result} = {self.scope.object_name(kernel.node.target)}({args})")
+            self.text.append(f"{result} = {self.scope.target(kernel)}({args})")
         else:
             self.text.append(f"{result} = {self._drawn(line, kernel, draw)}, {args})")
         for output in step.outputs(kernel):

@@ -4,7 +4,7 @@ Written by `meshwright.execute.code`.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -61,6 +61,8 @@ class Held:
     """The optimiser's groups of parameters, with the numbers that updates are given."""
     group_of: Mapping[str, int]
     """The group of each parameter, by name."""
+    rates: Sequence[torch.Tensor]
+    """The learning rate of each group, where a recorded step reads it; none: it is a number."""
     keys: Callable[[int, int], torch.Tensor]
     """The keys of random numbers of an op that is run on so many samples; 0: it has none."""
     seed_of: Callable[[int, int], int]

@@ -5,7 +5,7 @@ but its groups are read at every update, so that a scheduler may change them. Th
 are ops of the traced step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -77,12 +77,30 @@ def find_groups(optimizer: Optimizer, model: nn.Module) -> dict[str, int]:
     return found
 
 
-def read_settings(optimizer: Optimizer) -> list[dict[str, Any]]:
-    """The numbers of all groups as they are now."""
+def read_settings(optimizer: Optimizer, *, has_rates: bool = True) -> list[dict[str, Any]]:
+    """The numbers of all groups as they are now, with or without the learning rates."""
+    left_out = {"params"} if has_rates else {"params", "lr"}
     return [
-        {key: each for key, each in group.items() if key != "params"}
+        {key: each for key, each in group.items() if key not in left_out}
         for group in optimizer.param_groups
     ]
+
+
+class Rates:
+    """Learning rates in a device's memory, from where recorded updates read them."""
+
+    def __init__(self, groups: Sequence[Mapping[str, Any]], device: torch.device) -> None:
+        self.groups = groups
+        self.tensors = [torch.zeros((), device=device) for _ in self.groups]
+        self._values = [0.0] * len(self.groups)
+
+    def begin(self) -> None:
+        """Take those of a step."""
+        for place, group in enumerate(self.groups):
+            value = float(group["lr"])
+            if value != self._values[place]:
+                self.tensors[place].fill_(value)
+                self._values[place] = value
 
 
 _KEYS = {
@@ -99,9 +117,12 @@ _KEYS = {
 """By argument of a fused update: where its value is in a group."""
 
 
-def group_values(arguments: Mapping[str, Any], group: int) -> dict[str, str]:
-    """How generated code writes the arguments of a fused update that a group has."""
+def group_values(arguments: Mapping[str, Any], group: int, *, has_rates: bool) -> dict[str, str]:
+    """How generated code writes the arguments of a fused update that a group has; `has_rates`: the
+    learning rate is a tensor."""
     found = {name: f"held.groups[{group}]{_KEYS[name]}" for name in arguments if name in _KEYS}
+    if has_rates:
+        found["lr"] = f"held.rates[{group}]"
     if "is_first_step" in arguments:
         # The first momentum is the gradient, which without dampening is what zeros become anyway.
         found["is_first_step"] = f'held.is_first and held.groups[{group}]["dampening"] != 0'

@@ -21,9 +21,12 @@ from meshwright.execute.update import is_update, updated_name
 class Scope:
     """A function's text as it grows, and its variables."""
 
-    def __init__(self, device: torch.device, group_of: Mapping[str, int]) -> None:
-        """`group_of`: the optimiser's group of each parameter."""
-        self.device, self.group_of = device, group_of
+    def __init__(
+        self, device: torch.device, group_of: Mapping[str, int], *, has_rates: bool
+    ) -> None:
+        """`group_of`: the optimiser's group of each parameter; `has_rates`: whether learning rates
+        are tensors."""
+        self.device, self.group_of, self.has_rates = device, group_of, has_rates
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
@@ -78,8 +81,16 @@ class Scope:
             # Of the likeness it is given, only the shape counts.
             kwargs["device"] = self._constant(self.device)
         if is_update(kernel):
-            kwargs |= group_values(kwargs, self.group_of[updated_name(step, kernel)])
+            group = self.group_of[updated_name(step, kernel)]
+            kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
         return [f"{name}={value}" for name, value in kwargs.items()]
+
+    def target(self, kernel: Kernel) -> str:
+        """The function of an op."""
+        target = kernel.node.target
+        if self.has_rates and is_update(kernel):
+            target = target.overloadpacket.tensor_lr  # type: ignore[union-attr]
+        return self.object_name(target)
 
     def _argument(
         self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep

@@ -148,7 +148,13 @@ class Tensors:
         key = item.segment, extra
         if key not in self.compiled:
             self.compiled[key] = compile_segment(
-                item.segment, self.steps, self.device, extra, self.held.group_of, self.compiler
+                item.segment,
+                self.steps,
+                self.device,
+                extra,
+                self.held.group_of,
+                self.compiler,
+                has_rates=bool(self.held.rates),
             )
         return self.compiled[key]
 

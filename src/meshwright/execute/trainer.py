@@ -24,7 +24,13 @@ from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck, find_flaw
 from meshwright.execute.group import waiting
-from meshwright.execute.groups import AnyOptimizer, find_groups, open_optimizer, read_settings
+from meshwright.execute.groups import (
+    AnyOptimizer,
+    Rates,
+    find_groups,
+    open_optimizer,
+    read_settings,
+)
 from meshwright.execute.item import Line, Part, RunSegment
 from meshwright.execute.keyed import find_keys
 from meshwright.execute.lookup import Lookup, count_terms
@@ -107,13 +113,14 @@ class Trainer:
         """The steps as this rank runs them, and what it runs of them."""
         self.device = device
         self.exchange = self._open_exchange(wiring, progress)
+        self.inspector = Inspector() if checks_ops else None
+        self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
+        self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)
+        self.keys = find_keys(self.part, self.steps, lowered, seed, device)
         self.held = self._make_held()
         if self.weights is not None:
             self._fill_state(self.weights)
-        self.keys = find_keys(self.part, self.steps, lowered, seed, device)
-        self.inspector = Inspector() if checks_ops else None
         self.walk = self._make_walk(compiler, clip_norm, progress)
-        self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
         self.taken: list[float] = []
@@ -152,6 +159,7 @@ class Trainer:
             sums=[None] * self.part.num_sums,
             groups=self.optimizer.param_groups,
             group_of=find_groups(self.optimizer, self.workload.model),
+            rates=self.rates.tensors,
             keys=lambda op, samples: self.keys.of(op, self._first_sample(samples), samples),
             seed_of=lambda op, samples: seed_of(
                 self.seed, self.num_steps, op, self._first_sample(samples)
@@ -272,10 +280,11 @@ class Trainer:
         inputs, labels = self.feed.read(args, dict(kwargs or {}))
         self.held.is_first = self.num_steps == 0
         self.keys.begin(self.num_steps)
+        self.rates.begin()
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
         if self.recorded is not None and times is None:
-            total = self.recorded(inputs, read_settings(self.optimizer))
+            total = self.recorded(inputs, read_settings(self.optimizer, has_rates=False))
         else:
             total = self._run(inputs, times)
         self.num_steps += 1
