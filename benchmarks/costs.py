@@ -2,7 +2,8 @@
 
     python benchmarks/costs.py [--json] [--repeats N]
 
-`op_seconds` of a GPT step of 26,000 ops on an H100, at a batch that changes its products' sizes;
+`op_seconds` of a GPT step of 26,000 ops on an H100, at a batch that changes its products' sizes,
+and of as many ops of which only flops and bytes are known;
 `collective_model` of every collective on 1024 devices; and `import meshwright` in a new process.
 Times are the best of N, in milliseconds, beside what was promised of each.
 """
@@ -19,6 +20,8 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.architecture.synthetic import synthetic_gpt
+from meshwright.graph.build import GraphBuilder
+from meshwright.graph.graph import Graph
 from simulator import best_milliseconds
 
 NUM_OPS = 26_000
@@ -38,10 +41,25 @@ def rows() -> Iterator[Row]:
         200.0,
         lambda: op_seconds(graph, device_type, next(batches)),
     )
+    roofline = _plain_graph()
+    op_seconds(roofline, device_type, 1)  # codes of precisions, once
+    yield (
+        f"op_seconds, {roofline.num_ops} ops by the roofline",
+        1.0,
+        lambda: op_seconds(roofline, device_type, next(batches)),
+    )
     for each in Collective:
         devices = range(cluster.num_devices)
         compute = partial(collective_model, cluster, each, devices)
         yield f"{each.value}, {cluster.num_devices} devices", 50.0, compute
+
+
+def _plain_graph() -> Graph:
+    """Ops that follow each other, of which nothing is known but flops and bytes."""
+    builder = GraphBuilder("plain", batch=8)
+    for number in range(NUM_OPS):
+        builder.add_op(f"op{number}", kind="relu", flops=1e6, bytes_read=1e6, bytes_written=1e6)
+    return builder.finish()
 
 
 def import_milliseconds(repeats: int) -> float:

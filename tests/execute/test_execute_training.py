@@ -33,7 +33,8 @@ with mw.training(plan, cluster, workload.model, workload.args, **settings) as tr
     training.save(f"{folder}/kept")
     training.step(*workload.args)
 graph = mw.load_graph(f"{folder}/graph.json.gz")
-with mw.training(plan, cluster, workload.model, workload.args, graph=graph, **settings) as training:
+settings |= dict(graph=graph, log=f"{folder}/log.csv")
+with mw.training(plan, cluster, workload.model, workload.args, **settings) as training:
     assert training.resume(f"{folder}/kept") == 2
     timeline = training.measure(*workload.args)
     training.step(*workload.args)
@@ -68,6 +69,8 @@ def test_a_script_trains_measures_saves_and_resumes(tmp_path: Path) -> None:
     expected, _ = train_eagerly("language", 4)
     assert answer["losses"] == pytest.approx(expected, rel=1e-5)
     assert answer["step_seconds"] > 0
+    rows = (tmp_path / "log.csv").read_text().splitlines()[1:]
+    assert [row.partition(",")[0] for row in rows] == ["3", "4"]  # a measured step is one, too
 
 
 def test_the_model_must_have_values() -> None:

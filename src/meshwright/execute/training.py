@@ -34,7 +34,7 @@ from meshwright.execute.keep import Keeper, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
 from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
-from meshwright.execute.pulse import Loss
+from meshwright.execute.pulse import Loss, Pulse
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
@@ -70,11 +70,15 @@ class Training:
         Returns its loss, a number that is waited for when it is used.
         """
         pulse = self.trainer.step(args, kwargs)
+        self._add(pulse)
+        return Loss(pulse)
+
+    def _add(self, pulse: Pulse) -> None:
+        """Do what goes on with a step; the process ends here where a rank was asked to stop."""
         if self.course.add(pulse):
             if self.rank == 0:
                 show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
             sys.exit(TERMINATED)
-        return Loss(pulse)
 
     def loader(
         self,
@@ -116,10 +120,11 @@ class Training:
     def measure(self, *args: Any, **kwargs: Any) -> Timeline:
         """Train on one batch as `step` does, and time every instruction of every rank."""
         recorder = Recorder(self.lowered, 1, self.watch)
-        recorder.step(lambda times: self.trainer.step(args, kwargs, times=times))
+        pulse = recorder.step(lambda times: self.trainer.step(args, kwargs, times=times))
         run = recorder.finish(
             is_emulated=False, losses=(), software=device_software(self.trainer.device)
         )
+        self._add(pulse)
         return measured_timeline(self.lowered.program, run)
 
     def save(self, folder: str | Path) -> None:
