@@ -1,5 +1,6 @@
 """Graphs by name, path and factory, with the cache and without torch."""
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.profile.profile import Measured, Profile, Table
-from meshwright.source import capture_model, list_zoo, load_graph, zoo_graph
+from meshwright.source import capture_model, check_function, list_zoo, load_graph, zoo_graph
 from meshwright.zoo.model import Choice
 
 
@@ -149,3 +150,51 @@ def test_what_cannot_be_captured_is_named(
 ) -> None:
     with pytest.raises(InputError, match=message):
         capture_model(name, **options)  # type: ignore[arg-type]
+
+
+MODULE = """
+from os import path as place
+if True:
+    def make(): raise AssertionError("nothing of a module is run")
+class Maker: ...
+one, other = 1, 2
+assert False
+"""
+
+
+@pytest.mark.parametrize("name", ["make", "Maker", "Maker.build", "place", "one", "other"])
+def test_a_function_of_the_user_is_found_and_not_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_data.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    check_function("data", f"own_data:{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("own_data:mkae", r"--data 'own_data:mkae': .*own_data.py has no 'mkae'"),
+        ("own_dota:make", "there is no module 'own_dota', neither installed nor in the current"),
+        ("own.data.deep:make", "there is no module 'own'"),
+        ("own_data", "must be package.module:function"),
+    ],
+)
+def test_a_misspelt_function_is_refused_before_anything_runs(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_data.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    with pytest.raises(InputError, match=message):
+        check_function("data", name)
+
+
+@pytest.mark.parametrize("text", ["from os import *", "def __getattr__(name): ...", "def ("])
+def test_names_that_only_an_import_tells_are_left_to_it(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_data.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    check_function("data", "late_data:anything")

@@ -4,6 +4,7 @@ The only module that knows the user's cache. torch is imported when something ha
 Numba never.
 """
 
+import ast
 import os
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, quoted
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.graph import Graph, read_graph
+from meshwright.interpreter import add_folder
 from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
@@ -186,12 +188,51 @@ def make_workload(
 
 def find_function(option: str, name: str) -> Callable[..., Any]:
     """The function of the user that an option names; it is imported when it is called."""
-    if not _FACTORY.fullmatch(name):
-        raise InputError(f"--{option} {quoted(name)}: must be package.module:function")
+    check_function(option, name)
     need_torch("run")
     from meshwright.capture.factory import call_factory
 
     return partial(call_factory, name)
+
+
+def check_function(option: str, name: str) -> None:
+    """Refuse the name of a function that an option names where its module is not there, or has
+    nothing of that name; no code of the module is run."""
+    if not _FACTORY.fullmatch(name):
+        raise InputError(f"--{option} {quoted(name)}: must be package.module:function")
+    module, _, attribute = name.partition(":")
+    package, _, rest = module.partition(".")
+    add_folder()
+    spec = find_spec(package)
+    if spec is None:
+        raise InputError(
+            f"--{option} {quoted(name)}: there is no module {quoted(package)}, neither installed "
+            f"nor in the current folder"
+        )
+    if rest or spec.origin is None or not spec.origin.endswith(".py"):
+        return  # what a package has is known once it is imported
+    names = _names_in(Path(spec.origin))
+    first = attribute.partition(".")[0]
+    if names is not None and first not in names:
+        raise InputError(f"--{option} {quoted(name)}: {spec.origin} has no {quoted(first)}")
+
+
+def _names_in(path: Path) -> set[str] | None:
+    """The names that a file of Python may define; None: that is not known before it is run."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None  # its import will say so
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                found.add(node.name)
+            case ast.Name(ctx=ast.Store()):
+                found.add(node.id)
+            case ast.alias():
+                found.add((node.asname or node.name).partition(".")[0])
+    return None if found & {"*", "__getattr__", "exec"} else found
 
 
 def _check_factory(

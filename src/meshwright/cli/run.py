@@ -53,7 +53,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
-from meshwright.source import find_function, make_workload, need_torch
+from meshwright.source import check_function, find_function, make_workload, need_torch
 from meshwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ def _check_options(arguments: Namespace) -> None:
         raise InputError("--shuffle, --workers: need --data")
     if arguments.data is not None and arguments.emulate:
         raise InputError("--data: needs --model, emulated ranks read none")
-    for option in ("data", "scheduler"):
-        if getattr(arguments, option):
-            find_function(option, getattr(arguments, option))
+    for option in ("model", "data", "optimizer", "scheduler"):
+        name, may_be_ours = getattr(arguments, option), option in ("model", "optimizer")
+        if name and not (may_be_ours and ":" not in name):
+            check_function(option, name)
     kind = "cpu" if arguments.emulate else arguments.device
     if arguments.backend == "nccl" and kind == "cpu":
         raise InputError("backend nccl: ranks must compute on cuda, not on cpu; use gloo")

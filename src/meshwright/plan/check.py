@@ -97,6 +97,9 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
     )
 
 
+_ANOTHER = "; a plan is for the graph that it was made for: plan again for this one"
+
+
 def _number_ops(graph: Graph, parts: Sequence[Part]) -> tuple[Ints, Floats]:
     """The part and the priority of each op; each op must be in exactly one part."""
     lengths = np.fromiter((len(part.ops) for part in parts), np.int64, len(parts))
@@ -106,7 +109,7 @@ def _number_ops(graph: Graph, parts: Sequence[Part]) -> tuple[Ints, Floats]:
         part, name = _first_missing(graph.index, (part.ops for part in parts))
         raise InputError(
             f"part {part}: op {quoted(name)} is not in graph {graph.name}"
-            f"{_near(name, graph.op_names)}"
+            f"{_near(name, graph.op_names) or _ANOTHER}"
         )
     owner = np.repeat(np.arange(len(parts), dtype=np.int32), lengths)
     counts = np.bincount(ops, minlength=graph.num_ops)

@@ -10,6 +10,7 @@ Tests hold them to be equal bit by bit.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -70,11 +71,8 @@ def _run_bits(keys: Tensor, rows: int, inner: int) -> Tensor:
     if keys.device.type == "cpu":
         fill_bits(keys.numpy(), made.numpy())
         return made
-    if keys.device.type == "cuda":
-        from meshwright.execute.random.bits_cuda import run_bits  # Triton is there with a GPU only
-
-        return run_bits(keys, made, None)
-    return _write_bits(keys, rows, inner)
+    run = _gpu_kernel() if keys.is_cuda else None
+    return _write_bits(keys, rows, inner) if run is None else run(keys, made, None)
 
 
 def _run_mask(keys: Tensor, rows: int, inner: int, share: float) -> Tensor:
@@ -84,11 +82,18 @@ def _run_mask(keys: Tensor, rows: int, inner: int, share: float) -> Tensor:
     if keys.device.type == "cpu":
         fill_mask(keys.numpy(), limit(share), made.numpy())
         return made
-    if keys.device.type == "cuda":
-        from meshwright.execute.random.bits_cuda import run_bits
+    run = _gpu_kernel() if keys.is_cuda else None
+    return _write_mask(keys, rows, inner, share) if run is None else run(keys, made, limit(share))
 
-        return run_bits(keys, made, limit(share))
-    return _write_mask(keys, rows, inner, share)
+
+@cache
+def _gpu_kernel() -> Callable[[Tensor, Tensor, int | None], Tensor] | None:
+    """What fills a tensor on a GPU; None where there is no Triton."""
+    try:
+        from meshwright.execute.random.bits_cuda import run_bits
+    except ImportError:
+        return None
+    return run_bits
 
 
 KERNELS = Source(_run_bits, _run_mask)

@@ -68,8 +68,10 @@ class Keys:
     def begin(self, step: int) -> None:
         """Take those of a step."""
         if self.ops:
-            made = make_keys(self.seed, step, self.ops, self.samples)
-            self.table.copy_(torch.from_numpy(made))
+            made = torch.from_numpy(make_keys(self.seed, step, self.ops, self.samples))
+            if self.table.is_cuda:
+                made = made.pin_memory()  # or the copy would wait for all that the device does
+            self.table.copy_(made, non_blocking=True)
 
     def of(self, op: int, first: int, samples: int) -> torch.Tensor:
         """Those of an op for samples from one on, or, of no samples, for none."""
