@@ -14,6 +14,7 @@ from meshwright.units import (
     format_seconds,
     parse_bytes,
     parse_bytes_per_second,
+    parse_flops_per_second,
     parse_seconds,
 )
 
@@ -27,7 +28,7 @@ from meshwright.units import (
         ("12 B", 12.0),
         ("80 GB", 80e9),
         ("80GiB", 80 * GIB),
-        ("1.5 kib", 1.5 * KIB),
+        ("1.5 KiB", 1.5 * KIB),
         (" 2 MiB ", 2 * MIB),
         ("1e3 kB", 1e6),
         ("1 TiB", 2.0**40),
@@ -39,15 +40,125 @@ def test_sizes(text: float | str, size: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "rate"),
-    [("12.5 GB/s", 12.5e9), ("100 Gbit/s", 12.5e9), ("8 bit/s", 1.0), ("1 TB", 1e12), (5, 5.0)],
+    [
+        (5, 5.0),
+        ("5", 5.0),
+        ("12.5 GB/s", 12.5e9),
+        ("12.5GB/s", 12.5e9),
+        ("12.5 GBps", 12.5e9),
+        ("12.5 GB/sec", 12.5e9),
+        ("1 TB", 1e12),
+        ("3.35 TB/s", 3.35e12),
+        ("900 MB/s", 900e6),
+        ("7 kB/s", 7e3),
+        ("7 KB/s", 7e3),
+        ("7 B/s", 7.0),
+        ("50 GiB/s", 50 * GIB),
+        ("2 KiB/s", 2 * KIB),
+        ("1 EB/s", 1e18),
+        ("400 Gb/s", 50e9),
+        ("400Gb/s", 50e9),
+        ("400 Gbps", 50e9),
+        ("400 Gbit/s", 50e9),
+        ("400 Gbits/s", 50e9),
+        ("400 GBit/s", 50e9),
+        ("400 gbit/s", 50e9),
+        ("400 Gbit/sec", 50e9),
+        ("4e2 Gb/s", 50e9),
+        ("1.6 Tb/s", 200e9),
+        ("1.6 Tbps", 200e9),
+        ("100 Mb/s", 12.5e6),
+        ("100 Mbit/s", 12.5e6),
+        ("100mbit", 12.5e6),
+        ("8 Kb/s", 1e3),
+        ("8 kbit/s", 1e3),
+        ("8 Gib/s", GIB),
+        ("8 Gibit/s", GIB),
+        ("8 bit/s", 1.0),
+        ("8 bps", 1.0),
+        ("8 b/s", 1.0),
+    ],
 )
 def test_rates(text: float | str, rate: float) -> None:
-    assert parse_bytes_per_second(text, "link") == rate
+    assert parse_bytes_per_second(text, "link") == pytest.approx(rate, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("text", "offered"),
+    [
+        ("400G", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 G", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 G/s", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 Gps", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 gb/s", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 gbps", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 gB/s", "must be 'Gbit/s' or 'GB/s'"),
+        ("400 mb/s", "must be 'Mbit/s' or 'MB/s'"),
+        ("400 mB/s", "must be 'Mbit/s' or 'MB/s'"),
+        ("400 kb/s", "must be 'Kbit/s' or 'KB/s'"),
+        ("400 gib/s", "must be 'Gibit/s' or 'GiB/s'"),
+        ("400 Gi/s", "must be 'Gibit/s' or 'GiB/s'"),
+        ("400 t", "must be 'Tbit/s' or 'TB/s'"),
+    ],
+)
+def test_what_may_be_bits_or_bytes_is_refused_with_both(text: str, offered: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_bytes_per_second(text, "link")
+    assert str(caught.value) == f"link: '{text}' may be bits or bytes: {offered}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4 GT/s", "4 GHz", "4 G B/s", "4 GB/m", "4 GB/h", "GB/s", "-4 GB/s", "4,000 GB/s", "4 GBs",
+        "4/s", "4 GFLOP/s", "x",
+    ],
+)  # fmt: skip
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="must be a rate such as '50 GB/s' or '100 Gbit/s'"):
+        parse_bytes_per_second(text, "link")
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        (312e12, 312e12),
+        ("312e12", 312e12),
+        ("67 TFLOP/s", 67e12),
+        ("67TFLOP/s", 67e12),
+        ("67 TFLOPS", 67e12),
+        ("67 TFLOPs", 67e12),
+        ("67 tflops", 67e12),
+        ("67 TFlop/s", 67e12),
+        ("67 TFLOP/sec", 67e12),
+        ("1.979 PFLOPS", 1.979e15),
+        ("1 EFLOP/s", 1e18),
+        ("500 GFLOP/s", 500e9),
+        ("3 MFLOPS", 3e6),
+        ("5 FLOP/s", 5.0),
+    ],
+)
+def test_operations_a_second(text: float | str, rate: float) -> None:
+    assert parse_flops_per_second(text, "peak") == pytest.approx(rate, rel=1e-15)
+
+
+@pytest.mark.parametrize("text", ["67 T", "67 TFLOP", "67 TB/s", "67 TOPS", "fast", "67 FLOPS/s/s"])
+def test_what_is_no_number_of_operations_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"peak: .*must be a rate such as '67 TFLOP/s'"):
+        parse_flops_per_second(text, "peak")
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5 us", 5e-6), ("5 µs", 5e-6), ("1.5 ms", 1.5e-3), ("20 ns", 2e-8), ("2 s", 2.0), (3, 3.0)],
+    [
+        ("5 us", 5e-6),
+        ("5 \u00b5s", 5e-6),
+        ("5 \u03bcs", 5e-6),
+        ("1.5 ms", 1.5e-3),
+        ("20 ns", 2e-8),
+        ("2 s", 2.0),
+        (3, 3.0),
+    ],
 )
 def test_times(text: float | str, seconds: float) -> None:
     assert parse_seconds(text, "latency") == pytest.approx(seconds, rel=1e-15)
@@ -61,6 +172,11 @@ def test_times(text: float | str, seconds: float) -> None:
         ("1.2.3 GB", "memory: must be a size such as '80 GiB', got '1.2.3 GB'"),
         ("", "memory: must be a size such as '80 GiB', got ''"),
         ("5 parsec", "memory: unknown unit 'parsec'; must be a size such as '80 GiB'"),
+        ("80 GB/s", "memory: unknown unit 'GB/s'; must be a size such as '80 GiB'"),
+        ("80 gb", "memory: '80 gb' must say how much it is: 'GB' or 'GiB'"),
+        ("80G", "memory: '80G' must say how much it is: 'GB' or 'GiB'"),
+        ("80 Gi", "memory: '80 Gi' must say how much it is: 'GB' or 'GiB'"),
+        ("80 Gb", "memory: '80 Gb' must say how much it is: 'GB' or 'GiB'"),
         ("1e999 GB", "memory: must be finite, got 1e999 GB"),
         (math.nan, "memory: must be finite, got nan"),
         (math.inf, "memory: must be finite, got inf"),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 
 from meshwright.errors import InputError, quoted
 
@@ -20,14 +21,23 @@ MOST_SECONDS = MOST / LEAST_RATE
 MAX_TEXT = 100
 """Characters of a quantity; matching takes the square of the spaces in it."""
 
-_SIZES = {
-    "": 1.0, "B": 1.0,
-    "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-    "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": 2.0**40,
+_PREFIXES = {
+    "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": KIB, "Mi": MIB, "Gi": GIB, "Ti": 2.0**40, "Pi": 2.0**50,
 }  # fmt: skip
-_BITS = {"BIT": 1 / 8, "KBIT": 1e3 / 8, "MBIT": 1e6 / 8, "GBIT": 1e9 / 8, "TBIT": 1e12 / 8}
-_TIMES = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*?)(/s)?\s*")
+_TIMES = {
+    "": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6, "ns": 1e-9,
+}  # fmt: skip
+"""Unicode has the micro sign twice: of its own, and among Greek letters."""
+_BYTES = re.compile("(k|[KMGTP]i?|E|)B")
+_BITS = re.compile("([KMGTP]i?|E|)b")
+_BIT_WORD = re.compile("([kmgtp]i?|e|)bits?", re.IGNORECASE)
+_FLOPS = re.compile("([KMGTPE]?)FLOP(?:S|/s|/sec|/second)", re.IGNORECASE)
+"""FLOPS has its second in its last letter."""
+_UNCLEAR = re.compile(r"([KMGTPE])(i?)B?", re.IGNORECASE)
+"""What may be bits or bytes: a prefix alone, or letters that leave open if their case was meant."""
+_PER_SECOND = re.compile(r"(.*?)(?:/s|/sec|/second|ps)")
+_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z\u00b5\u03bc/]*)\s*")
 
 
 def broken_rule(
@@ -45,29 +55,40 @@ def broken_rule(
 
 def parse_bytes(value: float | str, what: str) -> float:
     """80e9, "80 GB" or "80 GiB" as bytes; `what` names the field in the error."""
-    return _parse(value, what, _SIZES, "a size such as '80 GiB'")
+    return _parse(value, what, _find_size, "a size such as '80 GiB'")
 
 
 def parse_bytes_per_second(value: float | str, what: str) -> float:
-    """12.5e9, "12.5 GB/s" or "100 Gbit/s" as bytes a second."""
-    return _parse(value, what, _SIZES | _BITS, "a rate such as '50 GB/s' or '100 Gbit/s'")
+    """12.5e9, "12.5 GB/s", "100 Gbit/s" or "100 Gb/s" as bytes a second."""
+    return _parse(value, what, _find_rate, "a rate such as '50 GB/s' or '100 Gbit/s'")
+
+
+def parse_flops_per_second(value: float | str, what: str) -> float:
+    """312e12, "312 TFLOP/s" or "312 TFLOPS" as operations a second."""
+    return _parse(value, what, _find_flops, "a rate such as '67 TFLOP/s'")
 
 
 def parse_seconds(value: float | str, what: str) -> float:
     """5e-6, "5 us" or "1.5 ms" as seconds."""
-    return _parse(value, what, _TIMES, "a time such as '5 us'")
+    return _parse(value, what, _TIMES.get, "a time such as '5 us'")
 
 
-def _parse(value: float | str, what: str, units: dict[str, float], wanted: str) -> float:
+Find = Callable[[str], float | str | None]
+"""From a unit to what one of it is, to what is wrong with it, or to None: it is unknown."""
+
+
+def _parse(value: float | str, what: str, find: Find, wanted: str) -> float:
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value) if len(value) <= MAX_TEXT else None
         if match is None:
             raise InputError(f"{what}: must be {wanted}, got {quoted(value)}")
-        unit = match[2] if units is _TIMES else match[2].upper()
-        if unit not in units:
+        scale = find(match[2])
+        if scale is None:
             raise InputError(f"{what}: unknown unit {quoted(match[2])}; must be {wanted}")
+        if isinstance(scale, str):
+            raise InputError(f"{what}: {quoted(value)} {scale}")
         try:
-            number = float(match[1]) * units[unit]
+            number = float(match[1]) * scale
         except ValueError:
             raise InputError(f"{what}: must be {wanted}, got {quoted(value)}") from None
     else:
@@ -75,6 +96,44 @@ def _parse(value: float | str, what: str, units: dict[str, float], wanted: str) 
     if not math.isfinite(number):
         raise InputError(f"{what}: must be finite, got {value}")
     return number
+
+
+def _find_size(unit: str) -> float | str | None:
+    """Of bytes. Bits are no size, nor is anything a second."""
+    if not unit:
+        return 1.0
+    if (match := _BYTES.fullmatch(unit)) is not None:
+        return _PREFIXES[match[1]]
+    if (match := _UNCLEAR.fullmatch(unit)) is not None:
+        prefix = match[1].upper()
+        return f"must say how much it is: '{prefix}B' or '{prefix}iB'"
+    return None
+
+
+def _find_rate(unit: str) -> float | str | None:
+    """Of bytes or bits, which differ by the case of their letter, a second."""
+    if not unit:
+        return 1.0
+    match = _PER_SECOND.fullmatch(unit)
+    amount = unit if match is None else match[1]
+    if (match := _BYTES.fullmatch(amount)) is not None:
+        return _PREFIXES[match[1]]
+    if (match := _BITS.fullmatch(amount)) is not None:
+        return _PREFIXES[match[1]] / 8
+    if (match := _BIT_WORD.fullmatch(amount)) is not None:
+        return _PREFIXES[match[1][:1].upper() + match[1][1:].lower()] / 8
+    if (match := _UNCLEAR.fullmatch(amount)) is not None:
+        prefix = match[1].upper() + match[2].lower()
+        return f"may be bits or bytes: must be '{prefix}bit/s' or '{prefix}B/s'"
+    return None
+
+
+def _find_flops(unit: str) -> float | None:
+    """Of operations a second."""
+    match = _FLOPS.fullmatch(unit)
+    if match is None:
+        return None if unit else 1.0
+    return _PREFIXES[match[1].upper()]
 
 
 def format_bytes(size: float) -> str:

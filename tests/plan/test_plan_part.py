@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,14 +11,17 @@ from meshwright.errors import InputError
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import (
     Allocation,
+    Discipline,
     Keys,
     Part,
     Plan,
     Recompute,
     Schedule,
     ScheduleKind,
+    Sync,
     place_ops,
 )
+from meshwright.search.hybrid.scope import Scope
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,10 @@ from meshwright.plan.plan import (
         ),
         ({"shares": (0.5, 0.25)}, "part of 2 ops on 'd0, d1': shares must add up to 1, got 0.75"),
         ({"zero": 4}, "part of 2 ops on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),
-        ({"tensor": 0}, "part of 2 ops on 'd0, d1': tensor must be at least 1, got 0"),
+        (
+            {"tensor": 0},
+            "part of 2 ops on 'd0, d1': tensor must be a whole number of at least 1, got 0",
+        ),
         (
             {"tensor": 2, "context": 2},
             "part of 2 ops on 'd0, d1': devices must be a multiple of tensor x context (2 x 2), "
@@ -214,3 +221,59 @@ def test_the_gap_of_an_answer_is_relative_to_its_bound() -> None:
     assert gap(plan, 2.0, 0.0) == math.inf
     assert gap(plan, 0.0, 0.0) == 0.0
     assert gap(None, math.inf, 1.0) == math.inf
+
+
+PLAIN: dict[str, Any] = {"ops": ("a", "b"), "devices": ("d0", "d1")}
+
+
+def test_choices_may_be_written_by_their_texts() -> None:
+    part = Part(**PLAIN, recompute="selective", sync="ring", tensor=1)  # type: ignore[arg-type]
+    assert part == Part(**PLAIN, recompute=Recompute.SELECTIVE, sync=Sync.RING)
+    team = Part(**PLAIN, context=2, keys="ring")  # type: ignore[arg-type]
+    assert team.keys is Keys.RING
+    schedule = Schedule(kind="1f1b", microbatches=2)  # type: ignore[arg-type]
+    assert schedule.kind is ScheduleKind.ONE_F_ONE_B
+    plan = Plan(parts=(part,), discipline="fifo")  # type: ignore[arg-type]
+    assert plan.discipline is Discipline.FIFO
+    assert Part(**PLAIN, recompute=True).recompute is Recompute.FULL  # type: ignore[arg-type]
+    scope = Scope(recompute=("full",), schedules="gpipe", keys=("ring",))  # type: ignore[arg-type]
+    assert scope.recompute == (Recompute.FULL,)
+    assert scope.schedules == (ScheduleKind.GPIPE,)
+    assert scope.keys == (Keys.RING,)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: Part(**PLAIN, recompute="selectiv"),  # type: ignore[arg-type]
+            r"part of 2 ops on 'd0, d1': recompute: must be one of none, selective, full, got "
+            r"'selectiv'",
+        ),
+        (lambda: Part(**PLAIN, recompute=None), "recompute: must be one of .*, got None"),  # type: ignore[arg-type]
+        (lambda: Part(**PLAIN, recompute=1), "recompute: must be one of .*, got 1"),  # type: ignore[arg-type]
+        (lambda: Part(**PLAIN, sync="star"), "sync: must be one of all_reduce, ring, tree, "),  # type: ignore[arg-type]
+        (lambda: Part(**PLAIN, keys="all"), "keys: must be one of gathered, ring, got 'all'"),  # type: ignore[arg-type]
+        (lambda: Part(**PLAIN, tensor="2"), "tensor must be a whole number of at least 1, got '2'"),  # type: ignore[arg-type]
+        (lambda: Part(**PLAIN, expert=1.0), r"expert must be a whole number of .*, got 1\.0"),  # type: ignore[arg-type]
+        (
+            lambda: Schedule(kind="gpip", microbatches=2),  # type: ignore[arg-type]
+            "schedule: kind: must be one of gpipe, 1f1b, interleaved-1f1b, zero-bubble, got 'gpip'",
+        ),
+        (
+            lambda: Schedule(kind=ScheduleKind.GPIPE, microbatches="4"),  # type: ignore[arg-type]
+            "schedule gpipe: microbatches must be a whole number, got '4'",
+        ),
+        (
+            lambda: Plan(parts=(Part(**PLAIN),), discipline="lifo"),  # type: ignore[arg-type]
+            "plan: discipline: must be one of priority, fifo, order, got 'lifo'",
+        ),
+        (
+            lambda: Scope(recompute=("some",)),  # type: ignore[arg-type]
+            "scope: recompute: must be one of none, selective, full, got 'some'",
+        ),
+    ],
+)
+def test_other_texts_and_types_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()

@@ -3,7 +3,6 @@
 Knows the parts of a cluster, not the cluster; `meshwright.cluster.file` knows the other forms.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
@@ -30,7 +29,13 @@ from meshwright.files import (
     is_given,
     probe_json,
 )
-from meshwright.units import MAX_TEXT, parse_bytes, parse_bytes_per_second, parse_seconds
+from meshwright.units import (
+    MAX_TEXT,
+    parse_bytes,
+    parse_bytes_per_second,
+    parse_flops_per_second,
+    parse_seconds,
+)
 
 FORMAT = "meshwright.cluster"
 VERSION = 1
@@ -237,7 +242,7 @@ def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
     return DeviceType(
         name=name,
         flops_per_second={
-            precision: _parse_number(rate, f"{what}: peak {precision}")
+            precision: parse_flops_per_second(rate, f"{what}: peak {precision}")
             for precision, rate in read.flops_per_second.items()
         },
         memory_bytes=parse_bytes(read.memory_bytes, f"{what}: memory_bytes"),
@@ -247,17 +252,6 @@ def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
         library_bytes=parse_bytes(read.library_bytes, f"{what}: library_bytes"),
         is_asynchronous=read.is_asynchronous,
     )
-
-
-def _parse_number(value: Quantity, what: str) -> float:
-    """A plain number; YAML reads 312e12 as text."""
-    try:
-        number = float(value)
-    except ValueError:
-        raise InputError(f"{what}: must be a number, got {quoted(str(value))}") from None
-    if not math.isfinite(number):
-        raise InputError(f"{what}: must be finite, got {number}")
-    return number
 
 
 def _decode_device(read: _DeviceDocument, kind: DeviceType) -> Device:

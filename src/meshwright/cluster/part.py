@@ -17,13 +17,17 @@ MAX_LINKS = 1 << 22
 """2,048 devices that are all joined have as many; each takes some hundred bytes."""
 
 
+PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp6", "fp4", "int8", "int4")
+"""Those that a data sheet may have a peak rate for."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceType:
     """A model of accelerator, as its data sheet has it."""
 
     name: str
     flops_per_second: Mapping[str, float]
-    """Peak dense rate by precision: "fp64", "fp32", "tf32", "fp16", "bf16", "fp8"."""
+    """Peak dense rate by precision, one of `PRECISIONS`."""
     memory_bytes: float
     memory_bytes_per_second: float
     library_bytes: float = 0.0
@@ -34,6 +38,12 @@ class DeviceType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", MappingProxyType(dict(self.flops_per_second)))
         what = f"device type {quoted(self.name)}"
+        for name in self.flops_per_second:
+            if name not in PRECISIONS:
+                raise InputError(
+                    f"{what}: unknown precision {quoted(name)} in flops_per_second; must be one of "
+                    f"{', '.join(PRECISIONS)}"
+                )
         rates = {f"peak {key}": rate for key, rate in self.flops_per_second.items()}
         rates["memory_bytes"] = self.memory_bytes
         rates["memory_bytes_per_second"] = self.memory_bytes_per_second

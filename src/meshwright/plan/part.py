@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate, pairwise
 from math import fsum, isfinite
+from numbers import Integral
 
+from meshwright.choice import read_choice
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
 
@@ -84,6 +86,12 @@ class Schedule:
     microbatches: int
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", read_choice(self.kind, ScheduleKind, "schedule: kind"))
+        if not isinstance(self.microbatches, Integral):
+            raise InputError(
+                f"schedule {self.kind}: microbatches must be a whole number, got "
+                f"{self.microbatches!r:.60}"
+            )
         if not 1 <= self.microbatches <= MOST_MICROBATCHES:
             raise InputError(
                 f"schedule {self.kind}: microbatches must be from 1 to {MOST_MICROBATCHES}, "
@@ -131,9 +139,13 @@ class Part:
             )
         if self.zero not in (0, 1, 2, 3):
             raise self._error(f"zero must be 0, 1, 2 or 3, got {self.zero}")
-        if not isinstance(self.recompute, Recompute):  # a truth value before there were choices
+        if isinstance(self.recompute, bool):  # as before there were choices
             chosen = Recompute.FULL if self.recompute else Recompute.NONE
             object.__setattr__(self, "recompute", chosen)
+        for name, kind in (("sync", Sync), ("recompute", Recompute), ("keys", Keys)):
+            if not isinstance(getattr(self, name), kind):
+                what = f"{self._describe()}: {name}"
+                object.__setattr__(self, name, read_choice(getattr(self, name), kind, what))
         self._check_widths()
         if self.shares:
             self._check_shares()
@@ -163,8 +175,9 @@ class Part:
 
     def _check_widths(self) -> None:
         for name in ("tensor", "context", "expert"):
-            if getattr(self, name) < 1:
-                raise self._error(f"{name} must be at least 1, got {getattr(self, name)}")
+            width = getattr(self, name)
+            if not isinstance(width, Integral) or width < 1:
+                raise self._error(f"{name} must be a whole number of at least 1, got {width!r:.60}")
         if len(self.devices) % self.width:
             raise self._error(
                 f"devices must be a multiple of tensor x context ({self.tensor} x {self.context}), "
@@ -206,8 +219,11 @@ class Part:
             raise self._error(f"priorities must be finite, got {bad} for op {quoted(op)}")
 
     def _error(self, rule: str) -> InputError:
+        return InputError(f"{self._describe()}: {rule}")
+
+    def _describe(self) -> str:
         devices = quoted(", ".join(self.devices), 60)
-        return InputError(f"part of {len(self.ops)} ops on {devices}: {rule}")
+        return f"part of {len(self.ops)} ops on {devices}"
 
     def rows(self) -> tuple[tuple[float, float], ...]:
         """Each replica's rows of the batch, as fractions from and to.

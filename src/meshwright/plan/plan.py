@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.choice import read_choice
 from meshwright.errors import InputError
 from meshwright.plan.file import read_fields, write_fields
 from meshwright.plan.part import (
@@ -53,6 +54,9 @@ class Plan:
     then exchange; else each takes those of its own."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "discipline", read_choice(self.discipline, Discipline, "plan: discipline")
+        )
         if not self.parts:
             raise InputError("plan: must have at least one part")
         pairs = Counter((each.source, each.target) for each in self.allocations)

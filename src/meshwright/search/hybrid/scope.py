@@ -10,6 +10,7 @@ opposite, and in between replicas are near each other in a pod and far apart bet
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from meshwright.choice import read_choice
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.stack import Stack
@@ -44,6 +45,11 @@ class Scope:
             for width in getattr(self, name):
                 if width < 1:
                     raise InputError(f"scope: {name} must be positive, got {width}")
+        for name, kind in (("keys", Keys), ("recompute", Recompute), ("schedules", ScheduleKind)):
+            given = getattr(self, name)
+            several = (given,) if isinstance(given, str) else given
+            read = tuple(read_choice(each, kind, f"scope: {name}") for each in several)
+            object.__setattr__(self, name, read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
