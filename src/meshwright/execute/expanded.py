@@ -33,6 +33,7 @@ class ExpandedSteps(TracedSteps):
         self.planned, self.plan, self.expansion = planned, plan, expansion
         self.shard_expansion, self.device = shards, device
         self._built: dict[int, TracedStep] = {}
+        self._draws: dict[int, dict[int, Draw]] = {}
 
     @cached_property
     def ways(self) -> Ways:
@@ -62,13 +63,15 @@ class ExpandedSteps(TracedSteps):
 
     def draws(self, samples: int) -> dict[int, Draw]:
         """By kernel that draws random numbers: how. What is computed again draws the same."""
-        known = self.planned.draws(samples)
-        origin = self.expansion.origin.tolist()
-        return {
-            op: self._own_draw(samples, op, known[each])
-            for op, each in enumerate(origin)
-            if each in known
-        }
+        if samples not in self._draws:
+            known = self.planned.draws(samples)
+            origin = self.expansion.origin.tolist()
+            self._draws[samples] = {
+                op: self._own_draw(samples, op, known[each])
+                for op, each in enumerate(origin)
+                if each in known
+            }
+        return self._draws[samples]
 
     def _own_draw(self, samples: int, op: int, draw: Draw) -> Draw:
         """A member of a team draws for whole samples, and uses its part."""

@@ -3,7 +3,7 @@ that it runs them on."""
 
 import torch
 
-from meshwright.execute.item import Part, RunSegment
+from meshwright.execute.item import Part, RunSegment, Segment
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.random.keys import Keys
 from meshwright.execute.steps import TracedSteps
@@ -15,15 +15,28 @@ def find_keys(
     """Room for the keys of what a rank runs."""
     ops: set[int] = set()
     samples: set[int] = set()
+    counts: dict[int, set[int]] = {}
+    """By segment, which serves many microbatches: on how many samples its ops draw."""
     rows, first_rows = lowered.rows, lowered.program.instructions["rows_from"]
     for item in part.items:
         if not isinstance(item, RunSegment) or item.segment is None:
             continue
+        if id(item.segment) not in counts:
+            drawn = _find_drawn(item.segment, steps)
+            ops |= {op for op, _ in drawn}
+            counts[id(item.segment)] = {count for _, count in drawn}
         row = rows.bound(first_rows[item.instructions[0]])
-        for line in item.segment.lines:
-            draw = steps.draws(line.samples).get(line.op)
-            if draw is not None:
-                first = rows.first_sample(item.microbatch, row, line.samples)
-                ops.add(draw.op)
-                samples.update(range(first, first + line.samples))
+        for count in counts[id(item.segment)]:
+            first = rows.first_sample(item.microbatch, row, count)
+            samples.update(range(first, first + count))
     return Keys(seed, ops, samples, device)
+
+
+def _find_drawn(segment: Segment, steps: TracedSteps) -> set[tuple[int, int]]:
+    """The ops of a segment that draw, and on how many samples they run."""
+    found = set()
+    for line in segment.lines:
+        draw = steps.draws(line.samples).get(line.op)
+        if draw is not None:
+            found.add((draw.op, line.samples))
+    return found
