@@ -93,7 +93,7 @@ def _(
     scale: float | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
     return (
-        _empty(query, value.shape[-1]),
+        empty_heads(query, value.shape[-1]),
         query.new_empty(query.shape[:-1], dtype=torch.float32),
     )
 
@@ -178,7 +178,7 @@ def _(
     value: Tensor,
     *_: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _empty(query), _empty(key), _empty(value)
+    return empty_heads(query), empty_heads(key), empty_heads(value)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -295,7 +295,8 @@ def _layout(like: Tensor, width: int) -> tuple[list[int], list[int]]:
     return shape, stride
 
 
-def _empty(like: Tensor, width: int | None = None) -> Tensor:
+def empty_heads(like: Tensor, width: int | None = None) -> Tensor:
+    """Room for what a kernel makes of a query, in the layout in which it answers."""
     return like.new_empty_strided(*_layout(like, like.shape[-1] if width is None else width))
 
 

@@ -21,7 +21,8 @@ from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_
 from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.random.bits import KERNELS, WRITTEN, Source
+from meshwright.execute.random.attention import fused_attention, fused_attention_backward
+from meshwright.execute.random.bits import KERNELS, WRITTEN, Source, limit
 from meshwright.execute.random.distribution import DISTRIBUTIONS, whole, whole_end
 from meshwright.execute.random.keys import sample_keys
 from meshwright.execute.sample import Growth, count_blocks, find_growth
@@ -143,6 +144,11 @@ class Drawn:
     """Of its result, where that is a tensor."""
     source: Source
 
+    @property
+    def name(self) -> str:
+        """Of the op and its overload."""
+        return _name(self.target)
+
     def __call__(self, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the op."""
         return self._call(self.target, keys, *args, **kwargs)
@@ -193,6 +199,12 @@ class Drawing:
     source: Source
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
+
+    def fuses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
+        """Whether attention drops whole samples' weights in one kernel with all else."""
+        is_whole = not any(isinstance(each.cut, Cut) for each in self.parts)
+        is_plain = is_whole and self.along == SampleDim(0, 1, 1)
+        return is_plain and self.source.fuses(query, key, value, mask)
 
     def fill(self, tensor: Tensor, method: str, *args: Any) -> Tensor:
         """Fill a tensor as one of its own methods does that draw."""
@@ -289,6 +301,11 @@ def _drop(
 
 def _attend(drawing: Drawing, query: Tensor, key: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     value, mask, dropout, is_causal, scale = rest
+    if drawing.fuses(query, key, value, mask):
+        made: tuple[Tensor, Tensor] = fused_attention(
+            drawing.keys(len(query)), query, key, value, *_limits(dropout), is_causal, scale
+        )
+        return made
     kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
     return attend_dropping(query, key, value, mask, kept, is_causal, scale)
 
@@ -297,10 +314,21 @@ def _attend_backward(
     drawing: Drawing, gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     made, log_sum, mask, dropout, is_causal, scale = rest
+    if drawing.fuses(query, key, value, mask):
+        found: tuple[Tensor, Tensor, Tensor] = fused_attention_backward(
+            drawing.keys(len(query)), gradient, query, key, value, made, log_sum,
+            *_limits(dropout), is_causal, scale,
+        )  # fmt: skip
+        return found
     kept = drawing.keep((*query.shape[:-1], key.shape[-2]), dropout, query.device)
     return attend_dropping_backward(
         (query, key, value), gradient, made, log_sum, mask, kept, is_causal, scale
     )
+
+
+def _limits(dropout: float) -> tuple[int, float]:
+    """What bits of weights that are kept are below, and what those are multiplied with."""
+    return limit(1 - dropout), 0.0 if dropout == 1 else 1 / (1 - dropout)
 
 
 _KERNELS: dict[str, _Kernel] = {

@@ -8,7 +8,8 @@ _BLOCK = 1024
 
 
 @triton.jit
-def _mix(word):  # type: ignore[no-untyped-def]
+def mix(word):  # type: ignore[no-untyped-def]
+    """A permutation of 32 bits."""
     word = word ^ (word >> 16)
     word = word * 0x7FEB352D
     word = word ^ (word >> 15)
@@ -24,7 +25,7 @@ def _fill(keys, made, below, samples, inner, blocks, is_mask: tl.constexpr, bloc
     position = ((line // samples) * inner + place).to(tl.uint32)
     first = tl.load(keys + 2 * sample).to(tl.uint32, bitcast=True)
     second = tl.load(keys + 2 * sample + 1).to(tl.uint32, bitcast=True)
-    word = _mix(_mix(position ^ first) ^ second).to(tl.int32, bitcast=True)
+    word = mix(mix(position ^ first) ^ second).to(tl.int32, bitcast=True)
     own = made + line.to(tl.int64) * inner + place
     if is_mask:
         tl.store(own, word < below, mask=place < inner)

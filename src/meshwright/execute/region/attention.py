@@ -13,6 +13,9 @@ import torch
 
 from meshwright.capture.attention import attend, attend_backward, choose_kernel
 from meshwright.capture.attention_kernel import Attended
+from meshwright.execute.draw import Drawn
+from meshwright.execute.random.attention import may_fuse
+from meshwright.execute.random.bits import FUSED, WRITTEN
 from meshwright.execute.region.recipe import Base, Call, Recipe, View
 from meshwright.execute.traced import Layout
 
@@ -23,6 +26,13 @@ _BODIES: dict[Any, tuple[Any, tuple[int, int, int, int]]] = {
 """By op: the function that takes a choice, and the places of query, key, value and mask."""
 
 
+_DROPPING = {
+    "attention.default": (1, 2, 3, 4),
+    "attention_backward.default": (2, 3, 4, 7),
+}
+"""The same places of the ops that drop weights, whose first arguments are keys."""
+
+
 def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
     """The recipe with a kernel chosen for every attention."""
     layouts = list(recipe.inputs)
@@ -31,6 +41,8 @@ def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
         call = step.call
         if call.target in _BODIES:
             step = replace(step, call=_choose(call, layouts, device))
+        elif isinstance(call.target, Drawn) and call.target.name in _DROPPING:
+            step = replace(step, call=_choose_dropping(call, call.target, layouts, device))
         steps.append(step)
         layouts += [layout for _, layout in step.made]
     return replace(recipe, steps=tuple(steps))
@@ -44,6 +56,17 @@ def _choose(call: Call, layouts: Sequence[Layout], device: torch.device) -> Call
     given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
     choice = choose_kernel(given)
     return replace(call, target=partial(body, lambda _: choice))
+
+
+def _choose_dropping(
+    call: Call, drawn: Drawn, layouts: Sequence[Layout], device: torch.device
+) -> Call:
+    """By the device's kernel for attention with dropout, where it has one."""
+    places = _DROPPING[drawn.name]
+    query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
+    assert query is not None and key is not None and value is not None
+    source = FUSED if may_fuse(query, key, value, mask) else WRITTEN
+    return replace(call, target=replace(drawn, source=source))
 
 
 def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch.Tensor | None:
