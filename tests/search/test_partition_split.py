@@ -10,6 +10,7 @@ from split_strategies import best_contiguous, problems
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
+from meshwright.search.partition import improve as improve_module
 from meshwright.search.partition import split as split_module
 from meshwright.search.partition.cycle import number_components
 from meshwright.search.partition.improve import Improvement
@@ -284,12 +285,15 @@ def wide_problem(count: int, devices: int, seed: int) -> SplitProblem:
     )
 
 
-def test_a_wide_graph_is_split_well_without_its_downsets() -> None:
+def test_a_wide_graph_is_split_well_without_its_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+    for module in (split_module, improve_module):  # a busy machine gets as much work done
+        monkeypatch.setattr(module, "perf_counter", lambda: 0.1 * next(looks))
     problem = wide_problem(300, 6, seed=5)
     found = solve_split(problem, budget_seconds=3.0)
     check(problem, found)
     assert found.statistics["downsets"] == math.inf
-    improvement = Improvement(problem, perf_counter() + 60, seed=0)
+    improvement = Improvement(problem, math.inf, seed=0)
     improvement.run(0.0, 0.0)
     assert improvement.best is not None
     # One order alone ends 9 % above; the bound knows no wires.
