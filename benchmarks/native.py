@@ -12,9 +12,8 @@ import json
 import multiprocessing
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product
 from multiprocessing.connection import Connection
 from statistics import median
 from time import perf_counter
@@ -192,17 +191,30 @@ def _receive(child: Connection) -> Any:
         return None
 
 
+def _cases(
+    text: str, precisions: Sequence[str], parser: argparse.ArgumentParser
+) -> list[tuple[str, str]]:
+    """The models and precisions that one word means."""
+    name, _, precision = text.partition(":")
+    wanted = [precision] if precision else list(precisions)
+    if name not in NAMES or not set(wanted) <= set(WEIGHTS):
+        parser.error(f"{text}: must be one of {', '.join(NAMES)}, with one of {', '.join(WEIGHTS)}")
+    return [(name, each) for each in wanted]
+
+
 def main() -> None:
     """Print one line a model and precision."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["gpt-124m"], choices=NAMES)
+    parser.add_argument(
+        "--models", nargs="+", default=["gpt-124m"], help="NAME, or NAME:PRECISION for that alone"
+    )
     parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=[*WEIGHTS])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--at-once", type=int, default=1)
     given = parser.parse_args()
-    cases = list(product(given.models, given.precisions))
+    cases = [case for each in given.models for case in _cases(each, given.precisions, parser)]
     for first in range(0, len(cases), given.at_once):
         for found in compare_several(cases[first : first + given.at_once], given):
             print(json.dumps(found), flush=True)

@@ -1,7 +1,7 @@
 """The models of `native.py`, built with the same values each time, on the CPU."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,51 +37,26 @@ PLAIN = {
 }
 """Models of `language_model.py`."""
 LLAMA_WORDS = 128_256
+_GPT2 = Text(width=768, layers=12, heads=12, samples=8, tokens=1024, words=50257)
+_BERT = Text(width=1024, layers=24, heads=16, inner=4096, samples=16, tokens=512, words=30522)
+_TINY = Text(width=128, layers=2, heads=4, groups=2, inner=256, samples=2, tokens=64, words=512)
+_LLAMA = Text(
+    width=2048, layers=16, heads=32, groups=8, inner=8192, samples=2, tokens=2048,
+    words=LLAMA_WORDS,
+)  # fmt: skip
+_MIXTRAL = Text(
+    width=1024, layers=8, heads=16, groups=4, inner=3584, samples=4, tokens=1024, words=32000
+)
 HUB: dict[str, tuple[str, Text]] = {
-    "llama-tiny": (
-        "llama",
-        Text(
-            width=128, layers=2, heads=4, groups=2, inner=256, samples=2, tokens=64, words=512
-        ),
-    ),
-    "gpt2": ("gpt2", Text(width=768, layers=12, heads=12, samples=8, tokens=1024, words=50257)),
-    "gpt2-dropout": (
-        "gpt2",
-        Text(width=768, layers=12, heads=12, samples=8, tokens=1024, words=50257, dropout=0.1),
-    ),
-    "llama-1b": (
-        "llama",
-        Text(
-            width=2048, layers=16, heads=32, groups=8, inner=8192, samples=2, tokens=2048,
-            words=LLAMA_WORDS,
-        ),
-    ),
-    "llama-3b": (
-        "llama",
-        Text(
-            width=3072, layers=28, heads=24, groups=8, inner=8192, samples=1, tokens=2048,
-            words=LLAMA_WORDS,
-        ),
-    ),
-    "bert-large": (
-        "bert",
-        Text(width=1024, layers=24, heads=16, inner=4096, samples=16, tokens=512, words=30522),
-    ),
-    "bert-large-dropout": (
-        "bert",
-        Text(
-            width=1024, layers=24, heads=16, inner=4096, samples=16, tokens=512, words=30522,
-            dropout=0.1,
-        ),
-    ),
-    "mixtral": (
-        "mixtral",
-        Text(
-            width=1024, layers=8, heads=16, groups=4, inner=3584, samples=4, tokens=1024,
-            words=32000,
-        ),
-    ),
-}  # fmt: skip
+    "llama-tiny": ("llama", _TINY),
+    "gpt2": ("gpt2", _GPT2),
+    "gpt2-dropout": ("gpt2", replace(_GPT2, dropout=0.1)),
+    "llama-1b": ("llama", _LLAMA),
+    "llama-3b": ("llama", replace(_LLAMA, width=3072, layers=28, heads=24, samples=1)),
+    "bert-large": ("bert", _BERT),
+    "bert-large-dropout": ("bert", replace(_BERT, dropout=0.1)),
+    "mixtral": ("mixtral", _MIXTRAL),
+}
 """Models of transformers, by their kind; the Llamas are those of release 3.2."""
 ZOO = {"resnet50": 64, "inception-v3": 32, "swin-l": 32, "vit-l": 32, "transformer": 128}
 """Models of the zoo that need no other package, and their batches."""

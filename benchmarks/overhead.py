@@ -6,7 +6,7 @@ A language model trains by a pipeline, by replicas and by ZeRO 3, for real, thro
 step a rank's time is divided: in functions of segments (compute), in tensors that are packed,
 joined and unpacked for communication (moving), in torch's calls that start transfers (starting), in
 waits for others (waiting), and the rest, which is ours: overhead. Shares are of the step; the
-median of all steps of the slower rank counts.
+median of all steps counts, of the rank that has the larger share of overhead.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def run_rank(rank: int, port: int, name: str, graph: Graph, steps: int, results:
 
 
 def measure(name: str, graph: Graph, steps: int) -> dict[str, Any]:
-    """How the slower rank's steps are spent, by the median of each."""
+    """How the steps are spent of the rank with more overhead, by the median of each."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -3,6 +3,7 @@
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -191,7 +192,16 @@ def test_a_misspelt_function_is_refused_before_anything_runs(
         check_function("data", name)
 
 
-@pytest.mark.parametrize("text", ["from os import *", "def __getattr__(name): ...", "def ("])
+def test_a_module_that_no_file_is_known_of_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "made_up", ModuleType("made_up"))  # as `__main__` may be
+    with pytest.raises(InputError, match="there is no module 'made_up'"):
+        check_function("data", "made_up:make")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from os import *", "def __getattr__(name): ...", "def (", "globals()['any' + 'thing'] = 1"],
+)
 def test_names_that_only_an_import_tells_are_left_to_it(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -203,7 +203,10 @@ def check_function(option: str, name: str) -> None:
     module, _, attribute = name.partition(":")
     package, _, rest = module.partition(".")
     add_folder()
-    spec = find_spec(package)
+    try:
+        spec = find_spec(package)
+    except ValueError:  # as of `__main__`
+        spec = None
     if spec is None:
         raise InputError(
             f"--{option} {quoted(name)}: there is no module {quoted(package)}, neither installed "
@@ -224,15 +227,18 @@ def _names_in(path: Path) -> set[str] | None:
     except (OSError, SyntaxError, ValueError):
         return None  # its import will say so
     found: set[str] = set()
+    runs: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.add(node.name)
             case ast.Name(ctx=ast.Store()):
                 found.add(node.id)
+            case ast.Name():
+                runs.add(node.id)
             case ast.alias():
                 found.add((node.asname or node.name).partition(".")[0])
-    return None if found & {"*", "__getattr__", "exec"} else found
+    return None if found & {"*", "__getattr__"} or runs & {"exec", "globals", "vars"} else found
 
 
 def _check_factory(

@@ -21,7 +21,11 @@ from meshwright.capture.attention import Kept, attend_dropping, attend_dropping_
 from meshwright.capture.ledger import op_name
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.random.attention import fused_attention, fused_attention_backward
+from meshwright.execute.random.attention import (
+    fused_attention,
+    fused_attention_backward,
+    may_fuse,
+)
 from meshwright.execute.random.bits import KERNELS, WRITTEN, Source, limit
 from meshwright.execute.random.distribution import DISTRIBUTIONS, whole, whole_end
 from meshwright.execute.random.keys import sample_keys
@@ -143,6 +147,8 @@ class Drawn:
     layout: Layout | None
     """Of its result, where that is a tensor."""
     source: Source
+    is_fused: bool | None = None
+    """Whether it is attention that one kernel computes with its dropout; None: if there is one."""
 
     @property
     def name(self) -> str:
@@ -159,7 +165,7 @@ class Drawn:
         kernel = _find_kernel(_name(target))
         assert kernel is not None, "only what is repeatable has keys"
         make = None if self.layout is None else partial(self.layout.empty, keys.device)
-        drawing = Drawing(self.along, self.parts, lambda _: keys, self.source, make)
+        drawing = Drawing(self.along, self.parts, lambda _: keys, self.source, make, self.is_fused)
         return kernel(drawing, *args)
 
 
@@ -167,8 +173,9 @@ def drawn_kernel(node: Node, draw: Draw, *, is_written: bool = False) -> Drawn:
     """The kernel of a node that draws; `is_written`: in ops that a compiler merges with others."""
     value = node.meta["val"]
     layout = Layout.of(value) if isinstance(value, Tensor) else None
-    source = WRITTEN if is_written else KERNELS
-    return Drawn(node.target, draw.along, draw.parts, layout, source)
+    if is_written:  # by its formula, until a kernel is chosen (`meshwright.execute.region`)
+        return Drawn(node.target, draw.along, draw.parts, layout, WRITTEN, is_fused=False)
+    return Drawn(node.target, draw.along, draw.parts, layout, KERNELS)
 
 
 def draw_again(target: Any, draw: Draw, seed: int, step: int, args: Any, kwargs: Any) -> Any:
@@ -199,12 +206,15 @@ class Drawing:
     source: Source
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
+    is_fused: bool | None = None
+    """As `Drawn` has it."""
 
     def fuses(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
         """Whether attention drops whole samples' weights in one kernel with all else."""
         is_whole = not any(isinstance(each.cut, Cut) for each in self.parts)
-        is_plain = is_whole and self.along == SampleDim(0, 1, 1)
-        return is_plain and self.source.fuses(query, key, value, mask)
+        if not is_whole or self.along != SampleDim(0, 1, 1):
+            return False
+        return may_fuse(query, key, value, mask) if self.is_fused is None else self.is_fused
 
     def fill(self, tensor: Tensor, method: str, *args: Any) -> Tensor:
         """Fill a tensor as one of its own methods does that draw."""
@@ -226,8 +236,7 @@ class Drawing:
 
     def keep(self, shape: Sequence[int], dropout: float, device: torch.device) -> Kept:
         """Which numbers of a tensor of this shape are not dropped."""
-        mask = self.mask(shape, device, 1 - dropout)
-        return Kept(mask, 0.0 if dropout == 1 else 1 / (1 - dropout))
+        return Kept(self.mask(shape, device, 1 - dropout), _kept_scale(dropout))
 
     def _draw(
         self,
@@ -328,7 +337,12 @@ def _attend_backward(
 
 def _limits(dropout: float) -> tuple[int, float]:
     """What bits of weights that are kept are below, and what those are multiplied with."""
-    return limit(1 - dropout), 0.0 if dropout == 1 else 1 / (1 - dropout)
+    return limit(1 - dropout), _kept_scale(dropout)
+
+
+def _kept_scale(dropout: float) -> float:
+    """What numbers that are kept are multiplied with."""
+    return 0.0 if dropout == 1 else 1 / (1 - dropout)
 
 
 _KERNELS: dict[str, _Kernel] = {

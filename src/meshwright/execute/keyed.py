@@ -15,8 +15,8 @@ def find_keys(
     """Room for the keys of what a rank runs."""
     ops: set[int] = set()
     samples: set[int] = set()
+    # By segment, which serves many microbatches: on how many samples its ops draw.
     counts: dict[int, set[int]] = {}
-    """By segment, which serves many microbatches: on how many samples its ops draw."""
     rows, first_rows = lowered.rows, lowered.program.instructions["rows_from"]
     for item in part.items:
         if not isinstance(item, RunSegment) or item.segment is None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from meshwright.execute.random.attention import (  # noqa: E402
     fused_attention_backward,
     may_fuse,
 )
-from meshwright.execute.random.bits import FUSED, KERNELS, limit  # noqa: E402
+from meshwright.execute.random.bits import KERNELS, limit  # noqa: E402
 from meshwright.execute.random.keys import sample_keys  # noqa: E402
 
 SHAPES = [
@@ -85,8 +86,9 @@ def test_only_whole_samples_on_a_gpu_are_fused() -> None:
     query, key, value, _ = make_tensors((2, 2, 2, 8, 8, 16), "cpu", torch.bfloat16)
     assert not may_fuse(query, key, value, None)
     for along, expected in ((SampleDim(0, 1, 1), True), (SampleDim(0, 2, 2), False), (None, False)):
-        drawing = Drawing(along, (), lambda _: sample_keys(0, 0, 0, 2), FUSED, None)
-        assert drawing.fuses(query, key, value, None) is expected
+        drawing = Drawing(along, (), lambda _: sample_keys(0, 0, 0, 2), KERNELS, None)
+        assert not drawing.fuses(query, key, value, None)
+        assert replace(drawing, is_fused=True).fuses(query, key, value, None) is expected
 
 
 def test_fused_ops_are_traced_with_their_layouts() -> None:

@@ -21,6 +21,25 @@ _SMALL_ROWS, _SMALL_COLUMNS = 64, 64
 
 
 @triton.jit
+def _load_keys(keys, sample):  # type: ignore[no-untyped-def]
+    """Both halves of a sample's key."""
+    first = tl.load(keys + 2 * sample).to(tl.uint32, bitcast=True)
+    return first, tl.load(keys + 2 * sample + 1).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _load(base, number, step, place, count):  # type: ignore[no-untyped-def]
+    """Rows of a head; of those that there are not, zeros."""
+    return tl.load(base + number[:, None] * step + place[None, :], number[:, None] < count, 0.0)
+
+
+@triton.jit
+def _store(base, number, step, place, count, values):  # type: ignore[no-untyped-def]
+    at = base + number[:, None] * step + place[None, :]
+    tl.store(at, values.to(base.dtype.element_ty), number[:, None] < count)
+
+
+@triton.jit
 def _keep(first, second, row, column, head, rows, columns, below):  # type: ignore[no-untyped-def]
     """Which weights of a tile are not dropped."""
     position = ((head * rows + row[:, None]) * columns + column[None, :]).to(tl.uint32)
@@ -48,11 +67,9 @@ def _forward(  # type: ignore[no-untyped-def]
     sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     row = tl.program_id(0) * block_m + tl.arange(0, block_m)
     place = tl.arange(0, width)
-    first = tl.load(keys + 2 * sample).to(tl.uint32, bitcast=True)
-    second = tl.load(keys + 2 * sample + 1).to(tl.uint32, bitcast=True)
-    is_row = row[:, None] < rows
+    first, second = _load_keys(keys, sample)
     base = sample.to(tl.int64)
-    q = tl.load(query + base * qb + head * qh + row[:, None] * qt + place[None, :], mask=is_row)
+    q = _load(query + base * qb + head * qh, row, qt, place, rows)
     key += base * kb + (head // group) * kh
     value += base * vb + (head // group) * vh
     top = tl.full([block_m], float("-inf"), tl.float32)
@@ -63,9 +80,8 @@ def _forward(  # type: ignore[no-untyped-def]
         end = tl.minimum(columns, (tl.program_id(0) + 1) * block_m)
     for start in range(0, end, block_n):
         column = start + tl.arange(0, block_n)
-        is_column = column[:, None] < columns
-        k = tl.load(key + column[:, None] * kt + place[None, :], mask=is_column, other=0.0)
-        v = tl.load(value + column[:, None] * vt + place[None, :], mask=is_column, other=0.0)
+        k = _load(key, column, kt, place, columns)
+        v = _load(value, column, vt, place, columns)
         scores = _scores(q, k, row, column, columns, factor, is_causal, precision)
         higher = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp2(scores - higher[:, None])
@@ -76,8 +92,7 @@ def _forward(  # type: ignore[no-untyped-def]
         found = tl.dot(weights, v, found * shrunk[:, None], input_precision=precision)
         top = higher
     found = found * (kept / total)[:, None]
-    made += base * mb + head * mh
-    tl.store(made + row[:, None] * mt + place[None, :], found.to(made.dtype.element_ty), is_row)
+    _store(made + base * mb + head * mh, row, mt, place, rows, found)
     natural = (top + tl.log2(total)) * 0.6931471805599453
     tl.store(sums + tl.program_id(1).to(tl.int64) * rows + row, natural, row < rows)
 
@@ -109,14 +124,10 @@ def _backward_keys(  # type: ignore[no-untyped-def]
     sample, few_head = tl.program_id(1) // few, tl.program_id(1) % few
     column = tl.program_id(0) * block_n + tl.arange(0, block_n)
     place = tl.arange(0, width)
-    first = tl.load(keys + 2 * sample).to(tl.uint32, bitcast=True)
-    second = tl.load(keys + 2 * sample + 1).to(tl.uint32, bitcast=True)
-    is_column = column[:, None] < columns
+    first, second = _load_keys(keys, sample)
     base = sample.to(tl.int64)
-    key += base * kb + few_head * kh
-    value += base * vb + few_head * vh
-    k = tl.load(key + column[:, None] * kt + place[None, :], mask=is_column, other=0.0)
-    v = tl.load(value + column[:, None] * vt + place[None, :], mask=is_column, other=0.0)
+    k = _load(key + base * kb + few_head * kh, column, kt, place, columns)
+    v = _load(value + base * vb + few_head * vh, column, vt, place, columns)
     dk = tl.zeros([block_n, width], tl.float32)
     dv = tl.zeros([block_n, width], tl.float32)
     begin = 0
@@ -127,11 +138,8 @@ def _backward_keys(  # type: ignore[no-untyped-def]
         line = (base * heads + head) * rows
         for start in range(begin, rows, block_m):
             row = start + tl.arange(0, block_m)
-            is_row = row[:, None] < rows
-            at = row[:, None] * qt + place[None, :]
-            q = tl.load(query + base * qb + head * qh + at, mask=is_row, other=0.0)
-            at = row[:, None] * gt + place[None, :]
-            d = tl.load(gradient + base * gb + head * gh + at, mask=is_row, other=0.0)
+            q = _load(query + base * qb + head * qh, row, qt, place, rows)
+            d = _load(gradient + base * gb + head * gh, row, gt, place, rows)
             own = tl.load(sums + line + row, mask=row < rows, other=0.0)
             inner = tl.load(inners + line + row, mask=row < rows, other=0.0)
             weights, score = _weights(
@@ -140,12 +148,8 @@ def _backward_keys(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             dv = tl.dot(tl.trans(weights.to(d.dtype)), d, dv, input_precision=precision)
             dk = tl.dot(tl.trans(score.to(q.dtype)), q, dk, input_precision=precision)
-    dkey += base * dkb + few_head * dkh
-    dvalue += base * dvb + few_head * dvh
-    at = column[:, None] * dkt + place[None, :]
-    tl.store(dkey + at, (dk * scale).to(dkey.dtype.element_ty), is_column)
-    at = column[:, None] * dvt + place[None, :]
-    tl.store(dvalue + at, dv.to(dvalue.dtype.element_ty), is_column)
+    _store(dkey + base * dkb + few_head * dkh, column, dkt, place, columns, dk * scale)
+    _store(dvalue + base * dvb + few_head * dvh, column, dvt, place, columns, dv)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -159,15 +163,11 @@ def _backward_query(  # type: ignore[no-untyped-def]
     sample, head = tl.program_id(1) // heads, tl.program_id(1) % heads
     row = tl.program_id(0) * block_m + tl.arange(0, block_m)
     place = tl.arange(0, width)
-    first = tl.load(keys + 2 * sample).to(tl.uint32, bitcast=True)
-    second = tl.load(keys + 2 * sample + 1).to(tl.uint32, bitcast=True)
-    is_row = row[:, None] < rows
+    first, second = _load_keys(keys, sample)
     base = sample.to(tl.int64)
     line = (base * heads + head) * rows
-    at = row[:, None] * qt + place[None, :]
-    q = tl.load(query + base * qb + head * qh + at, mask=is_row, other=0.0)
-    at = row[:, None] * gt + place[None, :]
-    d = tl.load(gradient + base * gb + head * gh + at, mask=is_row, other=0.0)
+    q = _load(query + base * qb + head * qh, row, qt, place, rows)
+    d = _load(gradient + base * gb + head * gh, row, gt, place, rows)
     own = tl.load(sums + line + row, mask=row < rows, other=0.0)
     inner = tl.load(inners + line + row, mask=row < rows, other=0.0)
     key += base * kb + (head // group) * kh
@@ -178,17 +178,14 @@ def _backward_query(  # type: ignore[no-untyped-def]
         end = tl.minimum(columns, (tl.program_id(0) + 1) * block_m)
     for start in range(0, end, block_n):
         column = start + tl.arange(0, block_n)
-        is_column = column[:, None] < columns
-        k = tl.load(key + column[:, None] * kt + place[None, :], mask=is_column, other=0.0)
-        v = tl.load(value + column[:, None] * vt + place[None, :], mask=is_column, other=0.0)
+        k = _load(key, column, kt, place, columns)
+        v = _load(value, column, vt, place, columns)
         _, score = _weights(
             q, k, v, d, own, inner, row, column, head, first, second, rows, columns, below, factor,
             kept, is_causal, precision,
         )  # fmt: skip
         dq = tl.dot(score.to(k.dtype), k, dq, input_precision=precision)
-    dquery += base * dqb + head * dqh
-    at = row[:, None] * dqt + place[None, :]
-    tl.store(dquery + at, (dq * scale).to(dquery.dtype.element_ty), is_row)
+    _store(dquery + base * dqb + head * dqh, row, dqt, place, rows, dq * scale)
 
 
 def run_forward(

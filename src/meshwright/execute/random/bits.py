@@ -15,7 +15,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from meshwright.execute.random.attention import may_fuse
 from meshwright.execute.random.bits_cpu import fill_bits, fill_mask
 
 _FACTORS = 0x7FEB352D, 0x846CA68B - (1 << 32)
@@ -32,8 +31,6 @@ class Source:
     """Signed numbers of 32 bits, of `rows` and `inner`."""
     mask: Callable[[Tensor, int, int, float], Tensor]
     """True with a probability, the last argument."""
-    fuses: Callable[[Tensor, Tensor, Tensor, Tensor | None], bool]
-    """Whether attention of a query, keys, values and a mask is one kernel with its dropout."""
 
 
 def mix_bits(word: Tensor) -> Tensor:
@@ -99,17 +96,7 @@ def _gpu_kernel() -> Callable[[Tensor, Tensor, int | None], Tensor] | None:
     return run_bits
 
 
-def _never(*_: Tensor | None) -> bool:
-    return False
-
-
-def _always(*_: Tensor | None) -> bool:
-    return True
-
-
-KERNELS = Source(_run_bits, _run_mask, may_fuse)
+KERNELS = Source(_run_bits, _run_mask)
 """Kernels of the device."""
-WRITTEN = Source(_write_bits, _write_mask, _never)
+WRITTEN = Source(_write_bits, _write_mask)
 """In ops that a compiler merges with others."""
-FUSED = Source(_write_bits, _write_mask, _always)
-"""The same, where there is a kernel for attention."""

@@ -15,7 +15,6 @@ from meshwright.capture.attention import attend, attend_backward, choose_kernel
 from meshwright.capture.attention_kernel import Attended
 from meshwright.execute.draw import Drawn
 from meshwright.execute.random.attention import may_fuse
-from meshwright.execute.random.bits import FUSED, WRITTEN
 from meshwright.execute.region.recipe import Base, Call, Recipe, View
 from meshwright.execute.traced import Layout
 
@@ -65,8 +64,7 @@ def _choose_dropping(
     places = _DROPPING[drawn.name]
     query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
     assert query is not None and key is not None and value is not None
-    source = FUSED if may_fuse(query, key, value, mask) else WRITTEN
-    return replace(call, target=replace(drawn, source=source))
+    return replace(call, target=replace(drawn, is_fused=may_fuse(query, key, value, mask)))
 
 
 def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch.Tensor | None:
