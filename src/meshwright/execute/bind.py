@@ -21,10 +21,10 @@ from meshwright.execute.post import Posts
 from meshwright.execute.room import Room
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
-from meshwright.program.program import Kind
+from meshwright.program.program import JOINS, Kind
 
-_AT_ONCE = (Kind.SEND, Kind.CONCATENATE, Kind.SUM)
-"""What nobody on the device that runs it waits for; a server's sum is done when the next begins."""
+_AT_ONCE = (Kind.SEND, *JOINS)
+"""What nobody on the device that runs it waits for."""
 
 
 def bind_part(lookup: Lookup, device: int) -> Part:
@@ -323,7 +323,8 @@ class _PartBinder:
         awaited = self._awaited(instruction) if awaited is None else awaited
         if instruction not in self.place:
             awaited += self._overdue(instruction)
-            self.room.start(instruction)
+            if kind not in JOINS:
+                self.room.start(instruction)
         if row["op"] >= 0:
             return self._start_op(instruction, kind, awaited)
         buffers = sorted(

@@ -21,10 +21,8 @@ from meshwright.execute.lowered import Lowered
 from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.timeline import Timeline
-
-_JOINS = (Kind.CONCATENATE, Kind.SUM)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -154,7 +152,7 @@ class Lookup:
         samples = self.rows.samples
         if row["op"] >= 0:
             samples = self.samples_of(writer)
-        elif row["kind"] in (Kind.RECEIVE, *_JOINS):
+        elif row["kind"] in (Kind.RECEIVE, *JOINS):
             samples = self.rows.count(row["rows_from"], row["rows_to"])
         has_rows = tensor >= 0 and not self.is_fixed[tensor]
         samples *= has_rows

@@ -20,7 +20,7 @@ from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
 from meshwright.execute.thread import start_thread
 from meshwright.execute.work import Finish, Work
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import JOINS, Kind, Program
 
 AHEAD_BYTES = 256 * 2**10
 """Receives are posted ahead of their time while they hold so little memory: about what a link of
@@ -195,7 +195,7 @@ class Walk:
         progress.doing = self.doing[item.instruction]
         if item.kind == Kind.SEND:
             self._send(item)
-        elif item.kind in (Kind.CONCATENATE, Kind.SUM):
+        elif item.kind in JOINS:
             self.worker.join(item)
         else:
             if self.times is not None:

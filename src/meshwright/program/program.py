@@ -44,6 +44,10 @@ class Kind(IntEnum):
     """Send to the next member of a ring, and get what the one before sends."""
 
 
+JOINS = (Kind.CONCATENATE, Kind.SUM)
+"""What a device makes of others' tensors by itself: it is done when the next one begins."""
+
+
 class StreamRule(IntEnum):
     """How a stream picks its next instruction."""
 

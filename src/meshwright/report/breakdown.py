@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.program.program import Kind
+from meshwright.program.program import JOINS, Kind
 from meshwright.simulate.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
 
-COMPUTING = (Kind.COMPUTE, Kind.CONCATENATE, Kind.SUM)
+COMPUTING = (Kind.COMPUTE, *JOINS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

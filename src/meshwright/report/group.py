@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_bytes
 
@@ -59,7 +59,7 @@ def group_computing(
     is_there = np.full(len(rows), True) if device is None else rows["device"] == device
     copies = (
         _sum_group("copy", kind.name.lower(), predicted, measured, members, 0.0)
-        for kind in (Kind.CONCATENATE, Kind.SUM)
+        for kind in JOINS
         if len(members := np.flatnonzero(is_there & (rows["kind"] == kind)))
     )
     computes = np.flatnonzero(is_there & (rows["kind"] == Kind.COMPUTE))

@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from meshwright.errors import InputError
 from meshwright.program.collective import Lane
-from meshwright.program.program import Kind, Program
+from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.tasks import Network
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Records = npt.NDArray[np.void]
 
-_COMPUTING = (Kind.COMPUTE, Kind.CONCATENATE, Kind.SUM)
+_COMPUTING = (Kind.COMPUTE, *JOINS)
 _TIE = 1e-12
 """Times closer than this share of the step are one moment."""
 
