@@ -142,11 +142,11 @@ def test_one_whole_tensor_is_made_at_a_time() -> None:
     def real(tensor: Any) -> Any:
         assert all(each() is None for each in alive), "the one before is gone"
         values = deferred.real(tensor)
-        alive.append(weakref.ref(values))
+        alive.append(weakref.ref(values.untyped_storage()))
         return values
 
     names = list(step.trace.parameter_names)
-    made = make_state(step, names, deferred.workload.model, real, torch.device("cpu"), {})
+    made = make_state(step, step, names, deferred.workload.model, real, torch.device("cpu"), {})
     assert len(alive) == len(made) == len(names)
 
 

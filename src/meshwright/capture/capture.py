@@ -1,6 +1,6 @@
 """`capture`: any PyTorch training step as a Graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ def trace_workload(
     autocast: str | None = None,
     *,
     untie: bool = False,
+    channels_last: Collection[str] = (),
 ) -> Trace:
     """The step whose calls are looked up among the measured ones when it is captured."""
     return trace_step(
@@ -109,6 +110,7 @@ def trace_workload(
         optimizer=find_optimiser(optimizer),
         autocast=_find_autocast(autocast),
         untie=untie,
+        channels_last=channels_last,
     )
 
 

@@ -20,6 +20,7 @@ _SOFTMAX_DIM = {
 }  # fmt: skip
 """Where the dimension stands."""
 _COPIES = {"clone", "_to_copy", "copy_"}
+STRIDED = "strided_"
 _NARROW_BYTES = 1024
 """Pieces of rows shorter than this are put together one number at a time."""
 
@@ -43,8 +44,8 @@ def name_kind(node: Node) -> str:
         is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1
         return name if is_last else f"spatial_{name}"
     if name == "cat":
-        return f"strided_{name}" if _is_narrow(args) else name
-    return f"strided_{name}" if _is_elementwise(node, name) and _is_strided(node) else name
+        return f"{STRIDED}{name}" if _is_narrow(args) else name
+    return f"{STRIDED}{name}" if _is_elementwise(node, name) and _is_strided(node) else name
 
 
 def _is_elementwise(node: Node, name: str) -> bool:

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from meshwright.capture.attention import fused_ops
 from meshwright.capture.autocast import cuda_autocast
+from meshwright.capture.channels import channels_last_strides
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
 from meshwright.capture.fake import StepMode
@@ -73,12 +74,14 @@ def trace_step(
     optimizer: Optimiser,
     autocast: torch.dtype | None = None,
     untie: bool = False,
+    channels_last: Collection[str] = (),
 ) -> Trace:
     """Trace a step of `model` on inputs of which only shapes and types count.
 
-    `untie`: a parameter that several modules share is a copy in each of them.
+    `untie`: a parameter that several modules share is a copy in each of them. `channels_last`:
+    parameters that lie so in the step, however they do in the model.
     """
-    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie)
+    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie, channels_last)
     if not step.trained:
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
@@ -129,6 +132,7 @@ class _Step:
         optimizer: Optimiser,
         autocast: torch.dtype | None,
         untie: bool,
+        channels_last: Collection[str],
     ) -> None:
         self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
         self.optimizer, self.state_names = optimizer, state_names(optimizer)
@@ -136,6 +140,10 @@ class _Step:
         self.parameters = dict(model.named_parameters())  # tied ones once
         if untie:
             self.parameters, self.tied = find_copies(model)
+        self.strides = {
+            name: channels_last_strides(each) if name in channels_last else each.stride()
+            for name, each in self.parameters.items()
+        }
         self.buffers = dict(model.named_buffers())
         self.trained = [name for name, each in self.parameters.items() if each.requires_grad]
         self.leaves, self.structure = pytree.tree_flatten((list(args), dict(kwargs)))
@@ -145,15 +153,18 @@ class _Step:
 
     def fake_start(self, mode: FakeTensorMode) -> list[torch.Tensor]:
         """Fake tensors for parameters, buffers, optimiser state and inputs."""
-        held = [*self.parameters.values(), *self.buffers.values()]
+        parameters = {
+            name: _fake(mode, each, self.strides[name]) for name, each in self.parameters.items()
+        }
         return [
-            *(_fake(mode, each) for each in held),
+            *parameters.values(),
+            *(_fake(mode, each, each.stride()) for each in self.buffers.values()),
             *(
-                _fake_state(mode, self.parameters[name], kind)
+                _fake_state(mode, parameters[name], kind)
                 for name in self.trained
                 for kind in self.state_names
             ),
-            *(_fake(mode, each) for each in self.tensors),
+            *(_fake(mode, each, each.stride()) for each in self.tensors),
         ]
 
     def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
@@ -259,13 +270,13 @@ def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
     return value
 
 
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """A fake tensor of the same shape, strides and type, on a fake CPU.
+def _fake(mode: FakeTensorMode, tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A fake tensor of the same shape and type, on a fake CPU.
 
     The target device is a symbol: fake CUDA tensors abort a CPU build of torch in autograd.
     """
     with mode:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
 
 
 def _fake_state(mode: FakeTensorMode, parameter: torch.Tensor, kind: str) -> torch.Tensor:

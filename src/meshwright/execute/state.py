@@ -6,7 +6,7 @@ import torch
 
 from meshwright.capture.trace import Trace
 from meshwright.execute.shard import Share
-from meshwright.execute.traced import Layout, TracedStep
+from meshwright.execute.traced import Layout, TracedStep, relaid
 
 Real = Callable[[torch.Tensor], torch.Tensor]
 """From a parameter or buffer of the model, which may be without memory, to its values."""
@@ -14,6 +14,7 @@ Real = Callable[[torch.Tensor], torch.Tensor]
 
 def make_state(
     step: TracedStep,
+    planned: TracedStep,
     names: Sequence[str],
     model: torch.nn.Module,
     real: Real,
@@ -21,12 +22,16 @@ def make_state(
     shares: Mapping[str, Share],
     others: Collection[str] = (),
 ) -> list[torch.Tensor]:
-    """The tensors of these names on a device, in the layouts in which the step was traced; of those
-    in `shares` a shard. Those in `others` get their values later.
+    """The tensors of these names on a device, in the layouts in which the rank's step was traced;
+    of those in `shares` a shard, as they lie in the step that was planned. Those in `others` get
+    their values later.
 
     At no time is more than one whole tensor there besides.
     """
-    layouts = {name: step.layouts[version] for version, name in step.held.items()}
+    layouts, whole = (
+        {name: each.layouts[version] for version, name in each.held.items()}
+        for each in (step, planned)
+    )
     given: dict[str, torch.Tensor] = {
         **dict(model.named_parameters(remove_duplicate=False)),  # copies of tied ones, too
         **dict(model.named_buffers()),
@@ -36,13 +41,19 @@ def make_state(
         if name in others:
             made.append(layouts[name].empty(device))
         elif name in given:
-            share = shares.get(name, Share())
-            made.append(_laid_out(share.of(real(given[name]).detach()), layouts[name], device))
+            own = _own_part(real(given[name]).detach(), shares.get(name), whole[name])
+            made.append(_laid_out(own, layouts[name], device))
+            del own  # the whole tensor goes with it
         elif name in step.constants:
             made.append(step.constants[name].to(device))
         else:  # the optimiser's, which starts from nothing
             made.append(layouts[name].empty(device).zero_())
     return made
+
+
+def _own_part(tensor: torch.Tensor, share: Share | None, whole: Layout) -> torch.Tensor:
+    """What a rank holds of a tensor that lies in memory as planned, or will."""
+    return tensor if share is None else share.of(relaid(tensor, whole.stride))
 
 
 def _laid_out(tensor: torch.Tensor, layout: Layout, device: torch.device) -> torch.Tensor:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from torch.optim import Optimizer
 
 from meshwright.capture.capture import trace_workload
-from meshwright.capture.kind import name_kind
+from meshwright.capture.channels import find_channels_last
+from meshwright.capture.kind import STRIDED, name_kind
 from meshwright.capture.retype import retype_for_gpu
 from meshwright.capture.trace import Trace, find_copies
 from meshwright.capture.workload import Workload
@@ -55,12 +56,18 @@ class Steps(TracedSteps):
         *,
         on_gpu: bool = False,
     ) -> None:
-        """`on_gpu`: tensors have the types that kernels of GPUs make."""
+        """`on_gpu`: tensors have the types that kernels of GPUs make, and the layouts they like."""
         self.workload, self.graph, self.on_gpu = workload, graph, on_gpu
         self.optimizer, self.autocast = optimizer, autocast
         _, tied = find_copies(workload.model)
-        self._unties: tuple[bool, ...] = (False, True) if tied else (False,)
-        """Whether tied weights may be copies in the graph; one is left once a step was traced."""
+        last = find_channels_last(workload.model, graph.num_ops) if on_gpu else frozenset()
+        self._ways = [
+            (untie, names)
+            for names in dict.fromkeys((last, frozenset[str]()))
+            for untie in ((False, True) if tied else (False,))
+        ]
+        """Whether tied weights may be copies in the graph, and which may lie channels-last; one is
+        left once a step was traced. With another layout a model may need other ops."""
         self._traced: dict[int, TracedStep] = {}
         self._draws: dict[int, dict[int, Draw]] = {}
 
@@ -73,16 +80,17 @@ class Steps(TracedSteps):
         return self._traced[samples]
 
     def _trace(self, samples: int) -> TracedStep:
-        faults = []
-        for untie in self._unties:
-            step = prepare_step(self._trace_at(samples, untie), samples)
-            fault = _find_fault(self.graph, step)
+        faults = {}
+        for way in self._ways:
+            step = prepare_step(self._trace_at(samples, *way), samples)
+            fault = _find_fault(self.graph, step, is_relaid=bool(way[1]))
             if not fault:
-                self._unties = (untie,)
+                self._ways = [way]
                 return step
-            faults.append(fault)
+            faults[way] = fault
         if samples > 1:
-            raise InputError(faults[0])
+            as_it_is = min(faults, key=lambda way: (way[0], len(way[1])))
+            raise InputError(faults[as_it_is])
         return self._align()
 
     def _align(self) -> TracedStep:
@@ -92,12 +100,17 @@ class Steps(TracedSteps):
         strided no more when it is the only one.
         """
         two = self[TWO]  # refused if its ops are not the graph's, either
-        three = self._trace_at(THREE, self._unties[0])
+        three = self._trace_at(THREE, *self._ways[0])
         return prepare_step(align_trace(two.trace, three), 1)
 
-    def _trace_at(self, samples: int, untie: bool) -> Trace:
-        workload = self.workload.at_batch(samples)
-        return trace_workload(workload, self.optimizer, self.autocast, untie=untie)
+    def _trace_at(self, samples: int, untie: bool, channels_last: frozenset[str]) -> Trace:
+        return trace_workload(
+            self.workload.at_batch(samples),
+            self.optimizer,
+            self.autocast,
+            untie=untie,
+            channels_last=channels_last,
+        )
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._traced)
@@ -121,8 +134,11 @@ class Steps(TracedSteps):
         return self[2 * samples]
 
 
-def _find_fault(graph: Graph, step: TracedStep) -> str:
-    """How the ops of the step differ from those of the graph that was planned; empty: nowhere."""
+def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:
+    """How the ops of the step differ from those of the graph that was planned; empty: nowhere.
+
+    `is_relaid`: other ops may be strided.
+    """
     kinds = [name_kind(kernel.node) for kernel in step.ledger.kernels]
     if len(kinds) != graph.num_ops:
         return (
@@ -130,7 +146,10 @@ def _find_fault(graph: Graph, step: TracedStep) -> str:
             f"samples has {len(kinds)}; plan again with the same model, options and versions"
         )
     for number, (kind, planned) in enumerate(zip(kinds, graph.kind, strict=True)):
-        if kind != planned:
+        is_same = kind == planned
+        if is_relaid:
+            is_same = kind.removeprefix(STRIDED) == planned.removeprefix(STRIDED)
+        if not is_same:
             return (
                 f"graph {graph.name}: op {quoted(graph.op_names[number])} is {planned}, but in the "
                 f"model's step on {step.samples} samples it is {kind}; plan again with the same "

@@ -147,6 +147,7 @@ class Trainer:
         """The state that this rank trains, with the model's own values where files have none."""
         state = make_state(
             self.steps.any(),
+            self.planned.any(),
             self.part.state,
             self.workload.model,
             self.real,

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from meshwright.execute.region.attention import choose_attention
+from meshwright.execute.region.padding import Padder
 from meshwright.execute.region.recipe import Recipe, RegionFunction, run_recipe
 
 _aten = torch.ops.aten
@@ -67,9 +68,12 @@ def trace_recipe(recipe: Recipe, device: torch.device) -> tuple[GraphModule, lis
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
         return run_recipe(recipe, tensors, device)
 
+    table = dict(select_decomp_table())
+    if device.type == "cuda":
+        table |= Padder().table
     with FakeTensorMode(), torch.no_grad():
         given = [layout.empty(device) for layout in recipe.inputs]
-        traced = make_fx(functionalize(run, remove="mutations"), select_decomp_table())
+        traced = make_fx(functionalize(run, remove="mutations"), table)
         module = traced(*given)
     for node in list(module.graph.nodes):
         _write_out_alpha(module, node)
