@@ -180,11 +180,12 @@ def training(
 
     `model`, `args`, `kwargs` and `loss` are as for `capture`; args are a whole batch,
     as a loader gives it: a tuple, or a mapping of what the model is given by name.
-    `optimizer` is a name, then with `learning_rate`, or SGD, Adam or AdamW of torch.optim, made for
-    the model's parameters: its groups are read at every step, so that schedulers and whoever else
-    may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every step, and
-    after `resume` is where it was. `clip_norm` clips the norm of all gradients. `graph` is the one
-    that was planned, None captures it again. `is_mean`: the loss is a mean over the batch, else a
+    `optimizer` is a name, then with `learning_rate`, or one of torch.optim or of your own that
+    updates every number by itself, made for the model's parameters: its groups are read at every
+    step, so that schedulers and whoever else may change them. `scheduler`, one of
+    torch.optim.lr_scheduler, goes on after every step, and after `resume` is where it was.
+    `clip_norm` clips the norm of all gradients. `graph` is the one that was planned, None captures
+    it again. `is_mean`: the loss is a mean over the batch, else a
     sum. A step whose loss is not finite raises NonFiniteError with the number of the step;
     `checks_ops` looks at every op's results, which takes time, and names the op that made the first
     such number. `compile`: regions of ops are compiled by TorchInductor, equal layers once; None

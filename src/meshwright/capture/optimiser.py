@@ -1,15 +1,16 @@
-"""The update of one parameter, as the one fused op that runs on the target device."""
+"""The update of one parameter, as the one op that runs on the target device."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 
 import torch
 
+from meshwright.capture.stepped import CLASSES, Stepped, find_stepped, trace_step_of
 from meshwright.errors import InputError
 
 
 class Optimiser(StrEnum):
-    """How parameters are updated."""
+    """Those with fused kernels."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -17,33 +18,38 @@ class Optimiser(StrEnum):
     ADAMW = "adamw"
 
 
-def find_optimiser(given: str | torch.optim.Optimizer) -> Optimiser:
-    """The kind of an optimiser, by its name or by one of torch's that was made."""
+AnyOptimiser = Optimiser | Stepped
+"""How parameters are updated."""
+
+
+def find_optimiser(given: str | torch.optim.Optimizer) -> AnyOptimiser:
+    """The kind of an optimiser, by its name or by one that was made."""
     if isinstance(given, str):
+        if given in CLASSES:
+            return find_stepped(CLASSES[given]([torch.zeros(1)]))
         try:
             return Optimiser(given)
         except ValueError:
-            known = ", ".join(Optimiser)
+            known = ", ".join([*Optimiser, *CLASSES])
             raise InputError(f"optimizer: must be one of {known}, got {given!r}") from None
     groups, kind = given.param_groups, type(given)
     if any(isinstance(group["lr"], torch.Tensor) for group in groups):
         raise InputError("optimizer: learning rates must be numbers, got a tensor")
-    if any(group.get("amsgrad") or group.get("differentiable") for group in groups):
-        raise InputError(f"optimizer: {kind.__name__} with amsgrad or differentiable is not known")
+    if any(group.get("differentiable") for group in groups):
+        raise InputError(f"optimizer: {kind.__name__} with differentiable is not known")
     if kind is torch.optim.SGD:
         has_momentum = {bool(group["momentum"]) for group in groups}
         if len(has_momentum) > 1:
             raise InputError("optimizer: all groups of SGD must have momentum, or none")
         return Optimiser.MOMENTUM if True in has_momentum else Optimiser.SGD
-    if kind in (torch.optim.Adam, torch.optim.AdamW):
+    has_maximum = any(group.get("amsgrad") for group in groups)
+    if kind in (torch.optim.Adam, torch.optim.AdamW) and not has_maximum:
         is_decoupled = {bool(group.get("decoupled_weight_decay")) for group in groups}
         if len(is_decoupled) > 1:
             raise InputError("optimizer: all groups must have decoupled_weight_decay, or none")
         is_adamw = kind is torch.optim.AdamW or True in is_decoupled
         return Optimiser.ADAMW if is_adamw else Optimiser.ADAM
-    raise InputError(
-        f"optimizer: must be SGD, Adam or AdamW of torch.optim itself, got {kind.__name__}"
-    )
+    return find_stepped(given)
 
 
 LEARNING_RATE = 1e-3
@@ -55,8 +61,10 @@ WEIGHT_DECAY = 1e-2
 """torch.optim.AdamW's default."""
 
 
-def state_names(optimizer: Optimiser) -> tuple[str, ...]:
+def state_names(optimizer: AnyOptimiser) -> tuple[str, ...]:
     """The tensors that an optimiser keeps for each parameter."""
+    if isinstance(optimizer, Stepped):
+        return optimizer.states
     if optimizer is Optimiser.SGD:
         return ()
     if optimizer is Optimiser.MOMENTUM:
@@ -64,13 +72,21 @@ def state_names(optimizer: Optimiser) -> tuple[str, ...]:
     return ("exp_avg", "exp_avg_sq", "step")
 
 
+def scalar_names(optimizer: AnyOptimiser) -> frozenset[str]:
+    """Those of them that are one number, whatever the parameter."""
+    return optimizer.scalars if isinstance(optimizer, Stepped) else frozenset({"step"})
+
+
 def update_parameter(
-    optimizer: Optimiser,
+    optimizer: AnyOptimiser,
     parameter: torch.Tensor,
     gradient: torch.Tensor,
     state: Sequence[torch.Tensor],
 ) -> None:
-    """Update in place, by the fused kernel: one op a parameter instead of nine."""
+    """Update in place, by the fused kernel if there is one: one op a parameter instead of nine."""
+    if isinstance(optimizer, Stepped):
+        trace_step_of(optimizer, parameter, gradient, state, LEARNING_RATE)
+        return
     if optimizer in (Optimiser.SGD, Optimiser.MOMENTUM):
         torch._fused_sgd_(
             [parameter],

@@ -34,7 +34,12 @@ from meshwright.capture.channels import channels_last_strides
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
 from meshwright.capture.fake import StepMode
-from meshwright.capture.optimiser import Optimiser, state_names, update_parameter
+from meshwright.capture.optimiser import (
+    AnyOptimiser,
+    scalar_names,
+    state_names,
+    update_parameter,
+)
 from meshwright.capture.order import order_arguments
 from meshwright.errors import InputError
 
@@ -55,6 +60,8 @@ class Trace:
     yet summed."""
     state_names: tuple[str, ...]
     """The optimiser's tensors, for each parameter that needs a gradient."""
+    scalar_names: frozenset[str]
+    """The last parts of the names of those that are one number, whatever the parameter."""
     num_inputs: int
     num_forward: int
     """How many nodes belong to forward, ..."""
@@ -71,7 +78,7 @@ def trace_step(
     kwargs: Mapping[str, Any],
     *,
     loss: Loss | None,
-    optimizer: Optimiser,
+    optimizer: AnyOptimiser,
     autocast: torch.dtype | None = None,
     untie: bool = False,
     channels_last: Collection[str] = (),
@@ -99,6 +106,7 @@ def trace_step(
         buffer_names=tuple(step.buffers),
         gradient_names=tuple(step.gradient_names),
         state_names=tuple(f"{name}.{kind}" for name in step.trained for kind in step.state_names),
+        scalar_names=step.scalar_names,
         num_inputs=len(step.tensors),
         num_forward=step.num_forward + _num_before(divided, step.num_forward),
         num_backward=step.num_backward + _num_before(divided, step.num_backward),
@@ -129,13 +137,14 @@ class _Step:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         loss: Loss | None,
-        optimizer: Optimiser,
+        optimizer: AnyOptimiser,
         autocast: torch.dtype | None,
         untie: bool,
         channels_last: Collection[str],
     ) -> None:
         self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
         self.optimizer, self.state_names = optimizer, state_names(optimizer)
+        self.scalar_names = scalar_names(optimizer)
         self.tied: tuple[tuple[str, ...], ...] = ()
         self.parameters = dict(model.named_parameters())  # tied ones once
         if untie:
@@ -160,7 +169,7 @@ class _Step:
             *parameters.values(),
             *(_fake(mode, each, each.stride()) for each in self.buffers.values()),
             *(
-                _fake_state(mode, parameters[name], kind)
+                _fake_state(mode, parameters[name], is_scalar=kind in self.scalar_names)
                 for name in self.trained
                 for kind in self.state_names
             ),
@@ -279,9 +288,9 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, stride: Sequence[int]) -> 
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
 
 
-def _fake_state(mode: FakeTensorMode, parameter: torch.Tensor, kind: str) -> torch.Tensor:
+def _fake_state(mode: FakeTensorMode, parameter: torch.Tensor, *, is_scalar: bool) -> torch.Tensor:
     with mode:
-        if kind == "step":
+        if is_scalar:
             return torch.empty((), dtype=torch.float32, device="cpu")
         return torch.empty_strided(
             parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"

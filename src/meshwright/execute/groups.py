@@ -1,8 +1,8 @@
 """The numbers that updates are given: learning rates, decays and the like, by torch.optim's groups.
 
-An optimiser of torch.optim is what holds them, as its user made it: its own `step` is never called,
-but its groups are read at every update, so that a scheduler may change them. The updates themselves
-are ops of the traced step.
+An optimiser of torch.optim is what holds them, as its user made it: its own `step` is never called
+on the model, but its groups are read at every update, so that a scheduler may change them. The
+updates themselves are ops of the traced step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +20,7 @@ from meshwright.capture.optimiser import (
     Optimiser,
     find_optimiser,
 )
+from meshwright.capture.stepped import CLASSES, Stepped
 from meshwright.errors import InputError, quoted
 
 Optimizer = torch.optim.Optimizer
@@ -30,7 +31,7 @@ AnyOptimizer = str | Optimizer | Callable[[nn.Module], Optimizer]
 def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) -> Optimizer:
     """The optimiser that a user means; `learning_rate` is for one that is named."""
     if isinstance(given, str):
-        return make_optimizer(find_optimiser(given), model, learning_rate)
+        return make_optimizer(given, model, learning_rate)
     made = given if isinstance(given, Optimizer) else given(model)
     if not isinstance(made, Optimizer):
         raise InputError(
@@ -41,11 +42,14 @@ def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) 
     return made
 
 
-def make_optimizer(kind: Optimiser, model: nn.Module, learning_rate: float) -> Optimizer:
+def make_optimizer(name: str, model: nn.Module, learning_rate: float) -> Optimizer:
     """The optimiser of a name, with torch's defaults."""
+    kind = find_optimiser(name)
     parameters = [each for each in model.parameters() if each.requires_grad]
     if not parameters:
         raise InputError(f"model {type(model).__name__}: must have a parameter to train")
+    if isinstance(kind, Stepped):
+        return CLASSES[name](parameters, lr=learning_rate)
     if kind in (Optimiser.SGD, Optimiser.MOMENTUM):
         momentum = MOMENTUM if kind is Optimiser.MOMENTUM else 0.0
         return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)

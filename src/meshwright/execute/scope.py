@@ -15,7 +15,7 @@ from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import check_rows, unknown_rows
 from meshwright.execute.groups import group_values
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
-from meshwright.execute.update import is_update, updated_name
+from meshwright.execute.update import is_update, takes_step, updated_name
 
 
 class Scope:
@@ -82,12 +82,16 @@ class Scope:
             kwargs["device"] = self._constant(self.device)
         if is_update(kernel):
             group = self.group_of[updated_name(step, kernel)]
+            if takes_step(kernel):
+                return [f"group={group}"]
             kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
         return [f"{name}={value}" for name, value in kwargs.items()]
 
     def target(self, kernel: Kernel) -> str:
         """The function of an op."""
         target = kernel.node.target
+        if takes_step(kernel):
+            return "held.update"
         if self.has_rates and is_update(kernel):
             target = target.overloadpacket.tensor_lr  # type: ignore[union-attr]
         return self.object_name(target)

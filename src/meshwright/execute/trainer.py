@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from meshwright.capture.optimiser import LEARNING_RATE
+from meshwright.capture.optimiser import LEARNING_RATE, find_optimiser
+from meshwright.capture.stepped import Stepped, take_step
 from meshwright.capture.workload import Workload
 from meshwright.errors import NonFiniteError
 from meshwright.execute.apart import check_sums
@@ -105,6 +106,7 @@ class Trainer:
         self.number = self.rank_of.index(rank)
         self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
         """It holds the numbers that updates are given; it updates nothing itself."""
+        self.updates = find_optimiser(self.optimizer)
         self.planned = Steps(
             workload, lowered.graph, self.optimizer, autocast, on_gpu=device.type == "cuda"
         )
@@ -161,6 +163,7 @@ class Trainer:
             groups=self.optimizer.param_groups,
             group_of=find_groups(self.optimizer, self.workload.model),
             rates=self.rates.tensors,
+            update=self._update,
             keys=lambda op, samples: self.keys.of(op, self._first_sample(samples), samples),
             seed_of=lambda op, samples: seed_of(
                 self.seed, self.num_steps, op, self._first_sample(samples)
@@ -168,6 +171,25 @@ class Trainer:
             mark=lambda: None,
             talk=_nobody,
             look=self._look,
+        )
+
+    def _update(
+        self,
+        parameters: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor],
+        *states: Sequence[torch.Tensor],
+        group: int,
+    ) -> None:
+        """Let the optimiser take its own step, of parameters of one group."""
+        assert isinstance(self.updates, Stepped)
+        take_step(
+            self.optimizer,
+            self.optimizer.param_groups[group],
+            self.updates,
+            parameters,
+            gradients,
+            states,
+            is_first=self.num_steps == 0,
         )
 
     def _make_walk(
@@ -193,7 +215,7 @@ class Trainer:
     def _make_recorded(self, show: Callable[[str], None]) -> Recorded | None:
         """What records steps and runs them again, where that can be done."""
         may = may_record(self.lowered.program, self.part, self.steps, self.device)
-        if not may or self.inspector is not None:
+        if not may or self.inspector is not None or isinstance(self.updates, Stepped):
             return None
         return Recorded(self._run, self._forget, show)
 

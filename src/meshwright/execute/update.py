@@ -6,6 +6,7 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.stepped import step_op
 from meshwright.errors import InputError, quoted
 from meshwright.execute.traced import TracedStep
 
@@ -14,6 +15,11 @@ def is_update(kernel: Kernel) -> bool:
     """Whether a kernel is the optimiser's, which updates parameters; other kernels that PyTorch
     calls fused, such as norms, have no learning rate."""
     return op_name(kernel.node).startswith("_fused_") and "lr" in kernel.node.kwargs
+
+
+def takes_step(kernel: Kernel) -> bool:
+    """Whether it is a step of an optimiser's own."""
+    return kernel.node.target is step_op
 
 
 def held_name(step: TracedStep, kernel: Kernel, old: Node) -> str:
@@ -39,8 +45,9 @@ def updated(step: TracedStep, update: int) -> tuple[str, list[str]]:
             f"op {quoted(kernel.node.name)}: must update one parameter to be divided, "
             f"updates {len(parameters)}"
         )
-    known = set(step.trace.state_names)
-    return parameters[0], [each for each in names if each in known and not each.endswith(".step")]
+    known, scalars = set(step.trace.state_names), step.trace.scalar_names
+    states = [each for each in names if each in known]
+    return parameters[0], [each for each in states if each.rpartition(".")[2] not in scalars]
 
 
 def gradients(step: TracedStep, update: int) -> dict[Node, int]:

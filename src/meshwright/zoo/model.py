@@ -7,7 +7,10 @@ from meshwright.errors import InputError, quoted
 
 Source = Literal["own", "transformers", "formula"]
 
-OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+OPTIMIZERS = (
+    "sgd", "momentum", "adam", "adamw",
+    "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop",
+)  # fmt: skip
 """Those that `capture` knows, and ..."""
 AUTOCASTS = ("bf16", "fp16")
 """... its mixed precisions; here, so that a mistake is named before torch is imported."""

@@ -61,7 +61,8 @@ def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
         "--optimizer",
         default="adamw",
         metavar="O",
-        help=f"sgd, momentum, adam or adamw (default){other_optimizers}",
+        help=f"sgd, momentum, adam, adamw (default), or one of torch.optim that updates every "
+        f"number by itself, such as rmsprop{other_optimizers}",
     )
 
 

@@ -50,7 +50,7 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
         "ones_like zeros_like full_like empty_like rand_like randn_like randint_like",
     ),
     (pointwise.cut_new, "new_zeros new_ones new_full new_empty"),
-    (pointwise.cut_update, "_fused_adam _fused_adamw _fused_sgd"),
+    (pointwise.cut_update, "_fused_adam _fused_adamw _fused_sgd _fused_step"),
     (product.cut_product, "mm bmm mv dot addmm baddbmm"),
     (product.cut_grouped_product, "_grouped_mm"),
     (product.cut_convolution, "convolution"),
