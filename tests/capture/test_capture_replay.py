@@ -12,9 +12,10 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture import profile  # noqa: E402
-from meshwright.capture.optimiser import Optimiser  # noqa: E402
+from meshwright.capture.optimiser import Optimiser, find_optimiser  # noqa: E402
 from meshwright.capture.profile import distinct_calls, time_calls  # noqa: E402
 from meshwright.capture.replay import replayed  # noqa: E402
+from meshwright.capture.stepped import CLASSES  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -76,6 +77,16 @@ def test_every_call_of_a_step_runs_by_itself(name: str, autocast: Any) -> None:
     timed = dict(time_calls(calls, CPU))
     assert list(timed) == list(calls)
     assert {text: found for text, found in timed.items() if not isinstance(found, float)} == {}
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_updates_of_optimizers_that_take_their_own_steps_run_by_themselves(name: str) -> None:
+    with torch.device("meta"):
+        model, given = nn.Linear(8, 8), torch.empty(2, 8)
+    trace = trace_step(model, (given,), {}, loss=lambda y: y.sum(), optimizer=find_optimiser(name))
+    calls = Counter(text for text in distinct_calls(trace) if "_fused_step_" in text)
+    assert len(calls) == 2, "of the weight and of the bias"
+    assert all(isinstance(found, float) for _, found in time_calls(calls, CPU))
 
 
 def test_what_cannot_run_is_told_and_ends_nothing() -> None:

@@ -5,7 +5,13 @@ from enum import StrEnum
 
 import torch
 
-from meshwright.capture.stepped import CLASSES, Stepped, find_stepped, trace_step_of
+from meshwright.capture.stepped import (
+    CLASSES,
+    Stepped,
+    find_named,
+    find_stepped,
+    trace_step_of,
+)
 from meshwright.errors import InputError
 
 
@@ -26,7 +32,7 @@ def find_optimiser(given: str | torch.optim.Optimizer) -> AnyOptimiser:
     """The kind of an optimiser, by its name or by one that was made."""
     if isinstance(given, str):
         if given in CLASSES:
-            return find_stepped(CLASSES[given]([torch.zeros(1)]))
+            return find_named(given)
         try:
             return Optimiser(given)
         except ValueError:

@@ -8,6 +8,7 @@ state alone: then a shard is updated as the whole would be. That is found out by
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -64,9 +65,14 @@ def _step_alone(
         raise InputError(
             f"optimizer: {kind} cannot be timed alone; its class must be torch.optim's"
         )
-    optimizer = CLASSES[kind](self, lr=lr)
-    stepped = find_stepped(optimizer)
+    optimizer, stepped = CLASSES[kind](self, lr=lr), find_named(kind)
     take_step(optimizer, optimizer.param_groups[0], stepped, self, grads, lists, is_first=False)
+
+
+@cache
+def find_named(name: str) -> Stepped:
+    """What one of `CLASSES` keeps with its own settings."""
+    return find_stepped(CLASSES[name]([torch.zeros(1)]))
 
 
 def trace_step_of(
