@@ -77,6 +77,7 @@ def planned(workload: Workload, device: str, precision: str, compiles: bool) -> 
         show=_show,
     )  # fmt: skip
     args, kwargs = _on_device(workload, device)
+    workload.model.to("meta")  # the trainer has weights of its own
 
     def step() -> torch.Tensor:
         trainer.step(args, kwargs)
@@ -151,7 +152,9 @@ def compare(name: str, precision: str, given: argparse.Namespace, parent: Connec
         "planned compiled": partial(planned, compiles=True),
     }
     ways = {
-        way: lambda way=way: makers[way](make_workload(name, precision), given.device, precision)
+        way: lambda way=way: makers[way](
+            make_workload(name, precision, given.device), given.device, precision
+        )
         for way in given.ways
     }
     steps, found = prepare(ways, given.device)

@@ -1,4 +1,4 @@
-"""The models of `native.py`, built with the same values each time, on the CPU."""
+"""The models of `native.py`, built with the same values each time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -66,9 +66,14 @@ WEIGHTS = {"fp32": torch.float32, "bf16": torch.bfloat16, "mixed": torch.float32
 """The type of weights by precision; in `mixed`, autocast computes in bfloat16."""
 
 
-def make_workload(name: str, precision: str) -> Workload:
-    """A model and a batch."""
+def make_workload(name: str, precision: str, device: str = "cpu") -> Workload:
+    """A model and a batch on a device, where large models are made sooner."""
     torch.manual_seed(0)
+    with torch.device(device):
+        return _make_workload(name, precision)
+
+
+def _make_workload(name: str, precision: str) -> Workload:
     if name in ZOO:
         short = "bf16" if precision == "bf16" else "fp32"
         return source.make_workload(name, ZOO[name], precision=short)()
