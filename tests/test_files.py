@@ -206,6 +206,21 @@ def test_json_is_checked_field_by_field() -> None:
         assert str(caught.value) == message
 
 
+class Nested(msgspec.Struct):
+    rows: dict[str, dict[str, list[Point]]]
+
+
+def test_refusals_name_the_keys_of_mappings() -> None:
+    data = b'{"rows": {"a": {"b": []}, "c.d": {"e": [], "f[0]": [{"x": 1}, {"x": "2"}]}}}'
+    with pytest.raises(InputError) as caught:
+        decode_json(data, Nested, "f")
+    expected = "f: Expected `float`, got `str` - at `$.rows.c.d.f[0][1].x`"
+    assert str(caught.value) == expected
+    with pytest.raises(InputError) as caught:
+        Fields(data, Nested, "f").read("rows")
+    assert str(caught.value) == expected.replace("f: ", "f: rows: ").replace("$.rows", "rows")
+
+
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(InputError, match="f: nested too deeply"):
         decode_json(b"[" * 100_000, object, "f")

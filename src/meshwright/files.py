@@ -146,10 +146,55 @@ def probe_json(data: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
     try:
         decoded: T = msgspec.json.decode(data, type=kind)
         return decoded
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where}: {name_keys(str(error), data, kind)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{where}: {error}") from None
     except RecursionError:
         raise InputError(f"{where}: nested too deeply") from None
+
+
+_AT = " - at `"
+"""Before the place that the decoder names; `$` is the whole document."""
+_STEP = re.compile(r"\.[^.\[\]]+|\[\d+\]|\[\.\.\.\]")
+"""Of such a place: a field, a place in a list, some key of a mapping."""
+
+
+def name_keys(message: str, data: bytes | msgspec.Raw, kind: type[T]) -> str:
+    """What a decoder says of a document, with the keys of mappings that it leaves out.
+
+    A mapping with one of its keys alone is refused as the whole is if the fault is there.
+    """
+    head, sign, place = message.rpartition(f"{_AT}$")
+    if "[...]" not in place:
+        return message
+    document = within = msgspec.json.decode(data)
+    found = ""
+    for step in _STEP.findall(place.removesuffix("`")):
+        if step == "[...]" and isinstance(within, dict):
+            key = _faulty_key(document, within, kind)
+            if key is None:
+                return message
+            found, within = f"{found}.{quoted(key)[1:-1]}", within[key]
+        else:
+            found += step
+            within = within[int(step[1:-1])] if step[0] == "[" else within[step[1:]]
+    return f"{head}{sign}{found}`"
+
+
+def _faulty_key(document: Any, mapping: dict[str, Any], kind: Any) -> str | None:
+    """The first key of a mapping within a document that is refused; the others are left out."""
+    entries = dict(mapping)
+    for key, value in entries.items():
+        mapping.clear()
+        mapping[key] = value
+        try:
+            msgspec.convert(document, kind)
+        except msgspec.ValidationError:
+            return key
+    mapping.clear()
+    mapping.update(entries)
+    return None
 
 
 ABSENT = msgspec.Raw()
@@ -187,7 +232,11 @@ class Fields:
         if not is_given(raw):
             info = self._infos[name]
             return info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
-        return decode_json(raw, self._kinds[name], self.label(name), max_values=max_values)
+        try:
+            return decode_json(raw, self._kinds[name], self.label(name), max_values=max_values)
+        except InputError as error:
+            place = f"{_AT}{self._prefix}{name}"
+            raise InputError(str(error).replace(f"{_AT}$", place, 1)) from None
 
     def raw(self, name: str) -> msgspec.Raw:
         """A field's text; `ABSENT` where it is missing."""
