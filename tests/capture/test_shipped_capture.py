@@ -9,6 +9,7 @@ pytest.importorskip("torch", reason="capture needs the torch extra")
 
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.optimiser import Optimiser
+from meshwright.capture.stepped import CLASSES
 from meshwright.graph.graph import Graph
 from meshwright.source import capture_model, zoo_graph
 from meshwright.zoo import model as zoo_model
@@ -45,5 +46,5 @@ def test_shipped_graphs_are_fresh(name: str) -> None:
 
 
 def test_the_zoo_knows_the_names_that_capture_knows() -> None:
-    assert tuple(Optimiser) == zoo_model.OPTIMIZERS
+    assert (*Optimiser, *CLASSES) == zoo_model.OPTIMIZERS
     assert tuple(AUTOCASTS) == zoo_model.AUTOCASTS
