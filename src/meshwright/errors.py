@@ -33,6 +33,10 @@ class InputError(MeshwrightError):
         super().__init__(one_line(message))
 
 
+class InputWarning(UserWarning):
+    """Something the user gave breaks no rule, but is hardly meant; the message is one line."""
+
+
 class RankError(MeshwrightError):
     """One process of a run failed while it ran an instruction; raised from the failure itself."""
 

@@ -154,6 +154,8 @@ def probe_json(data: bytes | msgspec.Raw, kind: type[T], where: str) -> T:
         raise InputError(f"{where}: nested too deeply") from None
 
 
+_MAX_EXPLAINED = 1 << 20
+"""Bytes of a document that is looked through for a fault: people write no longer ones."""
 _AT = " - at `"
 """Before the place that the decoder names; `$` is the whole document."""
 _STEP = re.compile(r"\.[^.\[\]]+|\[\d+\]|\[\.\.\.\]")
@@ -166,19 +168,24 @@ def name_keys(message: str, data: bytes | msgspec.Raw, kind: type[T]) -> str:
     A mapping with one of its keys alone is refused as the whole is if the fault is there.
     """
     head, sign, place = message.rpartition(f"{_AT}$")
-    if "[...]" not in place:
+    if "[...]" not in place or memoryview(data).nbytes > _MAX_EXPLAINED:
         return message
-    document = within = msgspec.json.decode(data)
+    try:
+        document = within = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # beyond the fault
+        return message
     found = ""
     for step in _STEP.findall(place.removesuffix("`")):
-        if step == "[...]" and isinstance(within, dict):
-            key = _faulty_key(document, within, kind)
-            if key is None:
-                return message
-            found, within = f"{found}.{quoted(key)[1:-1]}", within[key]
-        else:
-            found += step
-            within = within[int(step[1:-1])] if step[0] == "[" else within[step[1:]]
+        key: Any = step[1:] if step[0] == "." else step[1:-1]
+        if step == "[...]":
+            key = _faulty_key(document, within, kind) if isinstance(within, dict) else None
+            step = f".{quoted(key)[1:-1]}" if key is not None else ""
+        elif step[0] == "[":
+            key = int(key)
+        try:
+            found, within = found + step, within[key]
+        except (LookupError, TypeError):  # what the decoder counts otherwise
+            return message
     return f"{head}{sign}{found}`"
 
 
@@ -189,7 +196,7 @@ def _faulty_key(document: Any, mapping: dict[str, Any], kind: Any) -> str | None
         mapping.clear()
         mapping[key] = value
         try:
-            msgspec.convert(document, kind)
+            msgspec.json.decode(msgspec.json.encode(document), type=kind)
         except msgspec.ValidationError:
             return key
     mapping.clear()

@@ -55,8 +55,25 @@ def test_a_resumed_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
         for step in range(first + 1, last + 1):
             log.add(pulse(step), 0.1)
         log.finish()
-    steps = [int(row.split(",")[0]) for row in path.read_text().splitlines()[1:]]
-    assert steps == [1, 2, 3, 4, 5, 6]
+    assert steps_in(path) == [1, 2, 3, 4, 5, 6]
+
+
+def steps_in(path: Path) -> list[int]:
+    return [int(row.split(",")[0]) for row in path.read_text().splitlines()[1:]]
+
+
+def test_a_run_that_goes_back_has_each_step_once(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    log = Log(path, 8, 0, None, print, Clock())
+    for first, last in ((1, 5), (3, 6)):
+        for step in range(first, last + 1):
+            log.add(pulse(step), 0.1)
+        log.seek(2)
+        assert steps_in(path) == [1, 2]
+    log.add(pulse(3), 0.1)
+    log.finish()
+    assert steps_in(path) == [1, 2, 3]
+    Log(None, 8, 0, None, print, Clock()).seek(0)
 
 
 def test_the_file_is_opened_once_until_it_is_finished(

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import FrameType
+from typing import Any
 
-from meshwright.errors import MAX_LINE, InputError, is_visible
+from meshwright.errors import MAX_LINE, InputError, InputWarning, is_visible
 
 MAX_SECONDS = 10.0
 MAX_BYTES = 2 << 30
@@ -125,7 +126,10 @@ def run_input(
     path.write_bytes(data)
     signal.setitimer(signal.ITIMER_REAL, MAX_SECONDS)
     try:
-        reader.feed(path, data, is_thorough)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", InputWarning)
+            warnings.showwarning = _check_warning
+            reader.feed(path, data, is_thorough)
     except InputError as error:
         return _checked(error)
     except (Exception, TooSlow) as error:
@@ -133,6 +137,11 @@ def run_input(
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     return None
+
+
+def _check_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    assert issubclass(category, InputWarning), message
+    check_line(str(message))
 
 
 def _checked(error: InputError) -> Exception:

@@ -8,13 +8,15 @@ import errno
 import os
 import sys
 import traceback
+import warnings
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
+from typing import Any
 
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.parser import make_parser
-from meshwright.errors import MeshwrightError, printable, quoted
+from meshwright.errors import InputWarning, MeshwrightError, printable, quoted
 from meshwright.message import say
 
 
@@ -23,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         _prepare_streams()
-        code = _run_or_leave(arguments)
+        with _told_warnings():
+            code = _run_or_leave(arguments)
         sys.stdout.flush()  # here, where a full disk or a closed pipe can still be handled
         return code
     except MeshwrightError as error:
@@ -57,6 +60,23 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal without block characters shows "?"
             stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def _told_warnings() -> Iterator[None]:
+    """Within this, warnings of ours are lines as errors are, each once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", InputWarning)
+        others = warnings.showwarning
+
+        def tell(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, InputWarning):
+                say(f"warning: {message}")
+            else:
+                others(message, category, *place, **more)
+
+        warnings.showwarning = tell
+        yield
 
 
 def _run_or_leave(arguments: list[str]) -> int:

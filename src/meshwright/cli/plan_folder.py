@@ -6,9 +6,10 @@ Knows the names of the files, nothing of what is done with them.
 import os
 from pathlib import Path
 
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.file import decode_cluster
 from meshwright.errors import InputError
+from meshwright.files import read_bytes
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.plan.plan import Plan
 
@@ -28,4 +29,6 @@ def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
                 f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
             )
     plan = Plan.load(folder / PLAN_FILE if is_folder else path)
-    return read_graph(folder / GRAPH_FILE), load_cluster(folder / CLUSTER_FILE), plan
+    # Whoever planned was warned of what the cluster's file hardly means.
+    cluster = decode_cluster(read_bytes(folder / CLUSTER_FILE), str(folder / CLUSTER_FILE))
+    return read_graph(folder / GRAPH_FILE), cluster, plan

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,8 @@ from meshwright.cluster.document import (
     decode_interfaces,
     probe_cluster,
 )
-from meshwright.errors import InputError, quoted
+from meshwright.cluster.doubt import find_doubts, find_zeros
+from meshwright.errors import InputError, InputWarning, one_line, quoted
 from meshwright.files import (
     Fields,
     Name,
@@ -80,8 +82,12 @@ class _Piper(msgspec.Struct):
 
 
 def read_cluster(path: str | Path) -> Cluster:
-    """Read a cluster file of any form (YAML or JSON, gzip or not)."""
-    return decode_cluster(read_bytes(path), str(path))
+    """Read a cluster file of any form, gzip or not, and warn of what it hardly means."""
+    data = as_json(read_bytes(path), str(path))
+    cluster = decode_cluster(data, str(path))
+    for doubt in (*find_doubts(cluster), *find_zeros(data)):
+        warnings.warn(InputWarning(one_line(f"{path}: {doubt}")), stacklevel=2)
+    return cluster
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:

@@ -56,6 +56,8 @@ class Course:
         """Go on after a step, also after an earlier one, with loaders at these places."""
         if self.schedule is not None:
             self.schedule.seek(step)
+        if self.log is not None:
+            self.log.seek(step)
         self.places = list(places)
         for loader, place in zip(self.loaders, places, strict=False):
             loader.seek(place)

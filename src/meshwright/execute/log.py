@@ -44,6 +44,14 @@ class Log:
         self._before = pulse, learning_rate, now - self._last
         self._last = now
 
+    def seek(self, step: int) -> None:
+        """Go on after a step, also after an earlier one: what was written of later ones goes."""
+        self._before = None
+        self._last = self.clock()
+        self.close()
+        if self.path is not None:
+            _cut(self.path, step)
+
     def finish(self) -> None:
         """Write down the last step, and close the file."""
         self._write()

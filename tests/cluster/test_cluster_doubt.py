@@ -1,0 +1,81 @@
+"""What is hardly meant in a cluster file is said, and the file is read."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.cli.entry import main
+from meshwright.cluster.build import fully_connected
+from meshwright.cluster.file import read_cluster, write_cluster
+from meshwright.errors import InputWarning
+
+TEXT = """format: meshwright.cluster
+version: 1
+name: two
+devices:
+  - {{name: a, type: h100, host: x}}
+  - {{name: b, type: h100, host: y}}
+links:
+  - {{source: a, target: b, bytes_per_second: 400 Gb/s}}
+  - {{source: b, target: a, bytes_per_second: {rate}, latency_seconds: {latency}}}
+{more}"""
+
+
+def save(folder: Path, rate: Any = "400 Gb/s", latency: Any = "5 us", more: str = "") -> Path:
+    path = folder / "two.yaml"
+    path.write_text(TEXT.format(rate=rate, latency=latency, more=more))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rate": 400}, "link 'b' -> 'a': bytes_per_second is below 1 MB/s, got 400 B/s"),
+        ({"rate": "400 PB/s"}, "link 'b' -> 'a': bytes_per_second is above 100 TB/s, got "),
+        ({"latency": 5}, "link 'b' -> 'a': latency_seconds is above 100 ms, got 5 s"),
+        ({"latency": "0 us"}, "link 'b' -> 'a': latency_seconds is zero"),
+        (
+            {"more": "  - {source: b, target: a, bytes_per_second: 1 GB/s}"},
+            "link 'b' -> 'a': stands 2 times; a route takes one of them",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_hardly_meant_is_said(tmp_path: Path, given: dict[str, Any], said: str) -> None:
+    path = save(tmp_path, **given)
+    with pytest.warns(InputWarning) as caught:
+        cluster = read_cluster(path)
+    assert len(cluster.devices) == 2
+    (warning,) = caught
+    assert str(warning.message).startswith(f"{path}: {said}")
+
+
+def test_arguments_of_builders_are_doubted(tmp_path: Path) -> None:
+    path = tmp_path / "built.yaml"
+    arguments = "{num_devices: 2, device_type: h100, bytes_per_second: 1e9, latency_seconds: 0}"
+    header = "format: meshwright.cluster\nversion: 1\nbuild: fully_connected\n"
+    path.write_text(f"{header}arguments: {arguments}\n")
+    with pytest.warns(InputWarning, match="arguments: latency_seconds is zero"):
+        read_cluster(path)
+
+
+def test_many_links_are_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "four.json"
+    write_cluster(fully_connected(num_devices=4, device_type="h100", bytes_per_second=1.0), path)
+    with pytest.warns(InputWarning, match="'host0.0' -> .* and 11 more: bytes_per_second is below"):
+        read_cluster(path)
+
+
+def test_usual_links_are_not_doubted(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_cluster(save(tmp_path))
+
+
+def test_commands_say_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path, rate=400)
+    assert main(["cluster", "show", str(path)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"meshwright: warning: {path}: link 'b' -> 'a': bytes_per_second is")
