@@ -62,6 +62,36 @@ def train_shares(
     return losses, held
 
 
+def split_groups(model: torch.nn.Module, **first: Any) -> list[dict[str, Any]]:
+    """Matrices in one group of an optimiser, with these settings, and vectors in another."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [each for each in parameters if each.dim() > 1], **first},
+        {"params": [each for each in parameters if each.dim() <= 1]},
+    ]
+
+
+def train_scheduled(
+    workload: Workload,
+    make: Callable[[torch.nn.Module], torch.optim.Optimizer],
+    schedule_for: Callable[[torch.optim.Optimizer], Any],
+    steps: int,
+) -> tuple[list[float], list[float]]:
+    """Losses of plain training in one process, and the learning rates at its end."""
+    update = make(workload.model)
+    schedule = schedule_for(update)
+    losses = []
+    for _ in range(steps):
+        update.zero_grad()
+        loss = find_loss(workload.model(*workload.args), None)
+        torch.autograd.backward(loss)
+        update.step()
+        if schedule is not None:
+            schedule.step()
+        losses.append(float(loss.detach()))
+    return losses, [group["lr"] for group in update.param_groups]
+
+
 def train_plainly(
     workload: Workload,
     steps: int,

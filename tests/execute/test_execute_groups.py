@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from ranks import Ranks  # noqa: E402
 from small_models import captured, make_workload  # noqa: E402
 from small_plans import data_plan, hybrid, pipeline_plan  # noqa: E402
-from small_trainer import make_trainer  # noqa: E402
+from small_trainer import make_trainer, split_groups, train_scheduled  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.optim.lr_scheduler import (  # noqa: E402
     CosineAnnealingLR,
@@ -21,7 +21,6 @@ from torch.optim.lr_scheduler import (  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.optimiser import Optimiser, find_optimiser  # noqa: E402
-from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.groups import (  # noqa: E402
     advance,
@@ -39,12 +38,9 @@ MODEL = "heads"
 
 
 def split(model: nn.Module, **first: Any) -> list[dict[str, Any]]:
-    """Matrices in one group, with these settings, and vectors, without decay, in another."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [each for each in parameters if each.dim() > 1], **first},
-        {"params": [each for each in parameters if each.dim() <= 1], "weight_decay": 0.0},
-    ]
+    """The same groups, the second of them without decay."""
+    matrices, vectors = split_groups(model, **first)
+    return [matrices, {**vectors, "weight_decay": 0.0}]
 
 
 def sgd(model: nn.Module) -> Any:
@@ -99,22 +95,6 @@ def train_by(
     return losses, [group["lr"] for group in trainer.optimizer.param_groups]
 
 
-def train_plainly(optimizer: str, scheduler: str) -> tuple[list[float], list[float]]:
-    workload = make_workload(MODEL)
-    update = OPTIMIZERS[optimizer](workload.model)
-    schedule = SCHEDULERS[scheduler](update)
-    losses = []
-    for _ in range(STEPS):
-        update.zero_grad()
-        loss = find_loss(workload.model(*workload.args), None)
-        torch.autograd.backward(loss)
-        update.step()
-        if schedule is not None:
-            schedule.step()
-        losses.append(float(loss.detach()))
-    return losses, [group["lr"] for group in update.param_groups]
-
-
 CASES = [
     *((each, "none", "data") for each in OPTIMIZERS),
     *(("adamw", each, "pipeline") for each in SCHEDULERS),
@@ -132,7 +112,8 @@ def test_a_plan_updates_as_the_optimizer_does(ranks: Ranks, case: tuple[str, str
     kind = find_optimiser(OPTIMIZERS[optimizer](make_workload(MODEL).model))
     assert isinstance(kind, Optimiser)
     graph = captured(MODEL, kind.value)
-    expected = train_plainly(optimizer, scheduler)
+    workload, make = make_workload(MODEL), OPTIMIZERS[optimizer]
+    expected = train_scheduled(workload, make, SCHEDULERS[scheduler], STEPS)
     for losses, rates in ranks.train(2, train_by, graph, PLANS[plan](graph), optimizer, scheduler):
         assert losses == pytest.approx(expected[0], rel=2e-5)
         assert rates == expected[1]

@@ -11,14 +11,13 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from ranks import Ranks  # noqa: E402
 from small_models import make_workload  # noqa: E402
 from small_plans import data_plan, device_names, hybrid, pipeline_plan  # noqa: E402
-from small_trainer import make_trainer  # noqa: E402
+from small_trainer import make_trainer, split_groups, train_scheduled  # noqa: E402
 from torch import nn, optim  # noqa: E402
 from torch.optim.lr_scheduler import CosineAnnealingLR  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.optimiser import find_optimiser  # noqa: E402
 from meshwright.capture.stepped import CLASSES, Stepped  # noqa: E402
-from meshwright.capture.trace import find_loss  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.groups import advance, open_optimizer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
@@ -47,30 +46,21 @@ class Lion(optim.Optimizer):
                 mean.lerp_(each.grad, 1 - second)
 
 
-def split(model: nn.Module, **first: Any) -> list[dict[str, Any]]:
-    """Matrices in one group, with these settings, and vectors in another."""
-    parameters = list(model.parameters())
-    return [
-        {"params": [each for each in parameters if each.dim() > 1], **first},
-        {"params": [each for each in parameters if each.dim() <= 1]},
-    ]
-
-
 OPTIMIZERS: dict[str, Callable[[nn.Module], Any]] = {
     "rmsprop": lambda model: optim.RMSprop(
-        split(model, weight_decay=0.1), lr=0.01, momentum=0.5, centered=True
+        split_groups(model, weight_decay=0.1), lr=0.01, momentum=0.5, centered=True
     ),
     "adagrad": lambda model: optim.Adagrad(
         model.parameters(), lr=0.05, lr_decay=0.1, initial_accumulator_value=0.2
     ),
     "adadelta": lambda model: optim.Adadelta(model.parameters(), lr=0.5),
-    "adamax": lambda model: optim.Adamax(split(model, lr=0.02), lr=0.01),
+    "adamax": lambda model: optim.Adamax(split_groups(model, lr=0.02), lr=0.01),
     "asgd": lambda model: optim.ASGD(model.parameters(), lr=0.05, t0=2.0),
     "nadam": lambda model: optim.NAdam(model.parameters(), decoupled_weight_decay=True),
     "radam": lambda model: optim.RAdam(model.parameters(), lr=0.01),
     "rprop": lambda model: optim.Rprop(model.parameters(), lr=0.01),
-    "amsgrad": lambda model: optim.AdamW(split(model, lr=0.02), lr=0.01, amsgrad=True),
-    "lion": lambda model: Lion(split(model, lr=0.002)),
+    "amsgrad": lambda model: optim.AdamW(split_groups(model, lr=0.02), lr=0.01, amsgrad=True),
+    "lion": lambda model: Lion(split_groups(model, lr=0.002)),
 }
 PLANS: dict[str, Callable[[Graph], Plan]] = {
     "data": lambda graph: data_plan(graph, 2),
@@ -83,6 +73,10 @@ PLANS: dict[str, Callable[[Graph], Plan]] = {
 }
 
 
+def make_schedule(optimizer: Any) -> Any:
+    return CosineAnnealingLR(optimizer, STEPS)
+
+
 def train_by(rank: int, graph: Graph, plan: Plan, name: str, folder: str) -> list[float]:
     """Losses; after half of the steps the run goes on in another trainer, from a checkpoint."""
     from meshwright.execute.resume import look_for_checkpoint, resume, save_state
@@ -91,7 +85,7 @@ def train_by(rank: int, graph: Graph, plan: Plan, name: str, folder: str) -> lis
     for turn in range(2 if folder else 1):
         workload = make_workload(MODEL)
         trainer = make_trainer(rank, workload, graph, plan, optimizer=OPTIMIZERS[name])
-        schedule = CosineAnnealingLR(trainer.optimizer, STEPS)
+        schedule = make_schedule(trainer.optimizer)
         if turn:
             resume(trainer, look_for_checkpoint(Path(folder), None, pytest.fail))
             for _ in range(trainer.num_steps):
@@ -103,21 +97,6 @@ def train_by(rank: int, graph: Graph, plan: Plan, name: str, folder: str) -> lis
         if folder and not turn:
             save_state(Path(folder), trainer)
         trainer.close()
-    return losses
-
-
-def train_plainly(name: str) -> list[float]:
-    workload = make_workload(MODEL)
-    update = OPTIMIZERS[name](workload.model)
-    schedule = CosineAnnealingLR(update, STEPS)
-    losses = []
-    for _ in range(STEPS):
-        update.zero_grad()
-        loss = find_loss(workload.model(*workload.args), None)
-        torch.autograd.backward(loss)
-        update.step()
-        schedule.step()
-        losses.append(float(loss.detach()))
     return losses
 
 
@@ -139,8 +118,9 @@ def test_a_plan_updates_as_the_optimizer_steps(
     workload = make_workload(MODEL)
     graph = capture_workload(workload, OPTIMIZERS[name](workload.model))
     folder = str(tmp_path / "kept") if stops else ""
+    expected, _ = train_scheduled(workload, OPTIMIZERS[name], make_schedule, STEPS)
     for losses in ranks.train(2, train_by, graph, PLANS[plan](graph), name, folder):
-        assert losses == pytest.approx(train_plainly(name), rel=2e-5)
+        assert losses == pytest.approx(expected, rel=2e-5)
 
 
 def test_names_are_those_that_commands_take() -> None:

@@ -65,8 +65,8 @@ def _step_alone(
         raise InputError(
             f"optimizer: {kind} cannot be timed alone; its class must be torch.optim's"
         )
-    optimizer, stepped = CLASSES[kind](self, lr=lr), find_named(kind)
-    take_step(optimizer, optimizer.param_groups[0], stepped, self, grads, lists, is_first=False)
+    optimizer = CLASSES[kind](self, lr=lr)
+    take_step(optimizer, find_named(kind), self, grads, *lists, group=0, is_first=False)
 
 
 @cache
@@ -85,17 +85,16 @@ def trace_step_of(
 
 def take_step(
     optimizer: Optimizer,
-    group: Mapping[str, Any],
     stepped: Stepped,
     parameters: Sequence[Tensor],
     gradients: Sequence[Tensor],
-    states: Sequence[Sequence[Tensor]],
-    *,
+    *states: Sequence[Tensor],
+    group: int,
     is_first: bool,
 ) -> None:
     """Update tensors of one of the optimiser's groups, and what it keeps for them; in the first
     step it says itself what it starts from."""
-    made = _remake(optimizer, group, parameters)
+    made = _remake(optimizer, optimizer.param_groups[group], parameters)
     for number, parameter in enumerate(parameters):
         parameter.grad = gradients[number]
         if not is_first:

@@ -64,8 +64,8 @@ class Held:
     rates: Sequence[torch.Tensor]
     """The learning rate of each group, where a recorded step reads it; none: it is a number."""
     update: Callable[..., None]
-    """Called with parameters, their gradients and state, and the number of their group, by the
-    updates of an optimiser that takes its own steps."""
+    """Called with parameters, their gradients and state, the number of their group, and whether it
+    is the first time, by the updates of an optimiser that takes its own steps."""
     keys: Callable[[int, int], torch.Tensor]
     """The keys of random numbers of an op that is run on so many samples; 0: it has none."""
     seed_of: Callable[[int, int], int]

@@ -83,7 +83,7 @@ class Scope:
         if is_update(kernel):
             group = self.group_of[updated_name(step, kernel)]
             if takes_step(kernel):
-                return [f"group={group}"]
+                return [f"group={group}", "is_first=held.is_first"]
             kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
         return [f"{name}={value}" for name, value in kwargs.items()]
 

@@ -5,6 +5,7 @@ it, and holds only the weights that its ops read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -163,7 +164,7 @@ class Trainer:
             groups=self.optimizer.param_groups,
             group_of=find_groups(self.optimizer, self.workload.model),
             rates=self.rates.tensors,
-            update=self._update,
+            update=self._make_update(),
             keys=lambda op, samples: self.keys.of(op, self._first_sample(samples), samples),
             seed_of=lambda op, samples: seed_of(
                 self.seed, self.num_steps, op, self._first_sample(samples)
@@ -173,24 +174,11 @@ class Trainer:
             look=self._look,
         )
 
-    def _update(
-        self,
-        parameters: Sequence[torch.Tensor],
-        gradients: Sequence[torch.Tensor],
-        *states: Sequence[torch.Tensor],
-        group: int,
-    ) -> None:
-        """Let the optimiser take its own step, of parameters of one group."""
-        assert isinstance(self.updates, Stepped)
-        take_step(
-            self.optimizer,
-            self.optimizer.param_groups[group],
-            self.updates,
-            parameters,
-            gradients,
-            states,
-            is_first=self.num_steps == 0,
-        )
+    def _make_update(self) -> Callable[..., None]:
+        """What updates parameters where no kernel does."""
+        if not isinstance(self.updates, Stepped):
+            return _nobody
+        return partial(take_step, self.optimizer, self.updates)
 
     def _make_walk(
         self, compiler: Compiler | None, clip_norm: float | None, progress: Progress | None

@@ -18,7 +18,8 @@ _aten = torch.ops.aten
 _UNIT_BYTES = 16
 _FLOPS_PER_BYTE = 128.0
 """So many must be computed for a byte of the matrices, which padding may copy. On an H200 55 pay
-for it, on an A100 twice as many: 9 and 13 fs are saved a flop, and 4 and 1.5 TB/s are copied."""
+for it: 9 fs are saved a flop, and 4 TB are read and written a second. The rest is a margin for
+other devices, which were not measured."""
 
 
 class Padder:
