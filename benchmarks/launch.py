@@ -32,7 +32,7 @@ def count_launches(row: str) -> tuple[int, int, int]:
         loss=workload.loss,
         optimizer=Optimiser.ADAMW,
     )
-    place = {node: number for number, node in enumerate(trace.module.graph.nodes)}
+    place = {node: number for number, node in enumerate(trace.graph.nodes)}
     calls = backward = updates = 0
     for kernel in read_trace(trace).kernels:
         if place[kernel.node] < trace.num_forward:

@@ -74,7 +74,7 @@ def steps(model: nn.Module, *args: Tensor, dtype: Any = BF16) -> tuple[list[str]
     """Forward and backward of a captured step, without views."""
     trace = traced(model, *args, dtype=dtype)
     lines: list[tuple[int, str]] = []
-    for number, node in enumerate(trace.module.graph.nodes):
+    for number, node in enumerate(trace.graph.nodes):
         if node.op != "call_function" or number >= trace.num_backward:
             continue
         if "getitem" in str(node.target):
@@ -338,7 +338,7 @@ def test_a_weight_is_cast_once_and_its_gradient_arrives_in_float32(dtype: Any) -
     assert backward.count(f"add({half}, {half}) -> {half}") == 2
     assert backward.count(f"to_copy({half}) -> fp32") == 1
     trace = traced(model, torch.ones(4, 8), dtype=dtype)
-    (output,) = (node for node in trace.module.graph.nodes if node.op == "output")
+    (output,) = (node for node in trace.graph.nodes if node.op == "output")
     assert [each.meta["val"].dtype for each in output.args[0]] == [FP32, FP32]
 
 

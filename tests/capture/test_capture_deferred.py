@@ -60,7 +60,7 @@ def describe(workload: Workload) -> list[str]:
     trace = trace_workload(workload, "adamw")
     return [
         f"{node.format_node()} {pytree.tree_map(str, node.meta.get('val'))}"
-        for node in trace.module.graph.nodes
+        for node in trace.graph.nodes
     ]
 
 

@@ -54,7 +54,7 @@ def traced(model: nn.Module, batch: int = BATCH) -> Trace:
 
 
 def backward_nodes(trace: Trace) -> list[Node]:
-    return [node for node in trace.module.graph.nodes if node.target is BACKWARD]
+    return [node for node in trace.graph.nodes if node.target is BACKWARD]
 
 
 def masks(model: nn.Module) -> list[Any]:

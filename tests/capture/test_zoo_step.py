@@ -217,6 +217,6 @@ def test_stochastic_depth_is_traced_as_a_random_mask() -> None:
     trace = trace_step(
         Swin(backbone, classes=CLASSES), args, kwargs, loss=None, optimizer=Optimiser.SGD
     )
-    targets = [str(node.target) for node in trace.module.graph.nodes]
+    targets = [str(node.target) for node in trace.graph.nodes]
     # Rates rise from 0: three of the four blocks drop, each on two branches.
     assert targets.count("aten.bernoulli_.float") == 3 * 2

@@ -45,7 +45,7 @@ def convert_trace(name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int
 
 def read_trace(trace: Trace) -> Ledger:
     """The kernels of a trace."""
-    return read_nodes(list(trace.module.graph.nodes))
+    return read_nodes(list(trace.graph.nodes))
 
 
 def are_alike(one: Ledger, other: Ledger) -> bool:
@@ -80,7 +80,7 @@ class _Converter:
         self.ledgers = ledgers
         self.is_steep = steep_kernels(small, large)
         self.builder = GraphBuilder(name, batch=batch)
-        self.place = {node: i for i, node in enumerate(trace.module.graph.nodes)}
+        self.place = {node: i for i, node in enumerate(trace.graph.nodes)}
         self.phase = [self._find_phase(kernel) for kernel in small.kernels]
         self.reads: list[list[int]] = [[] for _ in small.kernels]
         for version, each in enumerate(small.versions):
@@ -186,7 +186,7 @@ class _Converter:
             node = self.small.kernels[partner].node
         if self.phase[number] is Phase.UPDATE:
             return self._updated_module(self.small.kernels[number].node)
-        return str((node.meta.get("custom") or {}).get("module", ""))
+        return str(node.meta.get("module", ""))
 
     def _updated_module(self, node: Node) -> str:
         for each in node.all_input_nodes:

@@ -9,24 +9,22 @@ import operator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, Node
 
 _BACKWARD = torch.ops.aten.convolution_backward.default
 MASK = 10
 """Where the mask stands among the arguments: of the input, the weight and the bias."""
 
 
-def divide_convolutions(module: GraphModule) -> list[int]:
+def divide_convolutions(graph: Graph) -> list[int]:
     """Make two ops of each that has gradients of both input and weight, the input's first.
 
     Returns the places, among the nodes as they were, of those that are two nodes now.
     """
-    nodes = list(module.graph.nodes)
+    nodes = list(graph.nodes)
     found = [place for place, node in enumerate(nodes) if _has_both(node)]
     for place in found:
         _divide(nodes[place])
-    if found:
-        module.recompile()
     return found
 
 

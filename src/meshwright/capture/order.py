@@ -9,14 +9,14 @@ formulas equal captured ones op by op, so both machines must give the same list:
 import re
 from collections.abc import Iterator, Sequence
 
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, Node
 
 _NUMBER = re.compile(r"_\d+$")
 
 
-def order_arguments(module: GraphModule, first: int) -> None:
+def order_arguments(graph: Graph, first: int) -> None:
     """Compute the last argument first in every formula of autograd, from the node `first` on."""
-    nodes = list(module.graph.nodes)
+    nodes = list(graph.nodes)
     names = [node.name for node in nodes]
     for run in _formulas(nodes[first:]):
         ordered = list(run)
@@ -24,9 +24,8 @@ def order_arguments(module: GraphModule, first: int) -> None:
             _order_before(node, ordered)
         if ordered != list(run):
             _move(run, ordered)
-    if list(module.graph.nodes) != nodes:
-        _name_again(module, names)
-        module.recompile()
+    if list(graph.nodes) != nodes:
+        _name_again(graph, names)
 
 
 def _formulas(nodes: Sequence[Node]) -> Iterator[Sequence[Node]]:
@@ -72,12 +71,12 @@ def _move(run: Sequence[Node], ordered: Sequence[Node]) -> None:
         before = node
 
 
-def _name_again(module: GraphModule, names: Sequence[str]) -> None:
+def _name_again(graph: Graph, names: Sequence[str]) -> None:
     """Give the names that call the same op, which differ by a number, in the new order."""
     left: dict[str, list[str]] = {}
     for name in names:
         left.setdefault(_NUMBER.sub("", name), []).append(name)
-    chosen = {node: left[_NUMBER.sub("", node.name)].pop(0) for node in module.graph.nodes}
+    chosen = {node: left[_NUMBER.sub("", node.name)].pop(0) for node in graph.nodes}
     for node in chosen:  # away from names that others are about to get
         node.name = f"{node.name}.old"
     for node, name in chosen.items():

@@ -30,7 +30,7 @@ FLUSHES = 6
 
 def distinct_calls(trace: Trace) -> Counter[str]:
     """Every kernel call of a step, described, and how often it occurs."""
-    nodes: list[Node] = list(trace.module.graph.nodes)
+    nodes: list[Node] = list(trace.graph.nodes)
     return Counter(describe_call(kernel.node) for kernel in read_nodes(nodes).kernels)
 
 

@@ -18,7 +18,7 @@ CPUs."""
 
 def retype_for_gpu(trace: Trace) -> bool:
     """Give the values of a trace the types that they have on GPUs; whether any had others."""
-    nodes = list(trace.module.graph.nodes)
+    nodes = list(trace.graph.nodes)
     retyped: dict[int, Tensor] = {}
     for value in _statistics(nodes):
         if value.dtype in (torch.bfloat16, torch.float16):

@@ -1,8 +1,7 @@
 """Traces one training step, imperative as it is, into a flat list of ATen ops.
 
-Forward, loss, backward and optimiser run once on fake tensors under `make_fx`: nothing is
-allocated and nothing is computed, so a model on the meta device is enough. Private parts of torch
-are used here and nowhere else; the version is pinned in constraints.txt.
+Forward, loss, backward and optimiser run once on fake tensors under a recorder: nothing is
+allocated and nothing is computed, so a model on the meta device is enough.
 """
 
 import contextlib
@@ -11,20 +10,18 @@ import logging
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.fx.traceback as fx_traceback
 from torch import nn
-from torch._functorch._aot_autograd import logging_utils
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx import Graph, GraphModule, Node
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 
@@ -41,6 +38,7 @@ from meshwright.capture.optimiser import (
     update_parameter,
 )
 from meshwright.capture.order import order_arguments
+from meshwright.capture.record import Recorder
 from meshwright.errors import InputError
 
 Loss = Callable[[Any], torch.Tensor]
@@ -50,9 +48,11 @@ Loss = Callable[[Any], torch.Tensor]
 class Trace:
     """One training step as an FX graph whose placeholders are all tensors it starts from."""
 
-    module: GraphModule
+    graph: Graph
     """Takes parameters, buffers, optimiser state and inputs, flat and in this order; returns the
     loss, then the gradients of `gradient_names`."""
+    constants: Mapping[str, torch.Tensor]
+    """Tensors of the model's code, by the target of their nodes."""
     parameter_names: tuple[str, ...]
     buffer_names: tuple[str, ...]
     gradient_names: tuple[str, ...]
@@ -70,6 +70,11 @@ class Trace:
     tied: tuple[tuple[str, ...], ...] = ()
     """Names of copies of one parameter, the model's own name for it first. The update adds up their
     gradients and updates every copy that is read with the sum, so that equal ones stay equal."""
+
+    @cached_property
+    def module(self) -> GraphModule:
+        """The step as a function that can be called."""
+        return GraphModule(dict(self.constants), self.graph)
 
 
 def trace_step(
@@ -93,15 +98,19 @@ def trace_step(
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
         )
-    logging_utils.callback_set = False  # it stays set after a backward that failed
     mode = StepMode(allow_non_fake_inputs=True)
     start = step.fake_start(mode)
-    with _explained(model), mode, fx_traceback.preserve_node_meta():
-        module = make_fx(step.run, tracing_mode="real")(*start)
-    order_arguments(module, step.num_forward)
-    divided = divide_convolutions(module)
+    recorder = Recorder(mode)
+    for each in start:
+        recorder.add_input(each)
+    with _explained(model), mode, recorder, _casts_apart():
+        made = step.run(start, recorder)
+    recorder.end(made)
+    order_arguments(recorder.graph, step.num_forward)
+    divided = divide_convolutions(recorder.graph)
     return Trace(
-        module=module,
+        graph=recorder.graph,
+        constants=recorder.constants,
         parameter_names=tuple(step.parameters),
         buffer_names=tuple(step.buffers),
         gradient_names=tuple(step.gradient_names),
@@ -176,9 +185,9 @@ class _Step:
             *(_fake(mode, each, each.stride()) for each in self.tensors),
         ]
 
-    def run(self, *flat: torch.Tensor) -> list[torch.Tensor]:
+    def run(self, start: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
         """Forward, backward and update; returns the loss and the gradients."""
-        rest = list(flat)
+        rest = list(start)
         given = {name: rest.pop(0) for name in self.parameters}
         held = {name: rest.pop(0) for name in self.buffers}
         state = {name: [rest.pop(0) for _ in self.state_names] for name in self.trained}
@@ -191,17 +200,16 @@ class _Step:
                 tie_weights=not self.untie,
                 stack_weights=True,  # or a module of two names would keep a tensor of ours
             ),
-            _named_modules(self.model),
+            recorder.named_modules(self.model),
             fused_ops(),
             cuda_autocast(),
             eager_branches(),
         ):
             value = self._forward(rest)
-            self.num_forward = _num_nodes()
-            assert value.grad_fn is not None
-            logging_utils.setup_stacktrace_preservation_hooks([value.grad_fn])
+            self.num_forward = len(recorder.graph.nodes)
             wanted = [leaf[name] for name in self.trained]
-            found = torch.autograd.grad(value, wanted, allow_unused=True)
+            with recorder.numbered(value):
+                found = torch.autograd.grad(value, wanted, allow_unused=True)
         gradients = {
             name: _laid_out(gradient, given[name])
             for name, gradient in zip(self.trained, found, strict=True)
@@ -213,9 +221,9 @@ class _Step:
                 f"model {type(self.model).__name__}: its loss must have a gradient for a parameter;"
                 f" checkpoint() of torch needs use_reentrant=False to give one"
             )
-        self.num_backward = _num_nodes()
+        self.num_backward = len(recorder.graph.nodes)
         with torch.no_grad():
-            for name, gradient in self._sum_copies(gradients).items():
+            for name, gradient in self._sum_copies(gradients, recorder.graph).items():
                 update_parameter(self.optimizer, given[name], gradient, state[name])
         return [value, *gradients.values()]
 
@@ -230,7 +238,9 @@ class _Step:
             for name, each in module.named_buffers(path, recurse=False, remove_duplicate=False)
         }
 
-    def _sum_copies(self, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _sum_copies(
+        self, gradients: dict[str, torch.Tensor], graph: Graph
+    ) -> dict[str, torch.Tensor]:
         """What each parameter is updated with: copies that are read, with the sum of theirs.
 
         Added up in the order in which forward reads them: so that a pipeline can do all of it where
@@ -240,7 +250,7 @@ class _Step:
         """
         if not self.tied:
             return gradients
-        in_order = _order_by_reader(list(self.parameters))
+        in_order = _order_by_reader(list(self.parameters), list(graph.nodes))
         found = dict(gradients)
         place = {name: number for number, name in enumerate(self.parameters)}
         for names in self.tied:
@@ -307,24 +317,12 @@ def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def _nodes() -> list[Node]:
-    """What has been traced so far."""
-    mode = get_proxy_mode()
-    assert mode is not None
-    return list(mode.tracer.graph.nodes)
-
-
-def _num_nodes() -> int:
-    return len(_nodes())
-
-
 def _num_before(places: Sequence[int], place: int) -> int:
     return sum(each < place for each in places)
 
 
-def _order_by_reader(names: Sequence[str]) -> list[str]:
+def _order_by_reader(names: Sequence[str], nodes: Sequence[Node]) -> list[str]:
     """The parameters that are read, in the order of the first nodes that do."""
-    nodes = _nodes()
     place = {node: number for number, node in enumerate(nodes)}
     readers = {
         # A parameter is read as its leaf, which is detached from what it is given as.
@@ -339,30 +337,14 @@ def _autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[An
 
 
 @contextlib.contextmanager
-def _named_modules(model: nn.Module) -> Iterator[None]:
-    """While this holds, every node that a submodule's forward makes carries the module's path."""
-    open_contexts: list[contextlib.AbstractContextManager[Any]] = []
-    handles = []
-
-    def enter(path: str) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            context = fx_traceback.annotate({"module": path})
-            context.__enter__()
-            open_contexts.append(context)
-
-        return hook
-
-    def leave(*_: object) -> None:
-        open_contexts.pop().__exit__(None, None, None)
-
-    for path, module in model.named_modules():
-        handles.append(module.register_forward_pre_hook(enter(path)))
-        handles.append(module.register_forward_hook(leave, always_call=True))
+def _casts_apart() -> Iterator[None]:
+    """While this holds, autocast keeps no casts: one from before the step is unknown to it."""
+    was_enabled = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        torch.set_autocast_cache_enabled(was_enabled)
 
 
 @contextlib.contextmanager

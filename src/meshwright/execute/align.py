@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
@@ -33,13 +33,12 @@ _ADVICE = "let every replica have two samples or more"
 def align_trace(two: Trace, three: Trace) -> Trace:
     """The step on one sample, node by node that on two; `three` is the same step on three."""
     pairs = list(_pair_nodes(two, three))
-    graph = copy.deepcopy(two.module.graph)  # under the same names
+    graph = copy.deepcopy(two.graph)  # under the same names
     nodes = list(graph.nodes)
     made = {pair[0]: node for pair, node in zip(pairs, nodes, strict=True)}
     mode = StepMode(allow_non_fake_inputs=False)
     values: dict[Node, Any] = {}
     for (small, large), node in zip(pairs, nodes, strict=True):
-        node.meta.pop("tensor_meta", None)
         if node.op == "placeholder":
             values[node] = _held(small, large, mode)
         elif node.op == "get_attr":
@@ -54,7 +53,7 @@ def align_trace(two: Trace, three: Trace) -> Trace:
             node.meta["val"] = pytree.tree_map_only(
                 torch.Tensor, lambda each: each.detach(), values[node]
             )
-    trace = replace(two, module=GraphModule(two.module, graph))
+    trace = replace(two, graph=graph)
     _check_kernels(two, trace)
     _check_gradients(two, trace)
     return trace
@@ -62,7 +61,7 @@ def align_trace(two: Trace, three: Trace) -> Trace:
 
 def _pair_nodes(two: Trace, three: Trace) -> Iterator[tuple[Node, Node]]:
     """The nodes of both traces, which must be the same calls in the same order."""
-    ones, others = list(two.module.graph.nodes), list(three.module.graph.nodes)
+    ones, others = list(two.graph.nodes), list(three.graph.nodes)
     for small, large in zip(ones, others, strict=False):
         if small.target != large.target or small.op != large.op:
             raise InputError(
@@ -86,8 +85,8 @@ def _held(small: Node, large: Node, mode: FakeTensorMode) -> torch.Tensor:
 
 def _check_constant(two: Trace, three: Trace, small: Node, large: Node) -> None:
     """Refuse a constant of the model's code that depends on the number of samples."""
-    one = getattr(two.module, str(small.target))
-    other = getattr(three.module, str(large.target))
+    one = two.constants[str(small.target)]
+    other = three.constants[str(large.target)]
     if one.shape != other.shape or not bool(torch.isclose(one, other, 0, 0, equal_nan=True).all()):
         raise InputError(
             f"constant {small.target}: must be the same at every number of samples to be run on "
@@ -178,7 +177,7 @@ def _check_gradients(two: Trace, one: Trace) -> None:
 
 
 def _gradients(trace: Trace) -> list[Node]:
-    output = next(node for node in trace.module.graph.nodes if node.op == "output")
+    output = next(node for node in trace.graph.nodes if node.op == "output")
     _, *gradients = pytree.tree_leaves(output.args)
     return gradients
 

@@ -104,7 +104,7 @@ def divided_bounds(program: Program, rows: Rows) -> Bounds:
 
 def find_labels(step: TracedStep) -> list[Labels]:
     """The labels of all losses that are means, where they are made of inputs alone."""
-    nodes = list(step.trace.module.graph.nodes)
+    nodes = list(step.trace.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     inputs = placeholders[len(placeholders) - step.trace.num_inputs :]
     number = {node: place for place, node in enumerate(inputs)}

@@ -72,7 +72,7 @@ Views = list[tuple[int, Growth]]
 
 
 def _uses(one: TracedStep, two: TracedStep) -> Iterator[tuple[Kernel, Views]]:
-    nodes = [{node.name: node for node in step.trace.module.graph.nodes} for step in (one, two)]
+    nodes = [{node.name: node for node in step.trace.graph.nodes} for step in (one, two)]
     for kernel, other in zip(one.ledger.kernels, two.ledger.kernels, strict=True):
         views: Views = []
         for (name, version), twin in zip(kernel.reads.items(), other.reads, strict=True):

@@ -142,7 +142,7 @@ class TracedStep:
     def layouts(self) -> list[Layout]:
         """The layout of each version's base."""
         found: dict[int, Layout] = {}
-        nodes = [node for node in self.trace.module.graph.nodes if node.op in HELD_OPS]
+        nodes = [node for node in self.trace.graph.nodes if node.op in HELD_OPS]
         held = [k for k, each in enumerate(self.ledger.versions) if each.source < 0]
         for version, node in zip(held, nodes, strict=True):
             found[version] = Layout.of(node.meta["val"])
@@ -195,9 +195,9 @@ class TracedStep:
     @cached_property
     def constants(self) -> dict[str, torch.Tensor]:
         """The tensors of the model's code."""
-        nodes = [node for node in self.trace.module.graph.nodes if node.op == "get_attr"]
+        nodes = [node for node in self.trace.graph.nodes if node.op == "get_attr"]
         return {
-            f"constant {number}": getattr(self.trace.module, str(node.target))
+            f"constant {number}": self.trace.constants[str(node.target)]
             for number, node in enumerate(nodes)
         }
 
@@ -205,7 +205,7 @@ class TracedStep:
     def counters(self) -> dict[int, list[Node]]:
         """By kernel: the optimiser's counters that it advances first."""
         found: dict[int, list[Node]] = {}
-        for node in self.trace.module.graph.nodes:
+        for node in self.trace.graph.nodes:
             if node.op == "call_function" and counts_steps(node):
                 version = self.ledger.start[self._placeholders.index(node.args[0])]
                 found.setdefault(self.ledger.versions[version].readers[0], []).append(node)
@@ -213,7 +213,7 @@ class TracedStep:
 
     @cached_property
     def _placeholders(self) -> list[Node]:
-        return [node for node in self.trace.module.graph.nodes if node.op == "placeholder"]
+        return [node for node in self.trace.graph.nodes if node.op == "placeholder"]
 
     @cached_property
     def loss_version(self) -> int:
@@ -250,7 +250,7 @@ def prepare_step(trace: Trace, samples: int) -> TracedStep:
 
 
 def _output_nodes(trace: Trace) -> list[Node]:
-    node = next(node for node in trace.module.graph.nodes if node.op == "output")
+    node = next(node for node in trace.graph.nodes if node.op == "output")
     return [each for each in pytree.tree_leaves(node.args) if isinstance(each, Node)]
 
 

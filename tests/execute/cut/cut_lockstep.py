@@ -39,7 +39,7 @@ class Lockstep:
     """All members of a team, one op after the other; terms are added up where an op needs it."""
 
     def __init__(self, trace: Trace, width: int) -> None:
-        self.module, self.width, self.trace = trace.module, width, trace
+        self.graph, self.width, self.trace = trace.graph, width, trace
         self.cuts: dict[Node, Any] = {}
         self.values: dict[Node, list[Any]] = {}
         self.summed: list[str] = []
@@ -54,12 +54,12 @@ class Lockstep:
         chosen = [cut if each.dim() else WHOLE for cut, each in zip(chosen, start, strict=False)]
         chosen += [inputs] * trace.num_inputs
         pending = list(zip(start, chosen, strict=True))
-        for node in self.module.graph.nodes:
+        for node in self.graph.nodes:
             if node.op == "placeholder":
                 tensor, self.cuts[node] = pending.pop(0)
                 self.values[node] = shards(tensor, self.cuts[node], self.width)
             elif node.op == "get_attr":
-                value = getattr(self.module, node.target)
+                value = self.trace.constants[node.target]
                 self.cuts[node], self.values[node] = WHOLE, [value] * self.width
             elif node.op == "call_function":
                 self._step(node)
@@ -119,7 +119,7 @@ class Lockstep:
 
 def gradients(lockstep: Lockstep) -> dict[str, tuple[AnyCut, Tensor]]:
     """The loss and the gradients by name, with their cuts."""
-    (output,) = (each for each in lockstep.module.graph.nodes if each.op == "output")
+    (output,) = (each for each in lockstep.graph.nodes if each.op == "output")
     nodes = output.args[0]
     names = ["loss", *lockstep.trace.gradient_names]
     return {
@@ -166,7 +166,7 @@ def _check_updates(lockstep: Lockstep, whole: list[Tensor]) -> None:
     """Assert that members have updated what the whole step has updated."""
     trace = lockstep.trace
     names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
-    places = [each for each in lockstep.module.graph.nodes if each.op == "placeholder"]
+    places = [each for each in lockstep.graph.nodes if each.op == "placeholder"]
     found = dict(zip(names, map(lockstep.whole, places), strict=False))
     expected = dict(zip(names, whole, strict=False))
     for name in trace.state_names:

@@ -46,7 +46,7 @@ class Builder:
         """The rank's place in the context team of the op that is being built."""
         self.mode: FakeTensorMode = next(
             each.meta["val"].fake_mode
-            for each in step.trace.module.graph.nodes
+            for each in step.trace.graph.nodes
             if isinstance(each.meta.get("val"), FakeTensor)
         )
         self.held = HeldTensors(step, shards, self.nodes, self.mode)

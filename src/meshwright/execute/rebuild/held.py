@@ -44,18 +44,18 @@ class HeldTensors:
     ) -> None:
         """`nodes`: the graph to which they are added, in the order of the planned step."""
         self.step, self.shards, self.mode = step, shards, mode
-        self.attributes: dict[str, torch.Tensor] = {}
-        """The constants, by the name of their attribute."""
+        self.constants: dict[str, torch.Tensor] = {}
+        """By the target of their nodes."""
         self.nodes: dict[Node, Node] = {}
         """By placeholder or constant of the planned step: the new one."""
-        for old in step.trace.module.graph.nodes:
+        for old in step.trace.graph.nodes:
             if old.op in HELD_OPS:
                 self._add(old, nodes)
 
     def _add(self, old: Node, nodes: Nodes) -> None:
         target = str(old.target)
         if old.op == "get_attr":
-            self.attributes[target] = getattr(self.step.trace.module, target)
+            self.constants[target] = self.step.trace.constants[target]
             self.nodes[old] = nodes.get_attr(target)
             self.nodes[old].meta["val"] = old.meta["val"]
             return
@@ -72,7 +72,7 @@ class HeldTensors:
         trace = self.step.trace
         names = [*trace.parameter_names, *trace.buffer_names, *trace.state_names]
         names += [f"input {number}" for number in range(trace.num_inputs)]
-        nodes = [each for each in trace.module.graph.nodes if each.op == "placeholder"]
+        nodes = [each for each in trace.graph.nodes if each.op == "placeholder"]
         return dict(zip(names, nodes, strict=True))
 
     @cached_property
@@ -91,7 +91,7 @@ class HeldTensors:
     def root(self, version: int) -> Node:
         """The new node in whose storage a version of a planned storage lies."""
         root = self.step.roots[version]
-        nodes = [n for n in self.step.trace.module.graph.nodes if n.op in HELD_OPS]
+        nodes = [n for n in self.step.trace.graph.nodes if n.op in HELD_OPS]
         held = [k for k, each in enumerate(self.step.ledger.versions) if each.source < 0]
         return self.nodes[nodes[held.index(root)]]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
@@ -102,7 +102,8 @@ def _build(builder: Builder, ways: Ways) -> TracedStep:
     builder.nodes.output([_loss(builder)])
     trace = replace(
         builder.step.trace,
-        module=GraphModule(builder.held.attributes, builder.nodes),
+        graph=builder.nodes,
+        constants=builder.held.constants,
         num_forward=num_forward,
         num_backward=num_backward,
     )
@@ -180,7 +181,7 @@ def _keep_results(builder: Builder, op: int, made: list[Node]) -> None:
 
 def _loss(builder: Builder) -> Node:
     """The new node of the loss."""
-    output = next(n for n in builder.step.trace.module.graph.nodes if n.op == "output")
+    output = next(n for n in builder.step.trace.graph.nodes if n.op == "output")
     loss = next(each for each in pytree.tree_leaves(output.args) if isinstance(each, Node))
     return builder.shaped(loss)
 

@@ -1,0 +1,212 @@
+"""Records the ops that a step runs on fake tensors, as the nodes of an FX graph.
+
+Gives, node by node, what `make_fx` of torch does (tests hold one to the other) in a third of its
+time: a step is flat and its sizes are known, so neither proxies nor symbols are needed.
+"""
+
+import contextlib
+import functools
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import Node as Derivative
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import snapshot_fake
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_LIFT, _LIFT_COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
+_IS_TRUE = torch.ops.aten.is_nonzero.default
+_DEVICE = torch.ops.prim.device.default
+_SHAPES = (
+    torch.ops.aten.size.default,
+    torch.ops.aten.stride.default,
+    torch.ops.aten.storage_offset.default,
+)
+_NODE = "_meshwright_node"
+"""The attribute of a tensor that names what made it. Not a table of tensors, which would keep them
+alive: autograd copies what it saves if somebody else holds it."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While this holds, every op is noted.
+
+    A node's `meta` has "val", what it makes, as it is then; "module", the path of the module whose
+    forward calls it; "seq_nr", autograd's number of the forward op that it belongs to; and
+    "is_gradient_acc" where autograd adds up gradients between its ops.
+    """
+
+    def __init__(self, mode: FakeTensorMode) -> None:
+        """`mode`: whose tensors the step runs on."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.constants: dict[str, torch.Tensor] = {}
+        """Tensors that the step finds in the model's code, by the target of their nodes."""
+        self._mode = mode
+        self._constant_names: dict[int, str] = {}
+        self._modules: list[str] = []
+        self._derivatives: list[int] = []
+        self._is_between = False
+
+    def add_input(self, tensor: torch.Tensor) -> None:
+        """Note a tensor that the step starts from."""
+        node = self.graph.placeholder(f"arg{len(self.graph.nodes)}_1")
+        self._keep(tensor, node)
+
+    def end(self, made: Sequence[torch.Tensor]) -> None:
+        """Note what the step returns."""
+        self.graph.output([self._argument(each) for each in made])
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Note an op and run it."""
+        kwargs = dict(kwargs or {})
+        if func is _DEVICE or torch.Tag.data_dependent_output in func.tags:
+            # The value of a tensor: fake ones know only those of the code's constants.
+            return func(*args, **kwargs)
+        if _is_composite(func):  # reached in inference mode only, which autograd does not see
+            with self:
+                return func.decompose(*args, **kwargs)
+        if func is _IS_TRUE:
+            with self:
+                return (args[0] != 0).item()
+        # What is lifted is a constant of the code, to which the step must not write.
+        target = _LIFT_COPY if func is _LIFT else func
+        node = self._add(
+            target,
+            map_aggregate(args, self._argument),
+            map_aggregate(kwargs, self._argument),
+            _short_name(target),
+        )
+        made = func(*args, **kwargs)
+        self._keep(made, node)
+        return made
+
+    def _add(self, target: Any, args: Any, kwargs: Any, name: str | None = None) -> Node:
+        node = self.graph.create_node("call_function", target, args, kwargs, name)
+        if self._modules:
+            node.meta["module"] = self._modules[-1]
+        if self._derivatives:
+            node.meta["seq_nr"] = self._derivatives[-1]
+        else:
+            node.meta["seq_nr"] = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            if self._is_between:
+                node.meta["is_gradient_acc"] = True
+        return node
+
+    def _keep(self, made: Any, node: Node) -> None:
+        """Say of tensors which node made them."""
+        if isinstance(made, torch.Tensor):
+            setattr(made, _NODE, node)
+            node.meta["val"] = snapshot_fake(made)
+        elif isinstance(made, (tuple, list)):
+            node.meta["val"] = map_aggregate(tuple(made), _snapshot)
+            for place, each in enumerate(made):
+                self._keep(each, self._add(operator.getitem, (node, place), {}))
+
+    def _argument(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        node = getattr(value, _NODE, None)
+        # One that stayed in the model from another step is a constant of this one.
+        return node if node is not None and node.graph is self.graph else self._add_constant(value)
+
+    def _add_constant(self, tensor: torch.Tensor) -> Node:
+        name = self._constant_names.get(id(tensor))
+        if name is None:
+            kind = "param" if isinstance(tensor, nn.Parameter) else "tensor"
+            name = f"_{kind}_constant{sum(kind in each for each in self.constants)}"
+            self._constant_names[id(tensor)] = name
+            self.constants[name] = tensor
+        node = self.graph.create_node("get_attr", name, (), {})
+        with self._mode:
+            node.meta["val"] = torch.empty_strided(
+                tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+            )
+        return node
+
+    @contextlib.contextmanager
+    def named_modules(self, model: nn.Module) -> Iterator[None]:
+        """While this holds, nodes carry the path of the module whose forward makes them."""
+        handles = []
+        for path, module in model.named_modules():
+            enter = functools.partial(self._enter_module, path)
+            handles.append(module.register_forward_pre_hook(enter))
+            handles.append(module.register_forward_hook(self._leave_module, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter_module(self, path: str, *_: object) -> None:
+        self._modules.append(path)
+
+    def _leave_module(self, *_: object) -> None:
+        self._modules.pop()
+
+    @contextlib.contextmanager
+    def numbered(self, loss: torch.Tensor) -> Iterator[None]:
+        """While this holds, nodes of the loss's backward carry the numbers of their forward ops."""
+        for each in _all_derivatives(loss):
+            each.register_prehook(self._enter_derivative(each._sequence_nr()))
+            each.register_hook(self._leave_derivative)
+        try:
+            yield
+        finally:
+            self._is_between = False
+            self._derivatives.clear()
+
+    def _enter_derivative(self, number: int) -> Callable[..., None]:
+        def enter(*_: object) -> None:
+            self._derivatives.append(number)
+
+        return enter
+
+    def _leave_derivative(self, *_: object) -> None:
+        self._derivatives.pop()
+        self._is_between = True
+
+
+def _all_derivatives(loss: torch.Tensor) -> Iterator[Derivative]:
+    assert loss.grad_fn is not None
+    seen, queue = {loss.grad_fn}, deque([loss.grad_fn])
+    while queue:
+        each = queue.popleft()
+        yield each
+        for other, _ in each.next_functions:
+            if other is not None and other not in seen:
+                seen.add(other)
+                queue.append(other)
+
+
+def _snapshot(value: Any) -> Any:
+    return snapshot_fake(value) if isinstance(value, torch.Tensor) else value
+
+
+@functools.cache
+def _is_composite(func: OpOverload) -> bool:
+    """Whether the op is made of others, and no kernel of a CPU does it at once."""
+    key = torch._C.DispatchKey
+    return (
+        func not in _SHAPES
+        and func.has_kernel_for_dispatch_key(key.CompositeImplicitAutograd)
+        and not func.has_kernel_for_dispatch_key(key.CPU)
+    )
+
+
+@functools.cache
+def _short_name(func: OpOverload) -> str:
+    """The op's name without its overload's, as FX would write it."""
+    return Graph()._target_to_str(func.overloadpacket.__name__)
