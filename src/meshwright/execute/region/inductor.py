@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+from torch._guards import TracingContext, tracing
 from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx_inner
 from torch._inductor.decomposition import select_decomp_table
@@ -10,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functionalize
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from meshwright.execute.region.attention import choose_attention
 from meshwright.execute.region.padding import Padder
@@ -38,9 +40,11 @@ class Inductor:
         return self.functions[recipe]
 
     def _compile(self, recipe: Recipe) -> RegionFunction:
-        module, given = trace_recipe(recipe, self.device)
+        mode = FakeTensorMode(shape_env=ShapeEnv())
+        module, given = trace_recipe(recipe, self.device, mode)
         known = {name: value for name, value in _OPTIONS.items() if name in config._config}
-        with torch.no_grad(), config.patch(known):
+        # In no tracing context, Inductor neither looks into its cache nor adds to it.
+        with torch.no_grad(), config.patch(known), tracing(TracingContext(mode)):
             compiled: RegionFunction = compile_fx_inner(module, given, is_inference=True)
         return compiled
 
@@ -60,7 +64,9 @@ def _describe(recipe: Recipe, error: Exception) -> str:
     return f"{len(recipe.steps)} ops from {first} to {last}: {type(error).__name__}: {reason}"
 
 
-def trace_recipe(recipe: Recipe, device: torch.device) -> tuple[GraphModule, list[torch.Tensor]]:
+def trace_recipe(
+    recipe: Recipe, device: torch.device, mode: FakeTensorMode
+) -> tuple[GraphModule, list[torch.Tensor]]:
     """The recipe as ATen ops that write to nothing but, at the end, to its inputs; and inputs that
     have no values."""
     recipe = choose_attention(recipe, device)
@@ -71,7 +77,7 @@ def trace_recipe(recipe: Recipe, device: torch.device) -> tuple[GraphModule, lis
     table = dict(select_decomp_table())
     if device.type == "cuda":
         table |= Padder().table
-    with FakeTensorMode(), torch.no_grad():
+    with mode, torch.no_grad():
         given = [layout.empty(device) for layout in recipe.inputs]
         traced = make_fx(functionalize(run, remove="mutations"), table)
         module = traced(*given)
