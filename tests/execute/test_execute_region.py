@@ -10,14 +10,20 @@ torch = pytest.importorskip("torch")
 
 from small_models import MODELS, NORMED, captured, make_workload, train_eagerly  # noqa: E402
 from small_trainer import make_trainer, take_steps  # noqa: E402
+from torch import nn  # noqa: E402
 
+from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
 from meshwright.execute.walk import Times  # noqa: E402
 from meshwright.plan.plan import Part, Plan  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # Inductor's own
+pytestmark = [  # Inductor's own
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex"),
+]
 
 STEPS = 3
 WIDTH = 16
@@ -99,12 +105,14 @@ def test_layers_that_drop_have_one_recipe() -> None:
 
 @pytest.mark.parametrize("name", few(ALL, "heads", "residual", "dropping", "gated"))
 def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
     from meshwright.execute.region.inductor import trace_recipe
 
     seen = 0
 
     def compiler(recipe: Recipe) -> Any:
-        module = trace_recipe(recipe, CPU)[0]
+        module = trace_recipe(recipe, CPU, FakeTensorMode())[0]
 
         def run(given: list[Any]) -> Any:
             nonlocal seen
@@ -188,6 +196,65 @@ def test_forward_does_not_keep_what_backward_computes_again() -> None:
     # An activation's result has three dimensions, its argument, a product, two.
     returned = [layout.shape for recipe in recipes for layout in _output_layouts(recipe)]
     assert not [shape for shape in returned if len(shape) == 3 and shape[-1] == 2 * WIDTH]
+
+
+class Pooled(nn.Module):
+    """Convolutions around a pool, layer by layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(nn.Conv2d(3, 3, 3, padding=1) for _ in range(6))
+
+    def forward(self, pictures: Any) -> Any:
+        for each in self.convolutions:
+            pictures = torch.nn.functional.max_pool2d(each(pictures).relu(), 3, 1, padding=1)
+        return pictures.square().mean()
+
+
+class Halves(nn.Module):
+    """A product reads the same rows as another, as queries and keys do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ones = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.others = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, rows: Any) -> Any:
+        for one, other in zip(self.ones, self.others, strict=True):
+            rows = rows + one(rows.tanh()).float() * other(rows.tanh()).float()
+        return rows.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "autocast"), [(Pooled, (4, 3, 8, 8), None), (Halves, (4, 8), "bf16")]
+)
+def test_neither_places_of_maxima_nor_casts_are_kept(
+    model: Any, shape: tuple[int, ...], autocast: str | None
+) -> None:
+    returned: list[Any] = []
+
+    def compiler(recipe: Recipe) -> Any:
+        returned.extend(_output_layouts(recipe))
+        return call_ops(recipe)
+
+    torch.manual_seed(0)
+    workload = Workload(name="small", model=model(), args=(torch.randn(shape),), batch=4)
+    graph = capture_workload(workload, "sgd", autocast)
+    plan = Plan(parts=(Part(ops=graph.op_names, devices=(connected(1).devices[0].name,)),))
+    losses = []
+    for each in (compiler, None):
+        trainer = make_trainer(
+            0, workload, graph, plan, connected(1),
+            optimizer="sgd", autocast=autocast, compiler=each,
+        )  # fmt: skip
+        losses.append(take_steps(trainer, STEPS))
+        trainer.close()
+    assert losses[0] == losses[1]
+    assert returned
+    assert torch.int64 not in [each.dtype for each in returned]
+    weights = {tuple(each.shape) for each in workload.model.parameters()}
+    casts = [each for each in returned if each.dtype is torch.bfloat16 and each.shape in weights]
+    assert not casts
 
 
 def _output_layouts(recipe: Recipe) -> list[Any]:

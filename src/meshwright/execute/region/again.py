@@ -17,8 +17,10 @@ from meshwright.execute.item import Segment
 from meshwright.execute.last_use import made_name
 from meshwright.execute.steps import TracedSteps
 
-_NORMS = {"native_layer_norm"}
-"""They are computed again, too: their backward reads the same rows as a whole."""
+_ALSO = {"_to_copy", "native_layer_norm", "max_pool2d_with_indices"}
+"""They are computed again, too: casts, which autocast makes of every weight and again for every
+product that reads the same rows; norms, whose backward reads the same rows as a whole; places of
+maxima, which have eight bytes each and follow from windows of a few numbers."""
 _MAX_READERS = 2
 """What more regions read than forward's and backward's of one layer is kept."""
 
@@ -41,6 +43,7 @@ class _Finder:
         """For every region the names of what it reads from outside."""
         self.readers = Counter(name for given in self.given for name in given)
         self.written = self._find_written()
+        """The first line that overwrites what has a name."""
         self.is_cheap = [self._costs_little(number) for number in range(len(segment.lines))]
 
     def lines_for(self, number: int) -> tuple[int, ...]:
@@ -60,7 +63,8 @@ class _Finder:
         found = {line}
         for _, read in self.segment.lines[line].reads:
             lines = self._lines_of(read, number, is_wanted=False)
-            if read in self.written or lines is None:
+            is_kept = self.written.get(read, len(self.segment.lines)) >= self.regions[number].stop
+            if lines is None or not is_kept:
                 return None
             found |= lines
         return found
@@ -74,15 +78,15 @@ class _Finder:
         own = {name for name in names if not _is_made_in(name, region)}
         return dict.fromkeys(sorted(own, key=str))
 
-    def _find_written(self) -> set[Hashable]:
-        """The names of what some line overwrites."""
-        found: set[Hashable] = set()
+    def _find_written(self) -> dict[Hashable, int]:
+        found: dict[Hashable, int] = {}
         for number, line in enumerate(self.segment.lines):
             ledger, names = self.steps[line.samples].ledger, dict(line.reads)
             for version in ledger.kernels[line.op].made:
                 old = ledger.versions[version].replaces
                 if old >= 0:
-                    found |= {names[old], made_name(number, version)}
+                    found.setdefault(names[old], number)
+                    found[made_name(number, version)] = 0  # it may be overwritten in another
         return found
 
     def _costs_little(self, number: int) -> bool:
@@ -90,7 +94,7 @@ class _Finder:
         kernel = self.steps[line.samples].ledger.kernels[line.op]
         made = {made_name(number, version) for version in kernel.made}
         is_pointwise = torch.Tag.pointwise in getattr(kernel.node.target, "tags", ())
-        return (is_pointwise or op_name(kernel.node) in _NORMS) and not made & self.written
+        return (is_pointwise or op_name(kernel.node) in _ALSO) and not made & self.written.keys()
 
 
 def _is_made_in(name: Hashable, region: range) -> bool:
