@@ -169,10 +169,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--real", action="store_true", help="real compute on two ranks instead of emulated devices"
     )
+    parser.add_argument("--compile", action="store_true", help="with --real: compiled regions")
     options = parser.parse_args(arguments)
     show = json.dumps if options.json else as_text
     if options.real:
-        found = measure_real(options.steps, options.only)
+        found = measure_real(options.steps, options.only, compiles=options.compile)
     else:
         every = hybrid_scenarios() if options.hybrid else scenarios()
         wanted = [each for each in every if options.only in each.model]

@@ -36,6 +36,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import lower_frozen
+from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph, Phase
@@ -91,7 +92,7 @@ PLANS: dict[str, Maker] = {
 }
 
 
-def measure_real(steps: int, only: str = "") -> Iterator[dict[str, Any]]:
+def measure_real(steps: int, only: str = "", *, compiles: bool = False) -> Iterator[dict[str, Any]]:
     """One record a model and plan; the first step warms up."""
     torch.set_num_threads(1)  # before anything starts threads, which a fork would lose
     for name, build in MODELS.items():
@@ -104,7 +105,7 @@ def measure_real(steps: int, only: str = "") -> Iterator[dict[str, Any]]:
         for plan_name, make in PLANS.items():
             plan = make(graph, cluster)
             assert plan is not None
-            run, job = run_plan(graph, cluster, plan, build, steps)
+            run, job = run_plan(graph, cluster, plan, build, steps, compiles)
             happened = measured_timeline(job.lowered.program, run)
             own = measured_graph(graph, cluster, plan, happened)
             first = first or own
@@ -113,6 +114,7 @@ def measure_real(steps: int, only: str = "") -> Iterator[dict[str, Any]]:
                 "ranks": RANKS,
                 "megabits": MEGABITS,
                 "plan": f"real {plan_name}",
+                "compiled": compiles,
                 "predicted_seconds": simulate(own, cluster, plan).step_seconds,
                 "predicted_by_first_plan_seconds": simulate(first, cluster, plan).step_seconds,
             }
@@ -159,7 +161,12 @@ def _microbatch_seconds(program: Program, run: Run) -> float:
 
 
 def run_plan(
-    graph: Graph, cluster: Cluster, plan: Plan, build: Callable[[], Workload], steps: int
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    build: Callable[[], Workload],
+    steps: int,
+    compiles: bool,
 ) -> tuple[Run, Job]:
     """Train for so many steps, and for as many that are timed instruction by instruction."""
     job = Job(lowered=lower_frozen(graph, cluster, plan), steps=steps, timed=steps)
@@ -168,12 +175,14 @@ def run_plan(
         os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
         _come_first()
         deferred = record(build, 0)
+        device = torch.device("cpu")
         trainer = Trainer(
             job.lowered,
             deferred.workload,
             rank=rank,
-            device=torch.device("cpu"),
+            device=device,
             real=deferred.real,
+            compiler=make_compiler(device, lambda _: None) if compiles else None,
         )
         args = tuple(deferred.real(each) for each in deferred.workload.args)
         clock = CommonClock()

@@ -37,7 +37,8 @@ Step = Callable[[], torch.Tensor]
 STEPS = 5
 """In a turn."""
 LEARNING_RATE = 1e-4
-WAYS = ("eager", "compiled", "planned", "planned compiled")
+PLANNED = ("planned", "planned compiled")
+WAYS = ("eager", "compiled", *PLANNED)
 
 
 def plain(workload: Workload, device: str, precision: str, compiles: bool) -> Step:
@@ -77,7 +78,6 @@ def planned(workload: Workload, device: str, precision: str, compiles: bool) -> 
         show=_show,
     )  # fmt: skip
     args, kwargs = _on_device(workload, device)
-    workload.model.to("meta")  # the trainer has weights of its own
 
     def step() -> torch.Tensor:
         trainer.step(args, kwargs)
@@ -98,16 +98,20 @@ def _show(line: str) -> None:
 
 
 def prepare(
-    ways: Mapping[str, Callable[[], Step]], device: str
+    ways: Mapping[str, Callable[[Workload], Step]], make: Callable[[], Workload], device: str
 ) -> tuple[dict[str, Step], dict[str, Any]]:
-    """The steps by way, and what is known of each: seconds until the first was taken, bytes at
-    most, losses of the first ones."""
+    """The steps by way, and what is known of each: seconds from the model to its first step, bytes
+    at most, losses of the first ones."""
     steps, found = {}, {}
-    for name, make in ways.items():
+    for name, open_way in ways.items():
         gc.collect()
         before = torch.cuda.memory_allocated() if device == "cuda" else 0
+        workload = make()
+        if name in PLANNED:
+            workload.model.cpu()  # plans are given a model that is not on their devices
         start = perf_counter()
-        steps[name] = make()
+        steps[name] = open_way(workload)
+        del workload
         losses = [float(steps[name]())]
         ready = perf_counter() - start
         if device == "cuda":
@@ -152,12 +156,10 @@ def compare(name: str, precision: str, given: argparse.Namespace, parent: Connec
         "planned compiled": partial(planned, compiles=True),
     }
     ways = {
-        way: lambda way=way: makers[way](
-            make_workload(name, precision, given.device), given.device, precision
-        )
-        for way in given.ways
+        way: partial(makers[way], device=given.device, precision=precision) for way in given.ways
     }
-    steps, found = prepare(ways, given.device)
+    make = partial(make_workload, name, precision, given.device)
+    steps, found = prepare(ways, make, given.device)
     parent.send("ready")
     parent.recv()
     for way, milliseconds in measure(steps, given.turns, given.device).items():

@@ -49,6 +49,28 @@ def test_steps_are_recorded_once_and_replayed_on_each_batch() -> None:
     assert model.runs == 5
 
 
+def test_a_batch_that_stays_where_it_is_is_read_there() -> None:
+    model, recorded = Model(), list[int]()
+
+    def record(run: Callable[[], Any]) -> Any:
+        recorded.append(1)
+        return record_calls(run)
+
+    step = Recorded(model.run, model.forget, print, record)
+    batch, key = torch.ones(2), torch.zeros(1)
+    for k in range(1, 5):
+        batch.fill_(k)
+        step({"x": batch, "key": key.clone()}, 0.1)
+    assert step.given["x"] is batch
+    assert step.given["key"] is not key
+    assert (float(model.number), len(recorded)) == (20.0, 1)
+    others = [torch.full((2,), float(k)) for k in range(5, 8)]
+    for other in others:  # then others come, to which nothing may be written
+        step({"x": other, "key": key.clone()}, 0.1)
+    assert (float(model.number), len(recorded)) == (56.0, 2)
+    assert [float(each[0]) for each in (batch, *others)] == [4.0, 5.0, 6.0, 7.0]
+
+
 def test_another_learning_rate_is_recorded_anew() -> None:
     recorded = []
 

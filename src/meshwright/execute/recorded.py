@@ -2,7 +2,7 @@
 
 For ranks that do not talk to others: all that they do in a step is then the same kernels on the
 same memory, but for the rows of the batch and the keys of random numbers, which are copied to one
-place.
+place unless they come in one.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,9 @@ def _is_seeded(line: Line, steps: TracedSteps) -> bool:
 def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
     """Record a CUDA graph."""
     torch.cuda.synchronize()
-    torch.cuda.empty_cache()  # the graph has memory of its own
+    # The graph has memory of its own, for what libraries work in, too.
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         made = run()
@@ -71,6 +73,10 @@ class Recorded:
         self.count = self.records = 0
         self.given: dict[Key, torch.Tensor] = {}
         """The rows of the batch, where the recorded kernels read them."""
+        self.shared: frozenset[Key] = frozenset()
+        """Of these, what the caller gave in the same memory in the steps before: not copied."""
+        self.seen: Mapping[Key, torch.Tensor] = {}
+        """What was given in the step before recording, held so that no other takes its place."""
         self.replay: Replay | None = None
         self.loss = torch.zeros(())
         self.settings: object = None
@@ -80,15 +86,24 @@ class Recorded:
     def __call__(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> torch.Tensor:
         """Take a step; `settings`: numbers that are part of it, which it is recorded anew for."""
         self.count += 1
-        is_recorded = self.replay is not None and settings == self.settings
-        if self.count > _WARM_UP and not is_recorded and not self.fails:
-            self._record_or_leave(inputs, settings)
+        if self.count == _WARM_UP:
+            self.seen = inputs
+        elif self.count > _WARM_UP and not self.fails:
+            if self.replay is not None and not self._are_shared(inputs):
+                self._record(inputs, settings)  # batches are copied from here on
+            elif self.replay is None or settings != self.settings:
+                self._record_or_leave(inputs, settings)
         if self.replay is None:
             return self.run(inputs)
         for key, tensor in inputs.items():
-            self.given[key].copy_(tensor)
+            if key not in self.shared:
+                self.given[key].copy_(tensor)
         self.replay()
         return self.loss.clone()
+
+    def _are_shared(self, inputs: Mapping[Key, torch.Tensor]) -> bool:
+        """Whether all that is read where the caller had it is there again."""
+        return all(_is_same(inputs[key], self.given[key]) for key in self.shared)
 
     def _record_or_leave(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
         """Record, unless settings change too often for that to pay, as those of a scheduler do."""
@@ -101,7 +116,13 @@ class Recorded:
 
     def _record(self, inputs: Mapping[Key, torch.Tensor], settings: object) -> None:
         self.replay = None  # its memory is taken by the next
-        self.given = {key: torch.empty_like(tensor) for key, tensor in inputs.items()}
+        before = self.given or self.seen
+        self.shared = frozenset(key for key in inputs if _is_same(inputs[key], before[key]))
+        self.given = {
+            key: tensor if key in self.shared else torch.empty_like(tensor)
+            for key, tensor in inputs.items()
+        }
+        self.seen = {}
         try:
             self.replay, self.loss = self.record(lambda: self.run(self.given))
         except RuntimeError as error:
@@ -110,3 +131,13 @@ class Recorded:
             self.fails = True
             self.forget()
         self.settings = settings
+
+
+def _is_same(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same numbers in the same memory."""
+    return (
+        tensor.data_ptr() == other.data_ptr()
+        and tensor.shape == other.shape
+        and tensor.stride() == other.stride()
+        and tensor.dtype == other.dtype
+    )
