@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -161,6 +162,7 @@ def training(
     *,
     scheduler: Any = None,
     clip_norm: float | None = None,
+    autocast: str | None = None,
     graph: Graph | None = None,
     learning_rate: float = 1e-3,
     is_mean: bool = True,
@@ -183,18 +185,19 @@ def training(
     with `learning_rate`, or one of torch.optim or of your own that updates every number by itself,
     made for the model's parameters: its groups are read at every step, so that schedulers and
     whoever else may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every
-    step, and after `resume` is where it was. `clip_norm` clips the norm of all gradients. `graph`
-    is the one that was planned, None captures it again. `is_mean`: the loss is a mean over the
-    batch, else a sum. A step whose loss is not finite raises NonFiniteError with the number of the
-    step; `checks_ops` looks at every op's results, which takes time, and names the op that made the
-    first such number. `compile`: regions of ops are compiled by TorchInductor, equal layers once;
-    None does so on GPUs. `weights` is a folder of safetensors files in the Hub's layout: each rank
-    reads its slices of them, and the model may be on the meta device. `checkpoint` is a folder
-    whose latest checkpoint training goes on from, and which others are kept in: after `every` so
-    many steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. `log` is a CSV
-    file with a row for each step. What this yields has `loader(dataset)`, `step(*batch)`, which
-    returns the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and
-    `state_dict()`; all ranks make the same calls.
+    step, and after `resume` is where it was. `clip_norm` clips the norm of all gradients.
+    `autocast` is bf16 or fp16. `graph` is the one that was planned, None captures it again.
+    `is_mean`: the loss is a mean over the batch, else a sum. A step whose loss is not finite raises
+    NonFiniteError with the number of the step; `checks_ops` looks at every op's results, which
+    takes time, and names the op that made the first such number. `compile`: regions of ops are
+    compiled by TorchInductor, equal layers once; None does so on GPUs. `weights` is a folder of
+    safetensors files in the Hub's layout: each rank reads its slices of them, and the model may be
+    on the meta device. `checkpoint` is a folder whose latest checkpoint training goes on from, and
+    which others are kept in: after `every` so many steps, at the end, and when torchrun or a
+    scheduler asks to stop by SIGTERM. `log` is a CSV file with a row for each step. What this
+    yields has `loader(dataset)`, `step(*batch)`, which returns the loss, `losses()`,
+    `measure(*batch)`, `save(folder)`, `resume(folder)` and `state_dict()`; all ranks make the same
+    calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")
@@ -205,16 +208,20 @@ def training(
     from meshwright.execute.loader import as_inputs
     from meshwright.execute.settings import Settings
     from meshwright.execute.training import open_training
+    from meshwright.execute.unmerge import unmerge
 
     given, named = as_inputs(args)
     named |= kwargs or {}
     workload = Workload(name=type(model).__name__, model=model, args=given, kwargs=named, loss=loss)
     optimizer = open_optimizer(optimizer, model, learning_rate)
+    chosen = load_cluster(cluster)
+    planned = capture_workload(workload, optimizer, autocast) if graph is None else graph
     settings = Settings(
         device=device,
         backend=backend,
         optimizer=optimizer,
         scheduler=scheduler,
+        autocast=autocast,
         clip_norm=clip_norm,
         learning_rate=learning_rate,
         is_mean=is_mean,
@@ -228,6 +235,7 @@ def training(
         every=every,
         log=None if log is None else Path(log),
     )
-    planned = capture_workload(workload, optimizer) if graph is None else graph
-    with open_training(planned, load_cluster(cluster), plan, workload, settings) as opened:
+    if may_be_fused(planned):
+        planned, plan, settings = unmerge(planned, chosen, plan, workload, settings)
+    with open_training(planned, chosen, plan, workload, settings) as opened:
         yield opened

@@ -123,10 +123,16 @@ def capture_model(
     `sequence` (tokens a sample) and `precision` ("fp32" or "bf16", of weights) are for models of
     the zoo, whose graphs are kept and not captured twice unless `use_cache` is False. `profiles`
     are files of `meshwright profile`: ops whose calls they have get measured times, of several
-    files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged.
+    files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged; or
+    with their shares of the times of compiled regions, where profiles have those of a compiled run.
     `untie`: weights that modules share are copies, which a pipeline may hold on different stages.
     """
-    measured = combine_measured(read_profile(path) for path in profiles)
+    read = [read_profile(path) for path in profiles]
+    measured = combine_measured(read, is_compiled=compile)
+    if compile and measured:
+        compile = False  # noqa: A001
+    elif compile:
+        measured = combine_measured(read)
     if _FACTORY.fullmatch(name):
         _check_factory(name, optimizer, autocast, sequence, precision)
         need_torch()

@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.profile.profile import (
+    COMPILER,
     Profile,
     Table,
     combine_measured,
@@ -74,6 +75,13 @@ def test_of_several_profiles_the_last_counts() -> None:
     first, last = profile(table(2, {MM: 1.0, ADD: 3.0})), profile(table(1, {MM: 2.0}))
     assert combine_measured([first, last]) == {"h200": {MM: 2.0, ADD: 3.0}}
     assert combine_measured([last, first]) == {"h200": {MM: 1.0, ADD: 3.0}}
+
+
+def test_times_in_compiled_regions_are_apart_from_those_of_ops_alone() -> None:
+    alone = table(1, {MM: 1.0, ADD: 2.0})
+    shares = table(2, {MM: 0.5}, software={**NEW, COMPILER: "inductor"})
+    assert profile(alone, shares).measured() == {"h200": {MM: 1.0, ADD: 2.0}}
+    assert profile(alone, shares).measured(is_compiled=True) == {"h200": {MM: 0.5}}
 
 
 def test_a_digest_is_of_the_times_and_not_of_their_order() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from meshwright.errors import InputError
+from meshwright.profile.profile import COMPILER
 
 
 def open_device(kind: str) -> torch.device:
@@ -24,9 +25,12 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
 
 
-def device_software(device: torch.device) -> dict[str, str]:
-    """What the times of kernels depend on besides the device: versions, and a CPU's threads."""
+def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[str, str]:
+    """What the times of kernels depend on besides the device: versions, a CPU's threads, and
+    whether they are shares of the times of compiled regions."""
     found = {"torch": str(torch.__version__)}
+    if is_compiled:
+        found[COMPILER] = "inductor"
     if device.type == "cuda":
         found["cuda"] = str(torch.version.cuda)
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]

@@ -12,11 +12,12 @@ import numpy as np
 from meshwright.api import simulate
 from meshwright.cli.console import Words, finite, make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.plan_folder import PLAN_FILE, read_plan_folder
+from meshwright.cli.plan_folder import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
+from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.message import say
 from meshwright.plan.plan import Plan
@@ -75,8 +76,10 @@ def run_compare(arguments: Namespace) -> int:
 def _read_case(arguments: Namespace) -> _Case:
     _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
     graph, cluster, plan = read_plan_folder(arguments.plan)
-    own = arguments.run / PLAN_FILE
-    if own.is_file():  # a run may have batch norm's statistics otherwise than planned
+    own, steps = arguments.run / PLAN_FILE, arguments.run / GRAPH_FILE
+    if may_be_fused(graph) and own.is_file() and steps.is_file():
+        graph, plan = Graph.load(steps), Plan.load(own)  # in the ops that merged ones stand for
+    elif own.is_file():  # a run may have batch norm's statistics otherwise than planned
         plan = replace(plan, batch_statistics=Plan.load(own).batch_statistics)
     with_links = arguments.trace is not None
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)

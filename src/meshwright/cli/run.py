@@ -36,6 +36,7 @@ from meshwright.execute.environment import (
 from meshwright.execute.runnable import check_runnable
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
+from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
 from meshwright.message import say
@@ -246,10 +247,12 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         from meshwright.execute.emulate import hasten_wakeups
 
         hasten_wakeups()
+    from meshwright.capture.deferred import record
     from meshwright.execute.fault import end_process
     from meshwright.execute.session import run_rank
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
+    from meshwright.execute.unmerge import unmerge
 
     optimizer = arguments.optimizer
     settings = Settings(
@@ -278,6 +281,9 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         num_workers=arguments.workers,
     )
     build, code = _builder(arguments, graph), int(ExitCode.DONE)
+    if build is not None and may_be_fused(graph):
+        workload = record(build, settings.seed).workload
+        graph, plan, settings = unmerge(graph, cluster, plan, workload, settings)
     if TRIAL in os.environ and build is not None:
         with _refused_to(Path(os.environ[TRIAL])):
             try_plan(graph, cluster, plan, build, settings)

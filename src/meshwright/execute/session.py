@@ -246,7 +246,7 @@ def _run_steps(
     return recorder.finish(
         is_emulated=False,
         losses=losses[first:],
-        software=device_software(trainer.device),
+        software=trainer.software,
         calls=calls,
     )
 

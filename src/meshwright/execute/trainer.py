@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from meshwright.capture.device import device_software
 from meshwright.capture.optimiser import LEARNING_RATE, find_optimiser
 from meshwright.capture.stepped import Stepped, take_step
 from meshwright.capture.workload import Workload
@@ -116,6 +117,7 @@ class Trainer:
         """The steps as this rank runs them, and what it runs of them."""
         self.device = device
         self.exchange = self._open_exchange(wiring, progress)
+        self.software = device_software(device, is_compiled=compiler is not None)
         self.inspector = Inspector() if checks_ops else None
         self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
         self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from meshwright.capture.device import device_software
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -121,9 +120,7 @@ class Training:
         """Train on one batch as `step` does, and time every instruction of every rank."""
         recorder = Recorder(self.lowered, 1, self.watch)
         pulse = recorder.step(lambda times: self.trainer.step(args, kwargs, times=times))
-        run = recorder.finish(
-            is_emulated=False, losses=(), software=device_software(self.trainer.device)
-        )
+        run = recorder.finish(is_emulated=False, losses=(), software=self.trainer.software)
         self._add(pulse)
         return measured_timeline(self.lowered.program, run)
 

@@ -76,6 +76,11 @@ def fuse_elementwise(graph: Graph) -> Graph:
     return _Merger(graph, label).graph()
 
 
+def may_be_fused(graph: Graph) -> bool:
+    """Whether ops of a graph may be merged ones: each is one call, as in a step without views."""
+    return bool((graph.calls > 0).any() and (graph.calls <= 1).all())
+
+
 def find_sets(graph: Graph) -> Ints:
     """For every op the last one of the set that it is merged into."""
     sets = _Sets(graph)

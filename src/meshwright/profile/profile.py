@@ -22,6 +22,9 @@ from meshwright.profile.file import TableFields, decode_tables, encode_tables
 Measured = Mapping[str, Mapping[str, float]]
 """By device type the seconds of described calls."""
 
+COMPILER = "compiler"
+"""The software of tables with times of ops in regions that it compiled."""
+
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _OP = re.compile(r'"op":"([^"\\]+)"')
 
@@ -89,9 +92,13 @@ class Profile:
         wanted = device_type, tuple(sorted(software.items()))
         return next((table for table in self.tables if table.key == wanted), None)
 
-    def measured(self) -> Measured:
-        """By device type the seconds of calls: of tables that have the same one, the newest's."""
-        return combine_measured([self])
+    def measured(self, *, is_compiled: bool = False) -> Measured:
+        """By device type the seconds of calls: of tables that have the same one, the newest's.
+
+        `is_compiled`: of ops in compiled regions, as `meshwright compare --write-profile` has them
+        from a compiled run; else of ops by themselves.
+        """
+        return combine_measured([self], is_compiled=is_compiled)
 
     def save(self, path: str | Path) -> None:
         """Write to a file: JSON, gzip when the name ends in .gz."""
@@ -144,12 +151,16 @@ def _merge_tables(one: Table, other: Table) -> Table:
     )
 
 
-def combine_measured(profiles: Iterable[Profile]) -> Measured:
-    """The measured times of several profiles; where they differ, the later one's in the list."""
+def combine_measured(profiles: Iterable[Profile], *, is_compiled: bool = False) -> Measured:
+    """The measured times of several profiles; where they differ, the later one's in the list.
+
+    `is_compiled`: of ops in compiled regions, else of ops by themselves.
+    """
     found: dict[str, dict[str, float]] = {}
     for profile in profiles:
         for table in sorted(profile.tables, key=lambda table: table.date):
-            found.setdefault(table.device_type, {}).update(table.calls)
+            if (COMPILER in table.software) == is_compiled:
+                found.setdefault(table.device_type, {}).update(table.calls)
     return found
 
 

@@ -37,7 +37,8 @@ def add_capture(commands: Any) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="as torch.compile runs the step: element-wise ops are merged",
+        help="as torch.compile runs the step: element-wise ops are merged, or have the times that "
+        "profiles of a compiled run have",
     )
     parser.add_argument(
         "--untie",
