@@ -163,6 +163,7 @@ def training(
     scheduler: Any = None,
     clip_norm: float | None = None,
     autocast: str | None = None,
+    loss_scaling: bool | None = None,
     graph: Graph | None = None,
     learning_rate: float = 1e-3,
     is_mean: bool = True,
@@ -186,18 +187,19 @@ def training(
     made for the model's parameters: its groups are read at every step, so that schedulers and
     whoever else may change them. `scheduler`, one of torch.optim.lr_scheduler, goes on after every
     step, and after `resume` is where it was. `clip_norm` clips the norm of all gradients.
-    `autocast` is bf16 or fp16. `graph` is the one that was planned, None captures it again.
-    `is_mean`: the loss is a mean over the batch, else a sum. A step whose loss is not finite raises
-    NonFiniteError with the number of the step; `checks_ops` looks at every op's results, which
-    takes time, and names the op that made the first such number. `compile`: regions of ops are
-    compiled by TorchInductor, equal layers once; None does so on GPUs. `weights` is a folder of
-    safetensors files in the Hub's layout: each rank reads its slices of them, and the model may be
-    on the meta device. `checkpoint` is a folder whose latest checkpoint training goes on from, and
-    which others are kept in: after `every` so many steps, at the end, and when torchrun or a
-    scheduler asks to stop by SIGTERM. `log` is a CSV file with a row for each step. What this
-    yields has `loader(dataset)`, `step(*batch)`, which returns the loss, `losses()`,
-    `measure(*batch)`, `save(folder)`, `resume(folder)` and `state_dict()`; all ranks make the same
-    calls.
+    `autocast` is bf16 or fp16. `loss_scaling` scales losses before backward and leaves out steps
+    whose gradients are not finite, as torch.amp.GradScaler does; None does so with fp16. `graph` is
+    the one that was planned, None captures it again. `is_mean`: the loss is a mean over the batch,
+    else a sum. A step whose loss is not finite raises NonFiniteError with the number of the step;
+    `checks_ops` looks at every op's results, which takes time, and names the op that made the first
+    such number. `compile`: regions of ops are compiled by TorchInductor, equal layers once; None
+    does so on GPUs. `weights` is a folder of safetensors files in the Hub's layout: each rank reads
+    its slices of them, and the model may be on the meta device. `checkpoint` is a folder whose
+    latest checkpoint training goes on from, and which others are kept in: after `every` so many
+    steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. `log` is a CSV file
+    with a row for each step. What this yields has `loader(dataset)`, `step(*batch)`, which returns
+    the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and `state_dict()`;
+    all ranks make the same calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")
@@ -222,6 +224,7 @@ def training(
         optimizer=optimizer,
         scheduler=scheduler,
         autocast=autocast,
+        scales_loss=loss_scaling,
         clip_norm=clip_norm,
         learning_rate=learning_rate,
         is_mean=is_mean,

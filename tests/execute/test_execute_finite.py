@@ -89,24 +89,33 @@ def test_on_a_gpu_a_loss_is_looked_at_one_step_later_and_never_waited_for() -> N
 
 
 @pytest.mark.parametrize(
-    ("losses", "plain", "words"),
+    ("losses", "plain", "precision", "words"),
     [
-        ((1.0, NAN), (1.0, 2.0), "error: losses must be finite, at step 2 got nan, in one"),
-        ((1.0, 2.0), (NAN, 2.0), "error: losses must be finite, at step 1 got 1.0, in one"),
-        ((NAN,), (NAN,), "error: losses must be finite"),
-        ((INFINITY,), (INFINITY,), "error: losses must be finite"),
-        ((1.0, 2.0), (1.0, 2.1), "error: losses must be those of one process to 0.0001, are off"),
-        ((1.0, 2.0), (1.0, 2.0), "losses are those of one process, to 0.0e+00"),
+        ((1.0, NAN), (1.0, 2.0), "fp32", "error: losses must be finite, at step 2 got nan, in one"),
+        ((1.0, 2.0), (NAN, 2.0), "fp32", "error: losses must be finite, at step 1 got 1.0, in one"),
+        ((NAN,), (NAN,), "fp32", "error: losses must be finite"),
+        ((INFINITY,), (INFINITY,), "bf16", "error: losses must be finite"),
+        ((2.0,), (2.001,), "fp32", "error: losses must be those of one process to 0.0001, are off"),
+        ((2.0,), (2.001,), "bf16", "losses are those of one process, to 5.0e-04"),
+        (
+            (2.0,),
+            (2.1,),
+            "bf16",
+            "error: losses must be those of one process to 0.0078125, are off",
+        ),
+        ((1.0, 2.0), (1.0, 2.0), "fp32", "losses are those of one process, to 0.0e+00"),
     ],
 )
-def test_a_check_of_losses_fails_on_what_is_not_finite(
+def test_a_check_of_losses_fails_on_what_is_not_finite_or_far_off(
     losses: tuple[float, ...],
     plain: tuple[float, ...],
+    precision: str,
     words: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    outcome = SimpleNamespace(losses=losses, plain_losses=plain)
-    assert _check_losses(outcome) == ("error" in words)  # type: ignore[arg-type]
+    outcome, graph = SimpleNamespace(losses=losses, plain_losses=plain), SimpleNamespace()
+    graph.precision = ("fp32", precision)
+    assert _check_losses(outcome, graph) == ("error" in words)  # type: ignore[arg-type]
     assert capsys.readouterr().err.startswith(f"meshwright: {words}")
 
 

@@ -68,8 +68,9 @@ once all have ended: a rank killed after the last step would have it printed aga
 TRIAL = "MESHWRIGHT_TRIAL"
 """The launcher's variable for a process that tries the plan before ranks start: the file for the
 reason, where the plan is refused."""
-CHECK_TOLERANCE = 1e-4
-"""Of losses, relative where they are above one: sums in another order differ in the last bits."""
+CHECK_TOLERANCE = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 1e-4}
+"""Of losses, relative where they are above one, by the coarsest precision of a step's ops: sums in
+another order differ in the last bits."""
 RANK_BYTES = 0.25 * GIB
 """What a rank of a tiny model takes of the memory for itself, torch and its code included
 (0.27 GiB on 2026-11-15)."""
@@ -264,6 +265,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         autocast=arguments.autocast,
         learning_rate=arguments.learning_rate,
         clip_norm=arguments.clip_norm,
+        scales_loss=arguments.loss_scaling,
         is_mean=arguments.loss == "mean",
         allows_local_statistics=arguments.local_statistics,
         allows_microbatch_statistics=arguments.microbatch_statistics,
@@ -292,7 +294,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     if outcome.rank == 0:
         with handed_over():
             _present(arguments, graph, cluster, plan, outcome)
-        code = _check_losses(outcome) if arguments.check else code
+        code = _check_losses(outcome, graph) if arguments.check else code
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
@@ -321,9 +323,10 @@ def handed_over() -> Iterator[None]:
     write_bytes(Path(path), text.getvalue().encode())
 
 
-def _check_losses(outcome: "Outcome") -> int:
+def _check_losses(outcome: "Outcome", graph: Graph) -> int:
     """Say how far the losses are from those of one process."""
-    worst = 0.0
+    known = [limit for name, limit in CHECK_TOLERANCE.items() if name in graph.precision]
+    worst, limit = 0.0, max(known, default=CHECK_TOLERANCE["fp32"])
     for step, (loss, plain) in enumerate(
         zip(outcome.losses, outcome.plain_losses, strict=True), start=1
     ):
@@ -331,11 +334,8 @@ def _check_losses(outcome: "Outcome") -> int:
             say(f"error: losses must be finite, at step {step} got {loss}, in one process {plain}")
             return ExitCode.FAULT
         worst = max(worst, abs(loss - plain) / max(1.0, abs(plain)))
-    if worst > CHECK_TOLERANCE:
-        say(
-            f"error: losses must be those of one process to {CHECK_TOLERANCE:g}, are off by "
-            f"{worst:.2g}"
-        )
+    if worst > limit:
+        say(f"error: losses must be those of one process to {limit:g}, are off by {worst:.2g}")
         return ExitCode.FAULT
     say(f"losses are those of one process, to {worst:.1e}")
     return ExitCode.DONE

@@ -1,4 +1,5 @@
-"""Clips the norm of all gradients, as torch.nn.utils.clip_grad_norm_ does in one process.
+"""Clips the norm of all gradients, as torch.nn.utils.clip_grad_norm_ does in one process, and takes
+the loss scale out of them.
 
 Each rank adds up the squares of the gradients that it updates with; what several ranks have is
 counted by one. Where in a step that happens, `meshwright.program.clip` says.
@@ -13,6 +14,7 @@ import torch
 from meshwright.execute.cut.cut import Cut
 from meshwright.execute.item import Key, Part, Piece, RunSegment
 from meshwright.execute.message import gather
+from meshwright.execute.scale import LossScale
 from meshwright.execute.shard import Share
 from meshwright.execute.state import canonical_names
 from meshwright.execute.steps import TracedSteps
@@ -32,15 +34,22 @@ class Clip:
     """The gradients that it updates with, as what is kept of a step."""
     shares: torch.Tensor
     """How much of each this rank counts."""
+    loss_scale: LossScale | None
+    """What the gradients are larger by."""
 
     def squares(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """This rank's part of the square of the norm; `values` are those of what is read."""
-        norms = torch.stack([each.double() for each in torch._foreach_norm(list(values))])
+        found = torch._foreach_norm(list(values), 2, dtype=torch.float32)  # fp16 could not hold it
+        norms = torch.stack([each.double() for each in found])
         return (norms.square() * self.shares).sum().reshape(1)
 
     def scale(self, kept: Mapping[Key, torch.Tensor], squares: torch.Tensor) -> None:
         """Make the gradients smaller that are kept, once all ranks have added up `squares`."""
-        factor = (self.max_norm / (squares.sqrt() + _SMALL)).clamp(max=1.0).reshape(())
+        norm, divisor = squares.sqrt().reshape(()), torch.ones_like(squares).reshape(())
+        if self.loss_scale is not None:
+            divisor = self.loss_scale.value.double()
+            self.loss_scale.judge(norm)
+        factor = (self.max_norm / (norm / divisor + _SMALL)).clamp(max=1.0) / divisor
         held = {key.buffer if isinstance(key, Piece) else key for key in self.read}
         own = [kept[key] for key in held if key in kept]
         for dtype in {each.dtype for each in own}:
@@ -58,7 +67,13 @@ class _Gradient(NamedTuple):
     """What of the parameter, as the rank holds it, is updated."""
 
 
-def make_clip(max_norm: float, part: Part, steps: TracedSteps, device: torch.device) -> Clip:
+def make_clip(
+    max_norm: float,
+    loss_scale: LossScale | None,
+    part: Part,
+    steps: TracedSteps,
+    device: torch.device,
+) -> Clip:
     """What this rank does; all ranks call it."""
     read = _find_gradients(part, steps)
     shares = steps.shares()
@@ -73,7 +88,7 @@ def make_clip(max_norm: float, part: Part, steps: TracedSteps, device: torch.dev
         _share(each.name, own[each.name], held) if each.name in counted else 0.0 for each in read
     ]
     counted_shares = torch.tensor(counts, dtype=torch.float64, device=device)
-    return Clip(max_norm, tuple(each.key for each in read), counted_shares)
+    return Clip(max_norm, tuple(each.key for each in read), counted_shares, loss_scale)
 
 
 def _piece(share: Share | None, updated: Layout) -> str:

@@ -18,7 +18,7 @@ from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
 from meshwright.execute.item import Line, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
 from meshwright.execute.region.compiler import compile_regions
-from meshwright.execute.region.recipe import Compiler, Region, RegionFunction
+from meshwright.execute.region.recipe import SCALE, Compiler, Region, RegionFunction
 from meshwright.execute.scope import Scope
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import TracedStep
@@ -44,7 +44,7 @@ def compile_segment(
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
         regions = compile_regions(segment, steps, compiler)
-    scope = Scope(device, group_of, has_rates=has_rates)
+    scope = Scope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
     writer = _Writer(segment, steps, scope, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
@@ -169,7 +169,8 @@ class _Writer:
             self._keep_written(number, step, kernel, names)
         if counters:
             self.text.append(
-                f"{self.scope.object_name(torch._foreach_add_)}([{', '.join(counters)}], 1)"
+                f"{self.scope.object_name(torch._foreach_add_)}([{', '.join(counters)}], "
+                f"{self.scope.counts})"
             )
         args = [f"[{', '.join(several)}]" for several in lists]
         self.text.append(f"{self.scope.target(first)}({', '.join([*args, *named])})")
@@ -195,6 +196,8 @@ class _Writer:
                 self.text.append(f"{self.local[name]} = given[{place}]")
                 if self.segment.last[place]:
                     self.text.append(f"given[{place}] = None")
+            elif name == SCALE:
+                self.local[name] = "held.scale.value"
             elif isinstance(name, tuple) and name[0] == "keys":
                 self.local[name] = self.scope.new("k")
                 self.text.append(f"{self.local[name]} = {_keys(*name[1:])}")
@@ -205,7 +208,8 @@ class _Writer:
     def _call(self, number: int, line: Line, step: TracedStep, kernel: Kernel) -> None:
         names = dict(line.reads)
         self._copy_written(number, step, kernel, names)
-        self.text += [f"{each}.add_(1)" for each in self._counters(line, step, kernel, names)]
+        counters = self._counters(line, step, kernel, names)
+        self.text += [f"{each}.add_({self.scope.counts})" for each in counters]
         self.scope.rows = self.scope.rows_of(kernel, names, step)
         by_place = [self.scope.value(each, kernel, names, step) for each in kernel.node.args]
         args = ", ".join([*by_place, *self.scope.named(kernel, names, step)])
@@ -225,6 +229,8 @@ class _Writer:
             self._keep_result(number, output.version, text)
         if line.op == step.seed_kernel:
             self.text.append(f"{result}.mul_({self.segment.weight!r})")
+            if self.segment.is_scaled:
+                self.text.append(f"{result}.mul_(held.scale.value)")
         if not any(self.made.get((number, v)) == result for v in kernel.made):
             self.text.append(f"del {result}")
         self._keep_written(number, step, kernel, names)

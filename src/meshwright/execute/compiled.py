@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from meshwright.execute.scale import LossScale
+
 Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
 
@@ -76,6 +78,8 @@ class Held:
     """Called with a collective and its arguments, to begin it; returns its results to be."""
     look: Callable[[int, torch.Tensor], None]
     """Called with every version that an op has made, and its number, by a function that checks."""
+    scale: LossScale | None = None
+    """What losses are multiplied with before backward."""
     is_first: bool = True
     """Whether no parameter was updated yet."""
     moment: tuple[int, int] = (0, 0)

@@ -38,6 +38,8 @@ class Segment:
     weight: float = 1.0
     """The share of the batch that a microbatch of these rows is."""
     loss_weight: float = 1.0  # the same, less where several replicas compute the same loss
+    is_scaled: bool = False
+    """Whether backward starts from the loss scale, and updates may be left out."""
 
 
 def state_name(slot: int) -> Hashable:

@@ -39,6 +39,8 @@ class Lookup:
     """When the simulation has every instruction start and finish."""
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
+    is_scaled: bool = False
+    """Whether losses are scaled."""
     terms: npt.NDArray[np.int32] | None = None
     """By op: how many devices have a term each of what it sums; None: each device has all of it."""
 
@@ -49,6 +51,7 @@ class Lookup:
         steps: Mapping[int, TracedStep] | None = None,
         *,
         is_mean: bool = True,
+        is_scaled: bool = False,
         terms: npt.NDArray[np.int32] | None = None,
     ) -> "Lookup":
         """Of a lowered plan."""
@@ -59,6 +62,7 @@ class Lookup:
             steps=steps,
             timeline=lowered.timeline,
             is_mean=is_mean,
+            is_scaled=is_scaled,
             terms=terms,
         )
 

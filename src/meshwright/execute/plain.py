@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from meshwright.capture.autocast import cuda_autocast
+from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.deferred import Deferred
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
@@ -80,6 +82,8 @@ def train_plainly(
     device: torch.device,
     repeated: RepeatedDraws,
     clip_norm: float | None,
+    autocast: str | None,
+    loss_scale: float | None,
     given: Callable[[str], torch.Tensor],
 ) -> list[float]:
     """The losses of plain training from the same weights, on the whole batch at once.
@@ -90,6 +94,12 @@ def train_plainly(
     model = _make_real(deferred.workload.model, given).to(device)
     update = open_optimizer(optimizer, model, learning_rate)
     schedule = make_scheduler(scheduler, update)
+    scaler = torch.amp.GradScaler(
+        device.type, init_scale=loss_scale or 1.0, enabled=loss_scale is not None
+    )
+    casts = torch.autocast(
+        device.type, dtype=AUTOCASTS[autocast] if autocast else None, enabled=autocast is not None
+    )
     losses = []
     for step in range(steps):
         update.zero_grad()
@@ -97,12 +107,14 @@ def train_plainly(
         # Fused attention draws inside its kernel.
         fused = sdpa_kernel(SDPBackend.MATH) if repeated.found else nullcontext()
         args, kwargs = next(batches)
-        with repeated, fused:
+        with repeated, fused, cuda_autocast(), casts:  # which CPUs are to cast as GPUs do
             loss = find_loss(model(*args, **kwargs), deferred.workload.loss)
-        torch.autograd.backward(loss)
+        torch.autograd.backward(scaler.scale(loss))
         if clip_norm is not None:
+            scaler.unscale_(update)
             nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        update.step()
+        scaler.step(update)
+        scaler.update()
         if schedule is not None:
             schedule.step()
         losses.append(float(loss.detach()))

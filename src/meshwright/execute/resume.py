@@ -22,7 +22,7 @@ from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
 
-_LOSSES, _PLACES = "losses of the run", "places in the data"
+_LOSSES, _PLACES, _SCALE = "losses of the run", "places in the data", "loss scale"
 """The names in a checkpoint of the loss of every step, and of how far each loader had come; no
 parameter's has spaces."""
 
@@ -44,6 +44,8 @@ def resume(trainer: Trainer, found: Checkpoint | None) -> None:
     if found is None:
         return
     load_checkpoint(found, trainer.state, trainer.walk.progress, trainer.holdings)
+    if trainer.scale is not None and _SCALE in found.manifest.tensors:
+        load_checkpoint(found, {_SCALE: trainer.scale.state})
     trainer.spread_copies()
     trainer.unchecked = trainer.find_unchecked()
     trainer.continue_from(found.step, read_losses(found))
@@ -80,6 +82,8 @@ def save_state(folder: Path, trainer: Trainer, places: Sequence[Place] = ()) -> 
     state = {**trainer.state, _LOSSES: torch.tensor(losses, dtype=torch.float64)}
     if places:
         state[_PLACES] = torch.tensor(places, dtype=torch.int64)
+    if trainer.scale is not None:
+        state[_SCALE] = trainer.scale.state
     names = persistent_names(trainer.workload.model)
     with waiting(progress, f"writing the checkpoint of step {trainer.num_steps}"):
         read = {name for each in gather(list(trainer.state), list[str]) for name in each}

@@ -22,11 +22,19 @@ class Scope:
     """A function's text as it grows, and its variables."""
 
     def __init__(
-        self, device: torch.device, group_of: Mapping[str, int], *, has_rates: bool
+        self,
+        device: torch.device,
+        group_of: Mapping[str, int],
+        *,
+        has_rates: bool,
+        is_scaled: bool,
     ) -> None:
         """`group_of`: the optimiser's group of each parameter; `has_rates`: whether learning rates
-        are tensors."""
+        are tensors; `is_scaled`: whether updates may be left out for the loss scale's sake."""
         self.device, self.group_of, self.has_rates = device, group_of, has_rates
+        self.is_scaled = is_scaled
+        self.counts = "held.scale.counts" if is_scaled else "1"
+        """What counters of steps advance by."""
         self.text: list[str] = []
         self.globals: dict[str, Any] = {
             "as_strided": torch.as_strided,
@@ -85,6 +93,8 @@ class Scope:
             if takes_step(kernel):
                 return [f"group={group}", "is_first=held.is_first"]
             kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
+            if self.is_scaled:
+                kwargs["found_inf"] = "held.scale.skips"
         return [f"{name}={value}" for name, value in kwargs.items()]
 
     def target(self, kernel: Kernel) -> str:

@@ -64,6 +64,7 @@ class _SegmentBinder:
             copied=frozenset(self.copied),
             weight=self._weight(first),
             loss_weight=self._weight(first) / self._copies(),
+            is_scaled=self.lookup.is_scaled,
         )
         return RunSegment(
             segment=segment,

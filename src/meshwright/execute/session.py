@@ -100,7 +100,7 @@ def run_rank(
             graph,
             cluster,
             choose_statistics(graph, plan, settings),
-            clips=settings.clip_norm is not None,
+            clips=settings.clips,
         )
         device = pick_device("cpu" if build is None else settings.device)
         backend = pick_backend(device, settings.backend)
@@ -267,6 +267,8 @@ def _train_plainly(
         device=trainer.device,
         repeated=RepeatedDraws(planned.draws(planned.any().samples), settings.seed),
         clip_norm=settings.clip_norm,
+        autocast=settings.autocast,
+        loss_scale=settings.loss_scale,
         given=trainer.given,
     )
 
@@ -325,6 +327,7 @@ def make_trainer(
         autocast=settings.autocast,
         learning_rate=settings.learning_rate,
         clip_norm=settings.clip_norm,
+        loss_scale=settings.loss_scale,
         is_mean=settings.is_mean,
         seed=settings.seed,
         real=real,

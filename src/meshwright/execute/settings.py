@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.execute.groups import AnyOptimizer
+from meshwright.execute.scale import FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Settings:
     learning_rate: float = 1e-3
     clip_norm: float | None = None
     """What the norm of all gradients is clipped to."""
+    scales_loss: bool | None = None
+    """Whether losses are scaled before backward; None: with autocast to fp16."""
     is_mean: bool = True
     allows_local_statistics: bool = False
     """Whether batch norm and the like may see the samples of one device and microbatch only."""
@@ -50,3 +53,14 @@ class Settings:
     """Processes a rank that load data."""
     check_until: int = 0
     """A run that only checks ops does so until this step; 0: it trains."""
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What losses are multiplied with before backward at first; None: with nothing."""
+        is_scaled = self.autocast == "fp16" if self.scales_loss is None else self.scales_loss
+        return FIRST if is_scaled else None
+
+    @property
+    def clips(self) -> bool:
+        """Whether updates wait for the norm of all gradients."""
+        return self.clip_norm is not None or self.loss_scale is not None

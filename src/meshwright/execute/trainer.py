@@ -7,6 +7,7 @@ it, and holds only the weights that its ops read.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from math import inf
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ from meshwright.execute.pulse import Pulse
 from meshwright.execute.random.keys import seed_of
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
+from meshwright.execute.scale import LossScale
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
@@ -56,7 +58,12 @@ _BEHIND = 4
 
 
 def bind_rank(
-    lowered: Lowered, planned: Steps, device: int, *, is_mean: bool = True
+    lowered: Lowered,
+    planned: Steps,
+    device: int,
+    *,
+    is_mean: bool = True,
+    is_scaled: bool = False,
 ) -> tuple[TracedSteps, Part]:
     """The steps as the rank of a device runs them, and what it runs of them."""
     program = lowered.program
@@ -64,7 +71,9 @@ def bind_rank(
     if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
         name = program.device_names[device]
         steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
-    lookup = Lookup.of(lowered, steps, is_mean=is_mean, terms=count_terms(lowered))
+    lookup = Lookup.of(
+        lowered, steps, is_mean=is_mean, is_scaled=is_scaled, terms=count_terms(lowered)
+    )
     check_sums(lookup, lowered.partial)
     return steps, bind_part(lookup, device)
 
@@ -83,6 +92,7 @@ class Trainer:
         autocast: str | None = None,
         learning_rate: float = LEARNING_RATE,
         clip_norm: float | None = None,
+        loss_scale: float | None = None,
         is_mean: bool = True,
         seed: int = 0,
         real: Real | None = None,
@@ -96,11 +106,13 @@ class Trainer:
     ) -> None:
         """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
         `learning_rate` is for one that is named. `clip_norm`: what the norm of all gradients is
-        clipped to, where `lowered` has room for that. `weights`: files with what the model starts
-        from, instead of its own values. `compiler`: it makes one function of each region of ops;
-        None calls every op. `show` is told if steps cannot be recorded, and are run. `checks_ops`:
-        a step whose numbers are not finite names the op that made the first of them; every op's
-        results are looked at, which takes as long as the ops or longer."""
+        clipped to, where `lowered` has room for that. `loss_scale`: what losses are multiplied with
+        before backward at first (see `LossScale`), where it has room for clipping. `weights`: files
+        with what the model starts from, instead of its own values. `compiler`: it makes one
+        function of each region of ops; None calls every op. `show` is told if steps cannot be
+        recorded, and are run. `checks_ops`: a step whose numbers are not finite names the op that
+        made the first of them; every op's results are looked at, which takes as long as the ops or
+        longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
         self.real = real or _itself
         self.weights = None if weights is None else match_weights(weights, workload.model)
@@ -113,7 +125,13 @@ class Trainer:
             workload, lowered.graph, self.optimizer, autocast, on_gpu=device.type == "cuda"
         )
         """The steps as they were planned."""
-        self.steps, self.part = bind_rank(lowered, self.planned, self.number, is_mean=is_mean)
+        self.steps, self.part = bind_rank(
+            lowered,
+            self.planned,
+            self.number,
+            is_mean=is_mean,
+            is_scaled=loss_scale is not None,
+        )
         """The steps as this rank runs them, and what it runs of them."""
         self.device = device
         self.exchange = self._open_exchange(wiring, progress)
@@ -122,6 +140,7 @@ class Trainer:
         self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
         self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)
         self.keys = find_keys(self.part, self.steps, lowered, seed, device)
+        self.scale = None if loss_scale is None else LossScale(device, loss_scale)
         self.held = self._make_held()
         if self.weights is not None:
             self._fill_state(self.weights)
@@ -174,21 +193,30 @@ class Trainer:
             mark=lambda: None,
             talk=_nobody,
             look=self._look,
+            scale=self.scale,
         )
 
     def _make_update(self) -> Callable[..., None]:
         """What updates parameters where no kernel does."""
         if not isinstance(self.updates, Stepped):
             return _nobody
-        return partial(take_step, self.optimizer, self.updates)
+        update = partial(take_step, self.optimizer, self.updates)
+        scale = self.scale
+
+        def update_if_finite(*args: Any, **kwargs: Any) -> None:
+            if scale is None or not bool(scale.skips):
+                update(*args, **kwargs)
+
+        return update_if_finite
 
     def _make_walk(
         self, compiler: Compiler | None, clip_norm: float | None, progress: Progress | None
     ) -> Walk:
         program, clip = self.lowered.program, None
-        if clip_norm is not None:
+        if clip_norm is not None or self.scale is not None:
             with waiting(progress, "agreeing on who counts which gradients"):
-                clip = make_clip(clip_norm, self.part, self.steps, self.device)
+                limit = inf if clip_norm is None else clip_norm
+                clip = make_clip(limit, self.scale, self.part, self.steps, self.device)
         worker = Tensors(
             program,
             self.part,
@@ -292,12 +320,15 @@ class Trainer:
         """Train on one batch, of which every rank is given all samples, or its own `rows`."""
         inputs, labels = self.feed.read(args, dict(kwargs or {}))
         self.held.is_first = self.num_steps == 0
+        if self.scale is not None:
+            self.held.is_first = not self.scale.has_updated()
         self.keys.begin(self.num_steps)
         self.rates.begin()
         if self.inspector is not None:
             self._inspect_start(inputs, self.inspector)
         if self.recorded is not None and times is None:
-            total = self.recorded(inputs, read_settings(self.optimizer, has_rates=False))
+            settings = read_settings(self.optimizer, has_rates=False), self.held.is_first
+            total = self.recorded(inputs, settings)
         else:
             total = self._run(inputs, times)
         self.num_steps += 1

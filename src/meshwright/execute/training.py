@@ -200,7 +200,7 @@ def open_training(
         graph,
         cluster,
         choose_statistics(graph, plan, settings),
-        clips=settings.clip_norm is not None,
+        clips=settings.clips,
     )
     device = pick_device(settings.device)
     backend = pick_backend(device, settings.backend)

@@ -36,7 +36,7 @@ def try_plan(
         graph,
         cluster,
         choose_statistics(graph, plan, settings),
-        clips=settings.clip_norm is not None,
+        clips=settings.clips,
     )
     dataset = None if settings.data is None else settings.data()
     workload = record(build, settings.seed).workload
@@ -50,7 +50,13 @@ def try_plan(
     find_groups(optimizer, workload.model)
     planned = Steps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
-        bind_rank(lowered, planned, number, is_mean=settings.is_mean)
+        bind_rank(
+            lowered,
+            planned,
+            number,
+            is_mean=settings.is_mean,
+            is_scaled=settings.loss_scale is not None,
+        )
     check_steps(lowered, planned, settings)
 
 

@@ -96,6 +96,12 @@ def _add_training(parser: ArgumentParser) -> None:
         "--clip-norm", type=positive, metavar="N", help="clip the norm of all gradients to this"
     )
     parser.add_argument(
+        "--loss-scaling",
+        action=BooleanOptionalAction,
+        help="scale losses before backward, and leave out steps whose gradients are not finite "
+        "(default: with --autocast fp16)",
+    )
+    parser.add_argument(
         "--loss",
         choices=("mean", "sum"),
         default="mean",

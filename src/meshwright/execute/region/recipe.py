@@ -20,6 +20,9 @@ from meshwright.execute.rebuild.storage import viewed_node, writes_argument
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import Layout, relaid
 
+SCALE: Hashable = ("scale",)
+"""The name of the loss scale."""
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -62,7 +65,9 @@ class Step:
     made: tuple[tuple[int | None, Layout], ...]
     """What it allocates: the place among its results (None: the result itself) and its layout."""
     factor: float = 1.0
-    """What its result is multiplied with."""
+    """What its result is multiplied with, ..."""
+    scale: Base | None = None
+    """... and the tensor that it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ def run_recipe(
         for place, layout in step.made:
             made = result if place is None else result[place]
             made = made if step.factor == 1.0 else made * step.factor
+            made = made if step.scale is None else made * bases[step.scale.number].to(made.dtype)
             assert made.dtype is layout.dtype, f"{step.call.target}: {layout.dtype}"
             bases.append(made if made.stride() == layout.stride else relaid(made, layout.stride))
     return [bases[number] for number in recipe.outputs]
@@ -186,6 +192,9 @@ class _Writer:
             self.numbers[name] = Base(len(self.inputs))
             shape = max(1, draw.samples(line.samples)), 2
             self.inputs[name] = Layout(shape, (2, 1), 0, torch.int32)
+        if self.segment.is_scaled and line.op == self.steps[line.samples].seed_kernel:
+            self.numbers.setdefault(SCALE, Base(len(self.inputs)))
+            self.inputs[SCALE] = Layout((), (), 0, torch.float32)
 
     def region(self, lines: range, wanted: Set[Hashable]) -> Region:
         """The region, which returns what others want of its own lines."""
@@ -230,8 +239,9 @@ class _Writer:
             old = step.ledger.versions[version].replaces
             if old >= 0:
                 self.numbers[made_name(number, version)] = self.numbers[names[old]]
-        factor = self.segment.weight if line.op == step.seed_kernel else 1.0
-        return Step(call, tuple(made), factor)
+        if line.op != step.seed_kernel:
+            return Step(call, tuple(made))
+        return Step(call, tuple(made), self.segment.weight, self.numbers.get(SCALE))
 
     def _call(self, kernel: Kernel, names: Mapping[int, Hashable]) -> Call:
         def value(node: Node) -> Any:
