@@ -197,9 +197,11 @@ def training(
     its slices of them, and the model may be on the meta device. `checkpoint` is a folder whose
     latest checkpoint training goes on from, and which others are kept in: after `every` so many
     steps, at the end, and when torchrun or a scheduler asks to stop by SIGTERM. `log` is a CSV file
-    with a row for each step. What this yields has `loader(dataset)`, `step(*batch)`, which returns
-    the loss, `losses()`, `measure(*batch)`, `save(folder)`, `resume(folder)` and `state_dict()`;
-    all ranks make the same calls.
+    with a row for each step, `tensorboard` a folder of its files; `callbacks` are called on the
+    first rank with every step's `step`, `loss`, `learning_rate`, `seconds` and
+    `samples_per_second`, when the next one was taken. What this yields has `loader(dataset)`,
+    `step(*batch)`, which returns the loss, `losses()`, `measure(*batch)`, `save(folder)`,
+    `resume(folder)` and `state_dict()`; all ranks make the same calls.
     """
     if plan is None:
         raise InputError("plan: there is none to train by; the answer's binding says why")

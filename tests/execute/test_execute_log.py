@@ -1,5 +1,7 @@
 """A run's CSV file has one row a step, whatever happened to the run."""
 
+import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ torch = pytest.importorskip("torch")
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.log import COLUMNS, Log  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
+from meshwright.execute.row import Row  # noqa: E402
 
 TITLES = ",".join(COLUMNS)
 
@@ -115,3 +118,60 @@ def test_a_file_of_something_else_stays(tmp_path: Path) -> None:
     assert path.read_text() == "precious\n"
     with pytest.raises(InputError, match="cannot be written"):
         Log(tmp_path / "nowhere" / "log.csv", 8, 0, None, print)
+
+
+def test_callbacks_are_told_of_every_step_once() -> None:
+    told: list[Row] = []
+    log = Log(None, 8, 0, None, print, Clock(), callbacks=[told.append])
+    for step in range(1, 4):
+        log.add(pulse(step), 0.1)
+        assert len(told) == step - 1
+    log.finish()
+    assert [(row.step, row.loss, row.learning_rate) for row in told] == [
+        (1, 1.0, 0.1),
+        (2, 0.5, 0.1),
+        (3, 1 / 3, 0.1),
+    ]
+    assert all(row.samples_per_second == pytest.approx(8 / row.seconds) for row in told)
+
+
+def read_events(folder: Path) -> list[Any]:
+    """The events of TensorBoard's files: each is its length, a checksum, itself, a checksum."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = []
+    for path in sorted(folder.glob("events*")):
+        content = path.read_bytes()
+        while content:
+            (size,) = struct.unpack("<Q", content[:8])
+            found.append(Event.FromString(content[12 : 12 + size]))
+            content = content[16 + size :]
+    return found
+
+
+def test_tensorboard_has_every_step_and_forgets_those_that_are_taken_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="curves need the tensorboard extra")
+    log = Log(None, 8, 0, None, print, Clock(), board=tmp_path / "board")
+    for step in range(1, 4):
+        log.add(pulse(step), 0.1)
+    log.finish()
+    points = {
+        (value.tag, event.step): value.simple_value
+        for event in read_events(tmp_path / "board")
+        for value in event.summary.value
+    }
+    assert points["loss", 2] == pytest.approx(0.5)
+    assert points["learning_rate", 3] == pytest.approx(0.1)
+    assert {tag for tag, _ in points} == {"loss", "learning_rate", "samples_per_second"}
+    assert len(points) == 9
+    other = Log(None, 8, 0, None, print, Clock(), board=tmp_path / "other")
+    other.seek(2)
+    other.close()
+    starts = [e.step for e in read_events(tmp_path / "other") if e.HasField("session_log")]
+    assert sorted(starts) == [1, 3]
+
+
+def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(InputError, match=r"pip install meshwright\[tensorboard\]"):
+        Log(None, 8, 0, None, print, board=tmp_path)

@@ -278,6 +278,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         compiles=arguments.compile,
         is_measured=arguments.emulate or arguments.output is not None,
         log=arguments.log,
+        board=arguments.tensorboard,
         data=find_function("data", arguments.data) if arguments.data else None,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,

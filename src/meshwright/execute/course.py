@@ -83,6 +83,8 @@ def make_course(
             first_step=trainer.num_steps,
             steps=settings.steps,
             say=say,
+            board=settings.board,
+            callbacks=settings.callbacks,
         )
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)

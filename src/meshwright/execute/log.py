@@ -1,16 +1,19 @@
-"""Tells how training goes while it goes: a line now and then, and a row of a CSV file every step.
+"""Tells how training goes while it goes: a line now and then, and for every step a row of a CSV
+file, points of TensorBoard's curves, and a call of whoever asked for one.
 
 A loss is looked at when the next step has been taken, so that nobody waits for it.
 """
 
 import csv
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from meshwright.errors import InputError
+from meshwright.execute.board import Board
 from meshwright.execute.pulse import Pulse
+from meshwright.execute.row import Callback, Row
 
 COLUMNS = ("step", "loss", "learning_rate", "seconds", "samples_per_second")
 _SAY_SECONDS = 10.0
@@ -27,10 +30,16 @@ class Log:
         steps: int | None,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        board: Path | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         """A file that is there is gone on with after `first_step`; what it has of later steps, as
-        of a run that was killed, goes. `steps`: how many there will be, if that is known."""
+        of a run that was killed, goes. `steps`: how many there will be, if that is known. `board`:
+        a folder for TensorBoard. `callbacks` are told of every step."""
         self.path, self.batch, self.steps, self.say, self.clock = path, batch, steps, say, clock
+        self.board = None if board is None else Board(board, first_step)
+        self.callbacks = callbacks
         self._before: tuple[Pulse, float, float] | None = None
         self._file: TextIO | None = None
         self._last = self._said = clock()
@@ -51,6 +60,8 @@ class Log:
         self.close()
         if self.path is not None:
             _cut(self.path, step)
+        if self.board is not None:
+            self.board.seek(step)
 
     def finish(self) -> None:
         """Write down the last step, and close the file."""
@@ -62,6 +73,8 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self.board is not None:
+            self.board.close()
 
     def _write(self) -> None:
         """Write down the step before, unless it is."""
@@ -69,11 +82,16 @@ class Log:
             return
         (pulse, rate, seconds), self._before = self._before, None
         speed = self.batch / max(seconds, 1e-9)
+        row = Row(pulse.step, pulse.loss, rate, seconds, speed)
+        if self.board is not None:
+            self.board.add(row)
+        for callback in self.callbacks:
+            callback(row)
         if self.path is not None:
             if self._file is None:  # whole lines are written, so that others can read them
                 self._file = self.path.open("a", buffering=1, newline="", encoding="utf-8")
-            row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
-            csv.writer(self._file, lineterminator="\n").writerow(row)
+            cells = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
+            csv.writer(self._file, lineterminator="\n").writerow(cells)
         if self.clock() - self._said >= _SAY_SECONDS:
             self._said = self.clock()
             of = f" of {self.steps}" if self.steps else ""

@@ -1,11 +1,12 @@
 """How a plan is run: what the options of `meshwright run` and of `mw.training` come to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from meshwright.execute.groups import AnyOptimizer
+from meshwright.execute.row import Callback
 from meshwright.execute.scale import FIRST
 
 
@@ -46,6 +47,10 @@ class Settings:
     """A folder of files that the model's weights are read from, instead of its own."""
     log: Path | None = None
     """A CSV file with a row for each step."""
+    board: Path | None = None
+    """A folder for TensorBoard."""
+    callbacks: Sequence[Callback] = ()
+    """They are told of every step."""
     data: Callable[[], Any] | None = None
     """Makes the dataset to train on; None: the workload's own batch, again and again."""
     shuffles: bool = False

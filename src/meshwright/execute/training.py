@@ -154,13 +154,16 @@ class Training:
         if folder is not None:
             self.resume(folder)
             course.keeper = Keeper(self.trainer, folder, settings.every, course.loaders)
-        if settings.log is not None and self.rank == 0:
+        is_told = settings.log is not None or settings.board is not None or settings.callbacks
+        if is_told and self.rank == 0:
             course.log = Log(
                 settings.log,
                 batch=self.lowered.rows.batch,
                 first_step=self.num_steps,
                 steps=None,
                 say=show_line,
+                board=settings.board,
+                callbacks=settings.callbacks,
             )
         try:
             with stopped_by_signals(self.trainer) if folder is not None else nullcontext():

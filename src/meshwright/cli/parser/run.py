@@ -73,6 +73,9 @@ def add_run(commands: Any) -> None:
         "second",
     )
     parser.add_argument(
+        "--tensorboard", type=Path, metavar="DIR", help="write the same for TensorBoard"
+    )
+    parser.add_argument(
         "-o", dest="output", type=Path, metavar="DIR", help="write the run and its traces there"
     )
     add_json(parser)

@@ -1,0 +1,21 @@
+"""What is known of a step once it was taken."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A step of a run."""
+
+    step: int
+    """From one."""
+    loss: float
+    learning_rate: float
+    """Of the optimiser's first group."""
+    seconds: float
+    samples_per_second: float
+
+
+Callback = Callable[[Row], None]
+"""Is told of every step, on the first rank, when the next one was taken."""
