@@ -24,6 +24,7 @@ from team_plans import Case, Stage, make_plan  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.trace import find_loss  # noqa: E402
+from meshwright.execute.clip import Clip  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
@@ -154,3 +155,13 @@ def test_no_update_starts_before_the_norm_is_there() -> None:
     assert timeline.start[is_update].min() >= timeline.finish[norms].max()
     plain = lower_frozen(graph, connected(RANKS), PLANS["pipeline x data"](graph))
     assert timeline.step_seconds >= plain.timeline.step_seconds
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_the_norm_of_large_gradients_is_found_in_any_precision(name: str) -> None:
+    """In fp16 those of 60,000 have one that it cannot hold."""
+    dtype = getattr(torch, name)
+    values = [torch.full((16,), 6e4, dtype=dtype), torch.full((4,), 3.0, dtype=dtype)]
+    clip = Clip(1.0, (), torch.ones(2, dtype=torch.float64), None)
+    expected = sum(float(each.double().square().sum()) for each in values)
+    assert float(clip.squares(values)) == pytest.approx(expected, rel=1e-6)

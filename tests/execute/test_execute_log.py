@@ -10,9 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from meshwright.errors import InputError  # noqa: E402
+from meshwright.execute.entry import Entry  # noqa: E402
 from meshwright.execute.log import COLUMNS, Log  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
-from meshwright.execute.row import Row  # noqa: E402
 
 TITLES = ",".join(COLUMNS)
 
@@ -121,18 +121,18 @@ def test_a_file_of_something_else_stays(tmp_path: Path) -> None:
 
 
 def test_callbacks_are_told_of_every_step_once() -> None:
-    told: list[Row] = []
+    told: list[Entry] = []
     log = Log(None, 8, 0, None, print, Clock(), callbacks=[told.append])
     for step in range(1, 4):
         log.add(pulse(step), 0.1)
         assert len(told) == step - 1
     log.finish()
-    assert [(row.step, row.loss, row.learning_rate) for row in told] == [
+    assert [(each.step, each.loss, each.learning_rate) for each in told] == [
         (1, 1.0, 0.1),
         (2, 0.5, 0.1),
         (3, 1 / 3, 0.1),
     ]
-    assert all(row.samples_per_second == pytest.approx(8 / row.seconds) for row in told)
+    assert all(each.samples_per_second == pytest.approx(8 / each.seconds) for each in told)
 
 
 def read_events(folder: Path) -> list[Any]:
@@ -164,11 +164,12 @@ def test_tensorboard_has_every_step_and_forgets_those_that_are_taken_again(tmp_p
     assert points["learning_rate", 3] == pytest.approx(0.1)
     assert {tag for tag, _ in points} == {"loss", "learning_rate", "samples_per_second"}
     assert len(points) == 9
-    other = Log(None, 8, 0, None, print, Clock(), board=tmp_path / "other")
-    other.seek(2)
-    other.close()
-    starts = [e.step for e in read_events(tmp_path / "other") if e.HasField("session_log")]
-    assert sorted(starts) == [1, 3]
+    log.seek(1)
+    log.add(pulse(2), 0.1)
+    log.finish()
+    events = read_events(tmp_path / "board")
+    assert sorted(each.step for each in events if each.HasField("session_log")) == [1, 2]
+    assert sorted(each.step for each in events if each.summary.value) == sorted([1, 2, 3, 2] * 3)
 
 
 def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch: Any) -> None:

@@ -76,11 +76,14 @@ def run_compare(arguments: Namespace) -> int:
 def _read_case(arguments: Namespace) -> _Case:
     _refuse_emulated_costs(arguments, run := _read_run(arguments.run))
     graph, cluster, plan = read_plan_folder(arguments.plan)
-    own, steps = arguments.run / PLAN_FILE, arguments.run / GRAPH_FILE
-    if may_be_fused(graph) and own.is_file() and steps.is_file():
-        graph, plan = Graph.load(steps), Plan.load(own)  # in the ops that merged ones stand for
-    elif own.is_file():  # a run may have batch norm's statistics otherwise than planned
-        plan = replace(plan, batch_statistics=Plan.load(own).batch_statistics)
+    own = arguments.run / PLAN_FILE
+    if own.is_file():
+        ran = Plan.load(own)
+        steps = arguments.run / GRAPH_FILE
+        if may_be_fused(graph) and steps.is_file() and _stands_for(plan, ran):
+            graph, plan = Graph.load(steps), ran
+        else:  # a run may have batch norm's statistics otherwise than planned
+            plan = replace(plan, batch_statistics=ran.batch_statistics)
     with_links = arguments.trace is not None
     predicted = simulate(graph, cluster, plan, granularity="op", with_links=with_links)
     try:
@@ -89,6 +92,14 @@ def _read_case(arguments: Namespace) -> _Case:
         raise InputError(f"{arguments.run}: {error}") from None
     return _Case(
         graph=graph, cluster=cluster, plan=plan, run=run, predicted=predicted, measured=measured
+    )
+
+
+def _stands_for(plan: Plan, ran: Plan) -> bool:
+    """Whether a plan of merged ops is another in the ops of the step, as it was run."""
+    return len(plan.parts) == len(ran.parts) and all(
+        part.devices == other.devices and set(part.ops) <= set(other.ops)
+        for part, other in zip(plan.parts, ran.parts, strict=True)
     )
 
 

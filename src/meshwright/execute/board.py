@@ -5,44 +5,41 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.errors import InputError
-from meshwright.execute.row import Row
+from meshwright.execute.entry import Entry
 
 
 class Board:
     """The curves of a run in a folder, on its first rank."""
 
-    def __init__(self, folder: Path, first_step: int) -> None:
-        """What the folder has of steps after the first is not shown any more."""
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._writer: Any = None
-        self.seek(first_step)
-
-    def add(self, row: Row) -> None:
-        """Write down a step."""
-        for name in ("loss", "learning_rate", "samples_per_second"):
-            self._writer.add_scalar(name, getattr(row, name), row.step)
-
-    def seek(self, step: int) -> None:
-        """Go on after a step."""
-        self.close()
+        self._file: Any = None
         try:
-            writers = importlib.import_module("tensorboardX")
+            self._package: Any = importlib.import_module("tensorboardX")
         except ImportError:
             raise InputError(
                 "tensorboard: needs the package tensorboardX, which is not installed; "
                 "pip install meshwright[tensorboard]"
             ) from None
         try:
-            self._writer = writers.SummaryWriter(
-                str(self.folder),
-                purge_step=step + 1,
-                filename_suffix=f".{step + 1}",  # or it would be another's of the same second
-            )
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"tensorboard {self.folder}: cannot be written ({error})") from None
+            raise InputError(f"tensorboard {folder}: cannot be written ({error})") from None
+
+    def add(self, entry: Entry) -> None:
+        """Write down a step; what is there of it and of later ones when a file is opened is not
+        shown any more."""
+        if self._file is None:
+            self._file = self._package.SummaryWriter(
+                str(self.folder),
+                purge_step=entry.step,
+                filename_suffix=f".{entry.step}",  # or it would be another's of the same second
+            )
+        for name in ("loss", "learning_rate", "samples_per_second"):
+            self._file.add_scalar(name, getattr(entry, name), entry.step)
 
     def close(self) -> None:
-        """Write what is left, and close the files."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        """Write what is left, and close the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

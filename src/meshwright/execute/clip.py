@@ -23,6 +23,8 @@ from meshwright.execute.update import gradients, held_name, is_update, updated_n
 
 _SMALL = 1e-6
 """As torch adds to the norm."""
+_SMALL_TYPES = {torch.float16, torch.bfloat16, torch.float32}
+"""Their norms are found in 32 bits, since 16 may not hold them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Clip:
 
     def squares(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """This rank's part of the square of the norm; `values` are those of what is read."""
-        found = torch._foreach_norm(list(values), 2, dtype=torch.float32)  # fp16 could not hold it
+        small = {each.dtype for each in values} <= _SMALL_TYPES
+        found = torch._foreach_norm(list(values), 2, dtype=torch.float32 if small else None)
         norms = torch.stack([each.double() for each in found])
         return (norms.square() * self.shares).sum().reshape(1)
 

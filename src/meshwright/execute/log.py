@@ -12,8 +12,8 @@ from typing import TextIO
 
 from meshwright.errors import InputError
 from meshwright.execute.board import Board
+from meshwright.execute.entry import Callback, Entry
 from meshwright.execute.pulse import Pulse
-from meshwright.execute.row import Callback, Row
 
 COLUMNS = ("step", "loss", "learning_rate", "seconds", "samples_per_second")
 _SAY_SECONDS = 10.0
@@ -38,7 +38,7 @@ class Log:
         of a run that was killed, goes. `steps`: how many there will be, if that is known. `board`:
         a folder for TensorBoard. `callbacks` are told of every step."""
         self.path, self.batch, self.steps, self.say, self.clock = path, batch, steps, say, clock
-        self.board = None if board is None else Board(board, first_step)
+        self.board = None if board is None else Board(board)
         self.callbacks = callbacks
         self._before: tuple[Pulse, float, float] | None = None
         self._file: TextIO | None = None
@@ -60,8 +60,6 @@ class Log:
         self.close()
         if self.path is not None:
             _cut(self.path, step)
-        if self.board is not None:
-            self.board.seek(step)
 
     def finish(self) -> None:
         """Write down the last step, and close the file."""
@@ -82,16 +80,16 @@ class Log:
             return
         (pulse, rate, seconds), self._before = self._before, None
         speed = self.batch / max(seconds, 1e-9)
-        row = Row(pulse.step, pulse.loss, rate, seconds, speed)
+        entry = Entry(pulse.step, pulse.loss, rate, seconds, speed)
         if self.board is not None:
-            self.board.add(row)
+            self.board.add(entry)
         for callback in self.callbacks:
-            callback(row)
+            callback(entry)
         if self.path is not None:
             if self._file is None:  # whole lines are written, so that others can read them
                 self._file = self.path.open("a", buffering=1, newline="", encoding="utf-8")
-            cells = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
-            csv.writer(self._file, lineterminator="\n").writerow(cells)
+            row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
+            csv.writer(self._file, lineterminator="\n").writerow(row)
         if self.clock() - self._said >= _SAY_SECONDS:
             self._said = self.clock()
             of = f" of {self.steps}" if self.steps else ""

@@ -1,12 +1,12 @@
-"""What is known of a step once it was taken."""
+"""What the log of a run has of a step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A step of a run."""
+class Entry:
+    """What is known of a step once it was taken."""
 
     step: int
     """From one."""
@@ -17,5 +17,5 @@ class Row:
     samples_per_second: float
 
 
-Callback = Callable[[Row], None]
+Callback = Callable[[Entry], None]
 """Is told of every step, on the first rank, when the next one was taken."""
