@@ -8,7 +8,7 @@ import msgspec
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.document import Quantity
-from meshwright.cluster.part import Link
+from meshwright.cluster.part import DeviceType, Link
 from meshwright.errors import quoted
 from meshwright.files import Name, decode_or
 from meshwright.units import format_rate, format_seconds, parse_seconds
@@ -17,12 +17,26 @@ LEAST_RATE, MOST_RATE = 1e6, 1e14
 """Bytes a second that a link is believed to have: a slow line, ten times a switch of today."""
 MOST_LATENCY = 0.1
 """Seconds; around the world and back."""
+LEAST_MEMORY, MOST_MEMORY = 1e6, 1e18
+"""Bytes that a device is believed to have: a small controller; more than the pebibyte of those that
+are to have no end."""
+LEAST_FLOPS, MOST_FLOPS = 1e6, 1e19
+"""FLOP a second: a slow controller, a thousand times the fastest device."""
+MOST_MEMORY_RATE = 1e16
+"""Bytes a second of a device's memory: a thousand times the fastest."""
 _MOST_LINKS, _MOST_BYTES = 100_000, 16 << 20
 """A file of more was written by a program."""
 
 
 def find_doubts(cluster: Cluster) -> Iterator[str]:
     """One line for each thing that is hardly meant, of as many links as it holds for."""
+    for name in cluster.type_names:
+        yield from _doubt_type(cluster.types[name])
+    for device in cluster.devices[:_MOST_LINKS]:
+        size = device.memory_bytes
+        if not LEAST_MEMORY <= size <= MOST_MEMORY:
+            yield f"device {quoted(device.name)}: memory_bytes is {_hardly(size, LEAST_MEMORY)}"
+            break
     links = cluster.links
     if len(links) > _MOST_LINKS:
         return
@@ -43,6 +57,26 @@ def find_doubts(cluster: Cluster) -> Iterator[str]:
     if twice:
         times = count[twice[0].source, twice[0].target]
         yield f"{_name(twice[:1])}: stands {times} times; a route takes one of them"
+
+
+def _doubt_type(given: DeviceType) -> Iterator[str]:
+    """What is hardly meant of a type of device."""
+    for precision, rate in given.flops_per_second.items():
+        if not LEAST_FLOPS <= rate <= MOST_FLOPS:
+            what = f"flops_per_second.{precision}"
+            yield f"types.{given.name}: {what} is {_hardly(rate, LEAST_FLOPS)}"
+    ranges = {
+        "memory_bytes": (LEAST_MEMORY, MOST_MEMORY),
+        "memory_bytes_per_second": (LEAST_RATE, MOST_MEMORY_RATE),
+    }
+    for what, (least, most) in ranges.items():
+        value = getattr(given, what)
+        if not least <= value <= most:
+            yield f"types.{given.name}: {what} is {_hardly(value, least)}"
+
+
+def _hardly(value: float, least: float) -> str:
+    return f"hardly meant to be so {'small' if value < least else 'large'}, got {value:g}"
 
 
 class _StatedLink(msgspec.Struct):
