@@ -22,6 +22,7 @@ from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
 
 if TYPE_CHECKING:
+    from meshwright.execute.entry import Callback
     from meshwright.execute.training import Training
 
 __all__ = [
@@ -178,6 +179,8 @@ def training(
     checkpoint: str | Path | None = None,
     every: int = 100,
     log: str | Path | None = None,
+    tensorboard: str | Path | None = None,
+    callbacks: "Sequence[Callback]" = (),
 ) -> "Iterator[Training]":
     """Train by a plan from this script, which torchrun has started once a device of the plan.
 
@@ -239,8 +242,10 @@ def training(
         checkpoint=None if checkpoint is None else Path(checkpoint),
         every=every,
         log=None if log is None else Path(log),
+        tensorboard=None if tensorboard is None else Path(tensorboard),
+        callbacks=callbacks,
     )
-    if may_be_fused(planned):
+    if graph is not None and may_be_fused(graph):
         planned, plan, settings = unmerge(planned, chosen, plan, workload, settings)
     with open_training(planned, chosen, plan, workload, settings) as opened:
         yield opened

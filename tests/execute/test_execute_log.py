@@ -151,7 +151,7 @@ def read_events(folder: Path) -> list[Any]:
 
 def test_tensorboard_has_every_step_and_forgets_those_that_are_taken_again(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="curves need the tensorboard extra")
-    log = Log(None, 8, 0, None, print, Clock(), board=tmp_path / "board")
+    log = Log(None, 8, 0, None, print, Clock(), tensorboard=tmp_path / "board")
     for step in range(1, 4):
         log.add(pulse(step), 0.1)
     log.finish()
@@ -175,4 +175,4 @@ def test_tensorboard_has_every_step_and_forgets_those_that_are_taken_again(tmp_p
 def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(InputError, match=r"pip install meshwright\[tensorboard\]"):
-        Log(None, 8, 0, None, print, board=tmp_path)
+        Log(None, 8, 0, None, print, tensorboard=tmp_path)

@@ -9,12 +9,14 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from small_models import captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import data_plan, pipeline_plan  # noqa: E402
+from small_trainer import LEARNING_RATE  # noqa: E402
 
 import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
+from meshwright.graph.fuse import fuse_elementwise  # noqa: E402
 from meshwright.plan.plan import ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
 
@@ -179,3 +181,34 @@ def test_there_must_be_a_plan() -> None:
         mw.training(None, connected(2), torch.nn.Linear(2, 2)),
     ):
         pass
+
+
+def test_a_script_is_told_of_every_step_and_trains_in_fp16(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboardX", reason="curves need the tensorboard extra")
+    workload, told = make_workload("perceptron"), list[float]()
+    graph = capture_workload(workload, "sgd", "fp16")
+    with mw.training(
+        data_plan(graph, 1), connected(1), workload.model, workload.args, graph=graph,
+        optimizer="sgd", autocast="fp16", tensorboard=tmp_path / "curves",
+        callbacks=[lambda entry: told.append(entry.loss)],
+    ) as run:  # fmt: skip
+        for _ in range(3):
+            run.step(*workload.args)
+        losses = run.losses()
+        assert run.trainer.scale is not None
+    assert told == losses
+    assert losses[2] < losses[0]
+    assert list((tmp_path / "curves").glob("events*"))
+
+
+def test_a_script_trains_by_a_plan_of_merged_ops() -> None:
+    workload = make_workload("gated")
+    merged = fuse_elementwise(capture_workload(workload, "momentum"))
+    with mw.training(
+        data_plan(merged, 1), connected(1), workload.model, workload.args, graph=merged,
+        optimizer="momentum", learning_rate=LEARNING_RATE, compile=False,
+    ) as run:  # fmt: skip
+        for _ in range(3):
+            run.step(*workload.args)
+        losses = run.losses()
+    assert losses == pytest.approx(train_eagerly("gated", 3)[0], rel=1e-5)

@@ -1,6 +1,6 @@
 """Traces one training step, imperative as it is, into a flat list of ATen ops.
 
-Forward, loss, backward and optimiser run once on fake tensors under a recorder: nothing is
+Forward, loss, backward and optimiser run once on fake tensors under a tracer: nothing is
 allocated and nothing is computed, so a model on the meta device is enough.
 """
 
@@ -38,7 +38,7 @@ from meshwright.capture.optimiser import (
     update_parameter,
 )
 from meshwright.capture.order import order_arguments
-from meshwright.capture.record import Recorder
+from meshwright.capture.tracer import Tracer
 from meshwright.errors import InputError
 
 Loss = Callable[[Any], torch.Tensor]
@@ -100,17 +100,17 @@ def trace_step(
         )
     mode = StepMode(allow_non_fake_inputs=True)
     start = step.fake_start(mode)
-    recorder = Recorder(mode)
+    tracer = Tracer(mode)
     for each in start:
-        recorder.add_input(each)
-    with _explained(model), mode, recorder, _casts_apart():
-        made = step.run(start, recorder)
-    recorder.end(made)
-    order_arguments(recorder.graph, step.num_forward)
-    divided = divide_convolutions(recorder.graph)
+        tracer.add_input(each)
+    with _explained(model), mode, tracer, _casts_apart():
+        made = step.run(start, tracer)
+    tracer.end(made)
+    order_arguments(tracer.graph, step.num_forward)
+    divided = divide_convolutions(tracer.graph)
     return Trace(
-        graph=recorder.graph,
-        constants=recorder.constants,
+        graph=tracer.graph,
+        constants=tracer.constants,
         parameter_names=tuple(step.parameters),
         buffer_names=tuple(step.buffers),
         gradient_names=tuple(step.gradient_names),
@@ -185,7 +185,7 @@ class _Step:
             *(_fake(mode, each, each.stride()) for each in self.tensors),
         ]
 
-    def run(self, start: Sequence[torch.Tensor], recorder: Recorder) -> list[torch.Tensor]:
+    def run(self, start: Sequence[torch.Tensor], tracer: Tracer) -> list[torch.Tensor]:
         """Forward, backward and update; returns the loss and the gradients."""
         rest = list(start)
         given = {name: rest.pop(0) for name in self.parameters}
@@ -200,15 +200,15 @@ class _Step:
                 tie_weights=not self.untie,
                 stack_weights=True,  # or a module of two names would keep a tensor of ours
             ),
-            recorder.named_modules(self.model),
+            tracer.named_modules(self.model),
             fused_ops(),
             cuda_autocast(),
             eager_branches(),
         ):
             value = self._forward(rest)
-            self.num_forward = len(recorder.graph.nodes)
+            self.num_forward = len(tracer.graph.nodes)
             wanted = [leaf[name] for name in self.trained]
-            with recorder.numbered(value):
+            with tracer.numbered(value):
                 found = torch.autograd.grad(value, wanted, allow_unused=True)
         gradients = {
             name: _laid_out(gradient, given[name])
@@ -221,9 +221,9 @@ class _Step:
                 f"model {type(self.model).__name__}: its loss must have a gradient for a parameter;"
                 f" checkpoint() of torch needs use_reentrant=False to give one"
             )
-        self.num_backward = len(recorder.graph.nodes)
+        self.num_backward = len(tracer.graph.nodes)
         with torch.no_grad():
-            for name, gradient in self._sum_copies(gradients, recorder.graph).items():
+            for name, gradient in self._sum_copies(gradients, tracer.graph).items():
                 update_parameter(self.optimizer, given[name], gradient, state[name])
         return [value, *gradients.values()]
 

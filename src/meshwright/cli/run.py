@@ -60,6 +60,7 @@ from meshwright.units import GIB, format_bytes, format_seconds
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
     from meshwright.execute.session import Outcome
+    from meshwright.execute.settings import Settings
 
 TRACE_FILE = "trace.json"
 REPORT = "MESHWRIGHT_REPORT"
@@ -248,12 +249,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         from meshwright.execute.emulate import hasten_wakeups
 
         hasten_wakeups()
-    from meshwright.capture.deferred import record
     from meshwright.execute.fault import end_process
     from meshwright.execute.session import run_rank
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
-    from meshwright.execute.unmerge import unmerge
 
     optimizer = arguments.optimizer
     settings = Settings(
@@ -278,19 +277,19 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         compiles=arguments.compile,
         is_measured=arguments.emulate or arguments.output is not None,
         log=arguments.log,
-        board=arguments.tensorboard,
+        tensorboard=arguments.tensorboard,
         data=find_function("data", arguments.data) if arguments.data else None,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,
     )
     build, code = _builder(arguments, graph), int(ExitCode.DONE)
-    if build is not None and may_be_fused(graph):
-        workload = record(build, settings.seed).workload
-        graph, plan, settings = unmerge(graph, cluster, plan, workload, settings)
     if TRIAL in os.environ and build is not None:
         with _refused_to(Path(os.environ[TRIAL])):
+            graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
             try_plan(graph, cluster, plan, build, settings)
         end_process(code)
+    if build is not None:
+        graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
     outcome = run_rank(graph, cluster, plan, build, settings, say)
     if outcome.rank == 0:
         with handed_over():
@@ -299,6 +298,22 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
+
+
+def _in_ops(
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    build: "Callable[[], Workload]",
+    settings: "Settings",
+) -> tuple[Graph, Plan, "Settings"]:
+    """The same in the ops of the step, where they may be merged ones."""
+    if not may_be_fused(graph):
+        return graph, plan, settings
+    from meshwright.capture.deferred import record
+    from meshwright.execute.unmerge import unmerge
+
+    return unmerge(graph, cluster, plan, record(build, settings.seed).workload, settings)
 
 
 @contextlib.contextmanager

@@ -48,7 +48,8 @@ class Clip:
 
     def scale(self, kept: Mapping[Key, torch.Tensor], squares: torch.Tensor) -> None:
         """Make the gradients smaller that are kept, once all ranks have added up `squares`."""
-        norm, divisor = squares.sqrt().reshape(()), torch.ones_like(squares).reshape(())
+        norm = squares.sqrt().reshape(())
+        divisor: torch.Tensor | float = 1.0
         if self.loss_scale is not None:
             divisor = self.loss_scale.value.double()
             self.loss_scale.judge(norm)

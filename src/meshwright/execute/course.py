@@ -83,7 +83,7 @@ def make_course(
             first_step=trainer.num_steps,
             steps=settings.steps,
             say=say,
-            board=settings.board,
+            tensorboard=settings.tensorboard,
             callbacks=settings.callbacks,
         )
     if settings.checkpoint is not None:

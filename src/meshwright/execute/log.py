@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from meshwright.errors import InputError
-from meshwright.execute.board import Board
+from meshwright.execute.curves import Curves
 from meshwright.execute.entry import Callback, Entry
 from meshwright.execute.pulse import Pulse
 
@@ -31,14 +31,14 @@ class Log:
         say: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
         *,
-        board: Path | None = None,
+        tensorboard: Path | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
         """A file that is there is gone on with after `first_step`; what it has of later steps, as
-        of a run that was killed, goes. `steps`: how many there will be, if that is known. `board`:
-        a folder for TensorBoard. `callbacks` are told of every step."""
+        of a run that was killed, goes. `steps`: how many there will be, if that is known.
+        `tensorboard`: a folder for its files. `callbacks` are told of every step."""
         self.path, self.batch, self.steps, self.say, self.clock = path, batch, steps, say, clock
-        self.board = None if board is None else Board(board)
+        self.curves = None if tensorboard is None else Curves(tensorboard)
         self.callbacks = callbacks
         self._before: tuple[Pulse, float, float] | None = None
         self._file: TextIO | None = None
@@ -71,8 +71,8 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self.board is not None:
-            self.board.close()
+        if self.curves is not None:
+            self.curves.close()
 
     def _write(self) -> None:
         """Write down the step before, unless it is."""
@@ -81,8 +81,8 @@ class Log:
         (pulse, rate, seconds), self._before = self._before, None
         speed = self.batch / max(seconds, 1e-9)
         entry = Entry(pulse.step, pulse.loss, rate, seconds, speed)
-        if self.board is not None:
-            self.board.add(entry)
+        if self.curves is not None:
+            self.curves.add(entry)
         for callback in self.callbacks:
             callback(entry)
         if self.path is not None:

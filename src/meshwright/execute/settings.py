@@ -47,8 +47,8 @@ class Settings:
     """A folder of files that the model's weights are read from, instead of its own."""
     log: Path | None = None
     """A CSV file with a row for each step."""
-    board: Path | None = None
-    """A folder for TensorBoard."""
+    tensorboard: Path | None = None
+    """A folder for its files."""
     callbacks: Sequence[Callback] = ()
     """They are told of every step."""
     data: Callable[[], Any] | None = None

@@ -154,7 +154,7 @@ class Training:
         if folder is not None:
             self.resume(folder)
             course.keeper = Keeper(self.trainer, folder, settings.every, course.loaders)
-        is_told = settings.log is not None or settings.board is not None or settings.callbacks
+        is_told = settings.log is not None or settings.tensorboard is not None or settings.callbacks
         if is_told and self.rank == 0:
             course.log = Log(
                 settings.log,
@@ -162,7 +162,7 @@ class Training:
                 first_step=self.num_steps,
                 steps=None,
                 say=show_line,
-                board=settings.board,
+                tensorboard=settings.tensorboard,
                 callbacks=settings.callbacks,
             )
         try:

@@ -16,14 +16,14 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from meshwright.capture.fake import StepMode  # noqa: E402
 from meshwright.capture.optimiser import Optimiser  # noqa: E402
-from meshwright.capture.record import Recorder  # noqa: E402
 from meshwright.capture.trace import _Step  # noqa: E402
+from meshwright.capture.tracer import Tracer  # noqa: E402
 
 Inputs = tuple[Any, ...]
 
 
 class ByTorch:
-    """Takes the recorder's place while `make_fx` traces."""
+    """Takes the tracer's place while `make_fx` traces."""
 
     @property
     def graph(self) -> Any:
@@ -47,13 +47,13 @@ def start(model: nn.Module, inputs: Inputs, autocast: Any) -> tuple[_Step, StepM
 
 def record(model: nn.Module, inputs: Inputs, autocast: Any = None) -> list[Node]:
     step, mode, tensors = start(model, inputs, autocast)
-    recorder = Recorder(mode)
+    tracer = Tracer(mode)
     for each in tensors:
-        recorder.add_input(each)
-    with mode, recorder:
-        made = step.run(tensors, recorder)
-    recorder.end(made)
-    return list(recorder.graph.nodes)
+        tracer.add_input(each)
+    with mode, tracer:
+        made = step.run(tensors, tracer)
+    tracer.end(made)
+    return list(tracer.graph.nodes)
 
 
 def trace_by_torch(model: nn.Module, inputs: Inputs, autocast: Any = None) -> list[Node]:

@@ -8,7 +8,7 @@ from meshwright.errors import InputError
 from meshwright.execute.entry import Entry
 
 
-class Board:
+class Curves:
     """The curves of a run in a folder, on its first rank."""
 
     def __init__(self, folder: Path) -> None:
