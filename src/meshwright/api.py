@@ -203,7 +203,8 @@ def training(
     with a row for each step, `tensorboard` a folder of its files; `callbacks` are called on the
     first rank with every step's `step`, `loss`, `learning_rate`, `seconds` and
     `samples_per_second`, when the next one was taken. What this yields has `loader(dataset)`,
-    `step(*batch)`, which returns the loss, `losses()`, `measure(*batch)`, `save(folder)`,
+    `step(*batch)`, which returns the loss, `evaluate(*batch)` and `validate(dataset)`, which return
+    that of the model in `eval` mode, `losses()`, `measure(*batch)`, `save(folder)`,
     `resume(folder)` and `state_dict()`; all ranks make the same calls.
     """
     if plan is None:

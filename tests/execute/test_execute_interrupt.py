@@ -97,6 +97,19 @@ def check(folder: Path, out: str, undisturbed: Path, losses: list[float]) -> Non
     assert (-weights * BATCH / RATE).tolist() == expected_visits(len(losses))
 
 
+def test_validation_is_logged_and_changes_nothing(counting: Place) -> None:
+    def train(*more: str) -> Any:
+        words = ["run", "count-alone", *options(f"valid{len(more)}", 10, workers=0), *more]
+        code, out, _ = start_forked(words, counting.folder).finish()
+        assert code == 0
+        return json.loads(out)["losses"]
+
+    more = ("--validation", "counting:Numbers", "--validate-every", "4", "--log", "valid.csv")
+    assert train(*more) == train()
+    rows = [row.split(",") for row in (counting.folder / "valid.csv").read_text().splitlines()[1:]]
+    assert [int(row[0]) for row in rows if row[-1]] == [4, 8, 10]
+
+
 def test_a_rank_that_is_asked_to_stop_keeps_its_place_in_the_data(counting: Place) -> None:
     def start(checkpoints: str) -> Any:
         # A process that multiprocessing forks as a daemon may have no workers.

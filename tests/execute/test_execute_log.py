@@ -176,3 +176,19 @@ def test_without_its_package_tensorboard_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(InputError, match=r"pip install meshwright\[tensorboard\]"):
         Log(None, 8, 0, None, print, tensorboard=tmp_path)
+
+
+def test_validation_stands_beside_the_step_before_it(tmp_path: Path) -> None:
+    path, said, told = tmp_path / "log.csv", list[str](), list[Entry]()
+    clock = Clock()
+    log = Log(path, 8, 0, 3, said.append, clock, callbacks=[told.append])
+    for step in (1, 2, 3):
+        log.add(pulse(step), 0.1)
+        if step == 2:
+            clock.now += 5.0  # what validation takes is no step's time
+            log.add_validation(step, 0.25)
+    log.finish()
+    assert [row.split(",")[-1] for row in path.read_text().splitlines()[1:]] == ["", "0.25", ""]
+    assert [each.validation_loss for each in told] == [None, 0.25, None]
+    assert all(each.seconds < 5 for each in told)
+    assert said == ["step 2: validation loss 0.2500"]

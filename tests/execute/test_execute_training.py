@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from small_models import captured, make_workload, train_eagerly  # noqa: E402
 from small_plans import data_plan, pipeline_plan  # noqa: E402
 from small_trainer import LEARNING_RATE  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
 
 import meshwright as mw  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
@@ -212,3 +213,31 @@ def test_a_script_trains_by_a_plan_of_merged_ops() -> None:
             run.step(*workload.args)
         losses = run.losses()
     assert losses == pytest.approx(train_eagerly("gated", 3)[0], rel=1e-5)
+
+
+def test_a_script_validates_and_trains_on_as_if_it_had_not() -> None:
+    """The mean of two whole batches; the two samples that are left over are not in it."""
+    torch.manual_seed(3)
+    data = TensorDataset(torch.randn(34, 8), torch.rand(34, 4))
+    workload = make_workload("perceptron")
+    graph = capture_workload(workload, "sgd")
+
+    def train(validates: bool) -> tuple[list[float], list[float]]:
+        found = []
+        with mw.training(
+            data_plan(graph, 1), connected(1), make_workload("perceptron").model, workload.args,
+            graph=graph, optimizer="sgd",
+        ) as run:  # fmt: skip
+            for _ in range(2):
+                if validates:
+                    found.append(run.validate(data))
+                    assert float(run.evaluate(*data[:16])) > 0
+                run.step(*workload.args)
+            return found, run.losses()
+
+    found, losses = train(True)
+    assert train(False)[1] == losses
+    model = workload.model
+    plain = [float(model(*data[k : k + 16]).detach()) for k in (0, 16)]
+    assert found[0] == pytest.approx(sum(plain) / 2, rel=1e-6)
+    assert found[1] < found[0]

@@ -17,11 +17,11 @@ from small_models import make_workload
 from meshwright.capture.capture import capture_workload
 from meshwright.errors import InputError
 from meshwright.execute.apart import check_apart
+from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.group import pick_backend
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.settings import Settings
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import bind_rank
 from meshwright.execute.trial import differing_devices, try_plan
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan

@@ -114,9 +114,11 @@ def _check_options(arguments: Namespace) -> None:
         raise InputError("--check: needs --model, emulated ranks compute no losses")
     if arguments.data is None and (arguments.shuffle or arguments.workers):
         raise InputError("--shuffle, --workers: need --data")
-    if arguments.data is not None and arguments.emulate:
-        raise InputError("--data: needs --model, emulated ranks read none")
-    for option in ("model", "data", "optimizer", "scheduler"):
+    if (arguments.data or arguments.validation) and arguments.emulate:
+        raise InputError("--data, --validation: need --model, emulated ranks read none")
+    if arguments.validate_every and arguments.validation is None:
+        raise InputError("--validate-every: needs --validation")
+    for option in ("model", "data", "validation", "optimizer", "scheduler"):
         name, may_be_ours = getattr(arguments, option), option in ("model", "optimizer")
         if name and not (may_be_ours and ":" not in name):
             check_function(option, name)
@@ -278,7 +280,9 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         is_measured=arguments.emulate or arguments.output is not None,
         log=arguments.log,
         tensorboard=arguments.tensorboard,
-        data=find_function("data", arguments.data) if arguments.data else None,
+        data=_find_data(arguments.data),
+        validation=_find_data(arguments.validation),
+        validate_every=arguments.validate_every,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,
     )
@@ -298,6 +302,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
+
+
+def _find_data(name: str | None) -> "Callable[[], Any] | None":
+    return find_function("data", name) if name else None
 
 
 def _in_ops(

@@ -109,6 +109,21 @@ def batch_norm(
     return [made, mean.to(kind), inverse.to(kind)]
 
 
+def stored_batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_variance: Tensor,
+    epsilon: float,
+) -> Tensor:
+    """Samples normalised with the running statistics, as in evaluation."""
+    made: Tensor = torch.native_batch_norm(
+        x, weight, bias, running_mean, running_variance, False, 0.0, epsilon
+    )[0]
+    return made
+
+
 def batch_norm_backward(
     gradient: Tensor,
     x: Tensor,

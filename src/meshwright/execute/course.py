@@ -1,7 +1,7 @@
 """What goes on with the steps of a run besides training: data, schedule, log and checkpoints."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from meshwright.errors import InputError, RankError
 from meshwright.execute.environment import CHECK_OPS
 from meshwright.execute.groups import Schedule, make_schedule
 from meshwright.execute.keep import Keeper
-from meshwright.execute.loader import Inputs, Loader, Place, endless
+from meshwright.execute.loader import Collate, Inputs, Loader, Place, as_inputs, endless
 from meshwright.execute.log import Log
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.settings import Settings
@@ -32,6 +32,7 @@ class Course:
     log: Log | None = None
     """On the first rank, where one is kept."""
     keeper: Keeper | None = None
+    validation: "Validation | None" = None
 
     def add(self, pulse: Pulse) -> bool:
         """Go on after a step; whether the run was asked to stop."""
@@ -39,6 +40,10 @@ class Course:
             loader.take()
         if self.log is not None:
             self.log.add(pulse, self.trainer.optimizer.param_groups[0]["lr"])
+        if self.validation is not None and self.validation.is_due(pulse.step):
+            loss = self.validation.loss()
+            if self.log is not None:
+                self.log.add_validation(pulse.step, loss)
         if self.schedule is not None:
             self.schedule.advance()
         stops = self.keeper is not None and self.keeper.add(pulse)
@@ -70,11 +75,54 @@ class Course:
             self.keeper.save()
 
 
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Data that losses are taken of now and then, in `eval` mode."""
+
+    trainer: Trainer
+    loader: Loader
+    every: int = 0
+    """After so many steps each; 0: after the last alone."""
+    last: int = 0
+
+    def is_due(self, step: int) -> bool:
+        """Whether it is time after a step."""
+        return step == self.last or (self.every > 0 and step % self.every == 0)
+
+    def loss(self) -> float:
+        """The mean over all whole batches."""
+        self.loader.seek(Place())
+        pulses = [self.trainer.evaluate(*as_inputs(batch)) for batch in self.loader]
+        return sum(pulse.loss for pulse in pulses) / len(pulses)
+
+
+def open_validation(
+    trainer: Trainer, dataset: Any, *, collate: Collate | None = None, num_workers: int = 0
+) -> Validation:
+    """Of a dataset, in its own order; samples that make no whole batch are left out."""
+    loader = Loader(
+        dataset, trainer.lowered.rows.batch, trainer.rows, collate=collate,
+        num_workers=num_workers, drops_last=True,
+    )  # fmt: skip
+    return Validation(trainer, loader)
+
+
 def make_course(
-    trainer: Trainer, settings: Settings, dataset: Any, say: Callable[[str], None]
+    trainer: Trainer,
+    settings: Settings,
+    dataset: Any,
+    validated: Any,
+    say: Callable[[str], None],
 ) -> Course:
-    """What goes on with the steps of a trainer, as settings ask for it."""
+    """What goes on with the steps of a trainer, as settings ask for it; `dataset`, `validated`: to
+    train on and to validate with, if there are any."""
     course = Course(trainer, make_loaders(trainer, settings, dataset))
+    if validated is not None:
+        course.validation = replace(
+            open_validation(trainer, validated, num_workers=settings.num_workers),
+            every=settings.validate_every,
+            last=settings.steps,
+        )
     course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
     if trainer.rank == 0:
         course.log = Log(

@@ -37,6 +37,8 @@ class Curves:
             )
         for name in ("loss", "learning_rate", "samples_per_second"):
             self._file.add_scalar(name, getattr(entry, name), entry.step)
+        if entry.validation_loss is not None:
+            self._file.add_scalar("validation_loss", entry.validation_loss, entry.step)
 
     def close(self) -> None:
         """Write what is left, and close the file."""

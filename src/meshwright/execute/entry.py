@@ -15,6 +15,8 @@ class Entry:
     """Of the optimiser's first group."""
     seconds: float
     samples_per_second: float
+    validation_loss: float | None = None
+    """Of the validation data after the step, where it was looked at."""
 
 
 Callback = Callable[[Entry], None]

@@ -15,7 +15,9 @@ from meshwright.execute.curves import Curves
 from meshwright.execute.entry import Callback, Entry
 from meshwright.execute.pulse import Pulse
 
-COLUMNS = ("step", "loss", "learning_rate", "seconds", "samples_per_second")
+COLUMNS = (
+    "step", "loss", "learning_rate", "seconds", "samples_per_second", "validation_loss",
+)  # fmt: skip
 _SAY_SECONDS = 10.0
 
 
@@ -41,6 +43,8 @@ class Log:
         self.curves = None if tensorboard is None else Curves(tensorboard)
         self.callbacks = callbacks
         self._before: tuple[Pulse, float, float] | None = None
+        self._validation_loss: float | None = None
+        """Of that step."""
         self._file: TextIO | None = None
         self._last = self._said = clock()
         if path is not None:
@@ -53,9 +57,16 @@ class Log:
         self._before = pulse, learning_rate, now - self._last
         self._last = now
 
+    def add_validation(self, step: int, loss: float) -> None:
+        """Take in the loss of the validation data after the last step; the time that it took is no
+        step's."""
+        self._validation_loss = loss
+        self._last = self.clock()
+        self.say(f"step {step}: validation loss {loss:.4f}")
+
     def seek(self, step: int) -> None:
         """Go on after a step, also after an earlier one: what was written of later ones goes."""
-        self._before = None
+        self._before = self._validation_loss = None
         self._last = self.clock()
         self.close()
         if self.path is not None:
@@ -79,8 +90,9 @@ class Log:
         if self._before is None:
             return
         (pulse, rate, seconds), self._before = self._before, None
+        validation, self._validation_loss = self._validation_loss, None
         speed = self.batch / max(seconds, 1e-9)
-        entry = Entry(pulse.step, pulse.loss, rate, seconds, speed)
+        entry = Entry(pulse.step, pulse.loss, rate, seconds, speed, validation)
         if self.curves is not None:
             self.curves.add(entry)
         for callback in self.callbacks:
@@ -89,7 +101,8 @@ class Log:
             if self._file is None:  # whole lines are written, so that others can read them
                 self._file = self.path.open("a", buffering=1, newline="", encoding="utf-8")
             row = (pulse.step, repr(pulse.loss), repr(rate), f"{seconds:.6f}", f"{speed:.2f}")
-            csv.writer(self._file, lineterminator="\n").writerow(row)
+            last = "" if validation is None else repr(validation)
+            csv.writer(self._file, lineterminator="\n").writerow((*row, last))
         if self.clock() - self._said >= _SAY_SECONDS:
             self._said = self.clock()
             of = f" of {self.steps}" if self.steps else ""

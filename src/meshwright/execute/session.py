@@ -176,6 +176,7 @@ def _train(
     # Before the model: tensors of a module that is imported while the model is recorded have no
     # values, and the dataset may be made of them.
     dataset = None if settings.data is None else settings.data()
+    validated = None if settings.validation is None else settings.validation()
     deferred = _build_model(build, settings.seed, rank, watch, say)
     _note(watch, "tracing the step")
     trainer = make_trainer(
@@ -187,7 +188,7 @@ def _train(
     first = trainer.num_steps
     if first and rank == 0:
         say(f"resuming after step {first}")
-    course = make_course(trainer, settings, dataset, say)
+    course = make_course(trainer, settings, dataset, validated, say)
     course.resume(read_places(found), first)
     batches = repeat_batches(course.loaders, deferred)
     if settings.check_until:

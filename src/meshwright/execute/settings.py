@@ -53,6 +53,10 @@ class Settings:
     """They are told of every step."""
     data: Callable[[], Any] | None = None
     """Makes the dataset to train on; None: the workload's own batch, again and again."""
+    validation: Callable[[], Any] | None = None
+    """Makes the dataset that losses are taken of in `eval` mode, ..."""
+    validate_every: int = 0
+    """... after so many steps each, and at the end; 0: at the end alone."""
     shuffles: bool = False
     num_workers: int = 0
     """Processes a rank that load data."""

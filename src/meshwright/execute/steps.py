@@ -7,7 +7,9 @@ step on one sample has other ops than the graph, it is made from those on more s
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
+from torch import nn
 from torch.optim import Optimizer
 
 from meshwright.capture.capture import trace_workload
@@ -112,6 +114,14 @@ class Steps(TracedSteps):
             channels_last=channels_last,
         )
 
+    def evaluated(self, samples: int) -> TracedStep:
+        """The step in `eval` mode, which may have other ops than the graph."""
+        with in_eval_mode(self.workload.model):
+            trace = self._trace_at(samples, *self._ways[0])
+        if self.on_gpu:
+            retype_for_gpu(trace)
+        return prepare_step(trace, samples)
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._traced)
 
@@ -132,6 +142,18 @@ class Steps(TracedSteps):
             if count != samples:
                 return step
         return self[2 * samples]
+
+
+@contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Within this, all modules of a model are in `eval` mode; afterwards each in its own."""
+    modes = [(each, each.training) for each in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
 
 
 def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:

@@ -117,6 +117,8 @@ class TracedStep:
     known_versions: tuple[int, ...] | None = None
     """The version of each tensor of the graph, where the graph has other tensors than the trace
     (-1: nothing but an order); None: all that kernels make are its tensors."""
+    known_layouts: tuple[Layout, ...] | None = None
+    """The layout of each version's base, where kernels do not make all versions; None: they do."""
 
     @cached_property
     def versions(self) -> list[int]:
@@ -141,6 +143,8 @@ class TracedStep:
     @cached_property
     def layouts(self) -> list[Layout]:
         """The layout of each version's base."""
+        if self.known_layouts is not None:
+            return list(self.known_layouts)
         found: dict[int, Layout] = {}
         nodes = [node for node in self.trace.graph.nodes if node.op in HELD_OPS]
         held = [k for k, each in enumerate(self.ledger.versions) if each.source < 0]

@@ -17,13 +17,12 @@ from meshwright.capture.optimiser import LEARNING_RATE, find_optimiser
 from meshwright.capture.stepped import Stepped, take_step
 from meshwright.capture.workload import Workload
 from meshwright.errors import NonFiniteError
-from meshwright.execute.apart import check_sums
-from meshwright.execute.bind import bind_part
+from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.clip import make_clip
 from meshwright.execute.compiled import Held
+from meshwright.execute.evaluation import Evaluation
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
-from meshwright.execute.expanded import ExpandedSteps
 from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck, find_flaw
@@ -35,9 +34,8 @@ from meshwright.execute.groups import (
     open_optimizer,
     read_settings,
 )
-from meshwright.execute.item import Line, Part, RunSegment
+from meshwright.execute.item import Line, RunSegment
 from meshwright.execute.keyed import find_keys
-from meshwright.execute.lookup import Lookup, count_terms
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
 from meshwright.execute.piece import Holding, hold_share
@@ -47,7 +45,7 @@ from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.scale import LossScale
 from meshwright.execute.state import Real, canonical_names, is_saved, make_state
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import Steps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
@@ -55,27 +53,6 @@ from meshwright.execute.weights import Weights, match_weights
 
 _BEHIND = 4
 """So many steps later what ranks tell each other is there, and need not be kept on the device."""
-
-
-def bind_rank(
-    lowered: Lowered,
-    planned: Steps,
-    device: int,
-    *,
-    is_mean: bool = True,
-    is_scaled: bool = False,
-) -> tuple[TracedSteps, Part]:
-    """The steps as the rank of a device runs them, and what it runs of them."""
-    program = lowered.program
-    steps: TracedSteps = planned
-    if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
-        name = program.device_names[device]
-        steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
-    lookup = Lookup.of(
-        lowered, steps, is_mean=is_mean, is_scaled=is_scaled, terms=count_terms(lowered)
-    )
-    check_sums(lookup, lowered.partial)
-    return steps, bind_part(lookup, device)
 
 
 class Trainer:
@@ -145,6 +122,8 @@ class Trainer:
         if self.weights is not None:
             self._fill_state(self.weights)
         self.walk = self._make_walk(compiler, clip_norm, progress)
+        self.is_mean, self.compiler = is_mean, compiler
+        self.evaluation: Evaluation | None = None
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
         self.taken: list[float] = []
@@ -352,10 +331,25 @@ class Trainer:
         """Run what this rank does in a step, and add up its part of the loss."""
         self.walk.run(inputs, times)
         losses, self.held.losses = self.held.losses, []
+        return self._add_up(losses)
+
+    def _add_up(self, losses: Sequence[torch.Tensor]) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for each in losses:
             total += each.reshape(()).double()
         return total
+
+    def evaluate(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Pulse:
+        """The loss of one batch, given as to `step`, with the model in `eval` mode: nothing is
+        dropped, batch norm takes its running statistics, nothing that is trained changes."""
+        if self.evaluation is None:
+            self.evaluation = Evaluation(
+                self.lowered, self.planned, self.steps, self.part, self.held, self.exchange,
+                is_mean=self.is_mean, compiler=self.compiler, progress=self.walk.progress,
+            )  # fmt: skip
+        inputs, labels = self.feed.read(args, dict(kwargs or {}))
+        total = self._add_up(self.evaluation.run(inputs))
+        return Pulse(self.num_steps, total, labels=labels, progress=self.walk.progress)
 
     def _forget(self) -> None:
         """Clear what a step leaves that ended halfway."""
@@ -407,6 +401,8 @@ class Trainer:
     def close(self) -> None:
         """Give threads and process groups back."""
         self.walk.close()
+        if self.evaluation is not None:
+            self.evaluation.walk.close()
         close_exchange(self.exchange)
 
     @property

@@ -16,7 +16,7 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.collect import collect
-from meshwright.execute.course import Course
+from meshwright.execute.course import Course, open_validation
 from meshwright.execute.environment import read_place
 from meshwright.execute.fault import TERMINATED, show_line
 from meshwright.execute.group import (
@@ -78,6 +78,22 @@ class Training:
             if self.rank == 0:
                 show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
             sys.exit(TERMINATED)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Loss:
+        """The loss of one batch, given as to `step`, with the model in `eval` mode.
+
+        Nothing is dropped, batch norm takes its running statistics, and nothing is trained.
+        """
+        return Loss(self.trainer.evaluate(args, kwargs))
+
+    def validate(
+        self, dataset: Any, *, collate: Collate | None = None, num_workers: int = 0
+    ) -> float:
+        """The mean loss of a dataset, of which this rank loads its own rows only, in `eval` mode;
+        samples that make no whole batch are left out. All ranks call it alike."""
+        return open_validation(
+            self.trainer, dataset, collate=collate, num_workers=num_workers
+        ).loss()
 
     def loader(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from meshwright.capture.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
+from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.feed import match_inputs
 from meshwright.execute.group import pick_backend, pick_device
 from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
@@ -17,7 +18,6 @@ from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.session import check_steps, choose_statistics
 from meshwright.execute.settings import Settings
 from meshwright.execute.steps import Steps
-from meshwright.execute.trainer import bind_rank
 from meshwright.execute.weights import match_weights, open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan

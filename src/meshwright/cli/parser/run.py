@@ -138,6 +138,19 @@ def _add_training(parser: ArgumentParser) -> None:
         help="processes a rank that load data (default: 0, the rank itself)",
     )
     parser.add_argument(
+        "--validation",
+        metavar="FACTORY",
+        help="package.module:function that returns a dataset whose loss is taken at the end, by "
+        "the same plan with the model in eval mode",
+    )
+    parser.add_argument(
+        "--validate-every",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="take it after every N steps, too (default: 0, at the end alone)",
+    )
+    parser.add_argument(
         "--weights",
         type=Path,
         metavar="DIR",
