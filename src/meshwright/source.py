@@ -7,10 +7,12 @@ Numba never.
 import ast
 import os
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """package.module:factory"""
+OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
+"""The releases of PyTorch, by major and minor number, between which all tests pass."""
 
 
 def load_graph(
@@ -343,9 +347,20 @@ def _can_capture(model: ZooModel) -> bool:
 
 
 def need_torch(command: str = "capture") -> None:
-    """Refuse what needs torch where it is not installed."""
+    """Refuse what needs torch where it is not installed, or too old; doubt one that is too new.
+
+    The release is read, not imported, which takes seconds.
+    """
     if find_spec("torch") is None:
         raise InputError(f"{command}: needs PyTorch; install meshwright[torch]")
+    found = version("torch")
+    release = tuple(int(each) for each in found.split(".")[:2])
+    between = f"{OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} to {NEWEST_TORCH[0]}.{NEWEST_TORCH[1]}"
+    if release < OLDEST_TORCH:
+        raise InputError(f"{command}: PyTorch must be {between}, is {found}")
+    if release > NEWEST_TORCH:
+        remark = f"PyTorch {found} is newer than those that Meshwright was tested with, {between}"
+        warnings.warn(remark, stacklevel=3)
 
 
 def _open_cache() -> GraphCache | None:

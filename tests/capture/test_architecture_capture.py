@@ -95,6 +95,8 @@ def capture_step(
 def check(
     family: str, sizes: Sizes, batch: int, precision: str, optimizer: str = "adamw", **more: bool
 ) -> None:
+    if family == "mixtral" and torch.__version__ < "2.13":
+        pytest.skip("formulas of grouped products are those of torch 2.13")
     captured = capture_step(family, sizes, batch, precision, optimizer, **more)
     built = ARCHITECTURES[family](
         **sizes, batch=batch, precision=precision, optimizer=optimizer, **more

@@ -111,7 +111,11 @@ def test_lists_are_those_that_this_torch_registers_for_cuda() -> None:
     theirs = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
     cudnn = {"_cudnn_rnn"}  # in builds with CUDA; RECURRENT stands for it
     assert len(ours) == len(set(ours))
-    assert set(ours) == {name.removeprefix("aten::") for name in theirs} - cudnn
+    found = {name.removeprefix("aten::") for name in theirs} - cudnn
+    named = {name for name in found if "dimname" in name.lower() or "names" in name}  # up to 2.12
+    assert found - named <= set(ours)
+    later = {"rms_norm"}  # since 2.12
+    assert set(ours) - later <= found
 
 
 X, HALF = torch.ones(4, 4), torch.ones(4, 4, dtype=BF16)
@@ -185,7 +189,6 @@ CLASSES = torch.zeros(4, dtype=torch.int64)
         (torch.mm, (X.double(), X.double()), "mm(fp64, fp64) -> fp64"),
         # Only in the CPU's lists.
         (F.pad, (HALF, (1, 1), "reflect"), "reflection_pad1d(bf16) -> bf16"),
-        (torch.trace, (HALF,), "trace(bf16) -> bf16"),
     ],
 )
 def test_an_op_runs_in_the_types_that_it_has_on_cuda(

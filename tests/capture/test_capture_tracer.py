@@ -39,6 +39,10 @@ class ByTorch:
         yield
 
 
+MARKS = tuple(int(each) for each in torch.__version__.split(".")[:2]) >= (2, 13)
+"""Whether torch marks the sums of gradients that we mark; older releases mark others, too."""
+
+
 def start(model: nn.Module, inputs: Inputs, autocast: Any) -> tuple[_Step, StepMode, list[Any]]:
     step = _Step(model, inputs, {}, None, Optimiser.ADAMW, autocast, False, ())
     mode = StepMode(allow_non_fake_inputs=True)
@@ -81,12 +85,13 @@ def lines(nodes: list[Node]) -> list[Any]:
     """Nodes as they are compared; autograd's numbers of ops from the step's first on."""
     numbers = {node: node.meta["seq_nr"] for node in nodes if node.op == "call_function"}
     first = min(numbers.values())
+    marks = "is_gradient_acc" if MARKS else ""
     return [
         (
             *(node.op, node.name, str(node.target), str(node.args), str(node.kwargs)),
             describe(node.meta.get("val")),
             numbers.get(node, first) - first,
-            node.meta.get("is_gradient_acc", False),
+            node.meta.get(marks, False),
         )
         for node in nodes
     ]

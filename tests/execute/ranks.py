@@ -131,7 +131,7 @@ def _serve(pipe: Connection) -> None:
         team = _Team(count)
         answer: tuple[Exception | None, list[bytes]]
         try:
-            if trains:
+            if trains and torch.version.cuda is None:  # else autograd has threads, see forked_warm
                 _fork_trained(team, function, args, known)
             else:
                 _fork_all(team, function, args)

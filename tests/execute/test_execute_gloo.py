@@ -12,10 +12,11 @@ def _all_ways(rank: int, count: int, length: int, is_alone: bool) -> list[bool]:
     import torch.distributed as dist
 
     from meshwright.execute import gloo
+    from meshwright.execute.bundle import AS_GIVEN
 
     # Not in the order of their numbers.
     order = [*range(1, count), 0]
-    ranks = gloo.Ranks(order, dist.new_group(order, sort_ranks=False))
+    ranks = gloo.Ranks(order, dist.new_group(order, **AS_GIVEN))
     place = order.index(rank)
     generator = torch.Generator().manual_seed(length)
     # [giver, receiver, number]: whole numbers, of which no sum depends on the order.

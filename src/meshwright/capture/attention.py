@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from meshwright.capture.attention_kernel import Attended, Choice, find_kernel
+from meshwright.capture.torch_private import scoped_library
 from meshwright.errors import InputError
 
 
@@ -205,7 +206,7 @@ def fused_ops() -> Iterator[None]:
     """
     with (
         warnings.catch_warnings(),
-        torch.library._scoped_library("aten", "IMPL") as aten,
+        scoped_library("aten", "IMPL") as aten,
     ):
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         aten.impl("scaled_dot_product_attention", _attend, "AutogradCPU")

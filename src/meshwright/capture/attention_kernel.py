@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend
 
+from meshwright.capture.torch_private import choose_attention
+
 aten = torch.ops.aten
 
 _MASK_ALIGNMENT = 16
@@ -80,7 +82,7 @@ def find_kernel(given: Attended) -> Fused | None:
         return None
     if any(each.shape[-1] % _HEAD_ALIGNMENT for each in given.three):
         return None
-    choice = torch._fused_sdp_choice(
+    choice = choose_attention(
         *given.three, given.mask, 0.0, given.is_causal, enable_gqa=given.is_grouped
     )
     return _ON_GPUS.get(SDPBackend(choice))

@@ -8,20 +8,21 @@ also sees what torch's own functions call inside (`multi_head_attention_forward`
 and because regions, nested and disabled ones, backward and recomputation then need no code: torch
 switches the dispatch key.
 
-The lists are those of ATen/autocast_mode.h in torch 2.13; a test holds their names against what the
-installed torch registers for CUDA.
+The lists are those of ATen/autocast_mode.h in torch 2.13; of these names, those count that the
+installed torch registers for CUDA, and a test looks for others.
 """
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.attention import attention
+from meshwright.capture.torch_private import find_registrations, pytree, scoped_library, without_key
 
 _KEY = "AutocastCPU"
 
@@ -198,8 +199,8 @@ _POLICIES = (
 def _registered(casts: _Casts) -> Iterator[None]:
     """CUDA's policy as the kernels of CPU autocast; the CPU's own are back afterwards."""
     with (
-        torch.library._scoped_library("aten", "IMPL") as aten,
-        torch.library._scoped_library("meshwright", "IMPL") as own,
+        scoped_library("aten", "IMPL") as aten,
+        scoped_library("meshwright", "IMPL") as own,
     ):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Warning only once for all operators")
@@ -209,14 +210,21 @@ def _registered(casts: _Casts) -> Iterator[None]:
 
 
 def _register(aten: Any, casts: _Casts) -> None:
-    known = torch._C._dispatch_get_registrations_for_dispatch_key(_KEY)
-    others = {name.removeprefix("aten::") for name in known if name.startswith("aten::")}
+    on_cuda = {*_registered_names("AutocastCUDA"), *RECURRENT.split()}
+    others = set(_registered_names(_KEY))
     for policy, names in _POLICIES:
-        others -= set(names.split())
-        for name in names.split():
+        for name in on_cuda.intersection(names.split()):
             aten.impl(name, _outside(policy(_aten(name), casts)), _KEY)
+            others.discard(name)
     for name in others:
         aten.impl(name, torch.library.fallthrough_kernel, _KEY)
+
+
+@functools.cache
+def _registered_names(key: str) -> frozenset[str]:
+    """The ops that torch itself has kernels of a dispatch key for."""
+    known = find_registrations(key)
+    return frozenset(name.removeprefix("aten::") for name in known if name.startswith("aten::"))
 
 
 def _aten(name: str) -> Kernel:
@@ -231,8 +239,7 @@ def _outside(kernel: Kernel) -> Kernel:
     """What a kernel calls is not cast again."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        key = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-        with torch._C._ExcludeDispatchKeyGuard(key):
+        with without_key("AutocastCPU"):
             return kernel(*args, **kwargs)
 
     return run

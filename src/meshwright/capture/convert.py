@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.call import uses_tf32
 from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
 from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
 from meshwright.capture.split import find_splits, find_whole
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
+from meshwright.capture.torch_private import OpOverload, negated_view, pytree
 from meshwright.errors import InputError
 
 Memory = dict[int, torch.UntypedStorage]
@@ -45,7 +44,7 @@ class Window:
         found.set_(memory[self.storage], self.offset, self.size, self.stride)
         if self.is_conjugate:
             found = found.conj()
-        return torch._neg_view(found) if self.is_negative else found
+        return negated_view(found) if self.is_negative else found
 
     def fit(self, tensor: torch.Tensor) -> torch.UntypedStorage:
         """The storage of a tensor just made, copied where its layout is not the recorded one."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.deferred_recording import Recording
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, some
 

@@ -15,19 +15,20 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
+from torch.overrides import TorchFunctionMode
+
+from meshwright.capture.deferred_call import Call, Draw, Memory, copied, describe, window
+from meshwright.capture.deferred_tape import Tape, real_tensors, repeat
+from meshwright.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+    swap_tensor_impl,
 )
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
-
-from meshwright.capture.deferred_call import Call, Draw, Memory, copied, describe, window
-from meshwright.capture.deferred_tape import Tape, real_tensors, repeat
 from meshwright.errors import InputError
 
 _META = torch.device("meta")
@@ -284,7 +285,7 @@ def _conversions() -> Iterator[None]:
             found(tensor, other)  # type: ignore[no-untyped-call]
             return
         vars(tensor).update(vars(other))  # what the program added stays
-        torch._C._swap_tensor_impl(tensor, other)
+        swap_tensor_impl(tensor, other)
 
     torch.utils.swap_tensors = take
     try:

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from meshwright.capture.deferred_call import Call, Draw, Memory, Window, blank, copied
+from meshwright.capture.torch_private import pytree, without_modes, without_torch_function
 
 _STREAM_STEP = 0x9E3779B1
 """Odd, so that all draws of one seed differ in the 32 bits of a seed that torch's generator for the
@@ -126,7 +125,7 @@ def real_tensors() -> Iterator[None]:
     """While this holds, torch computes, and leaves no trace in its random state."""
     state = torch.default_generator.get_state()
     try:
-        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+        with without_modes(), without_torch_function(), torch.no_grad():
             yield
     finally:
         torch.default_generator.set_state(state)

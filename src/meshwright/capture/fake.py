@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from meshwright.capture.torch_private import FakeTensorMode
 
 _GROUPED = torch.ops.aten._grouped_mm.default
 

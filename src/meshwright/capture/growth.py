@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, Ledger
+from meshwright.capture.torch_private import pytree
 from meshwright.graph.column import STEEP_POWERS
 
 FEW_SIZES = (1, 2)

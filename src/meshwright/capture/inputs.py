@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.flops import count_flops
 from meshwright.capture.product import Product, find_product
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.workspace import find_workspace
 
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}

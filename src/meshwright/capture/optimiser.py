@@ -12,6 +12,7 @@ from meshwright.capture.stepped import (
     find_stepped,
     trace_step_of,
 )
+from meshwright.capture.torch_private import update_adam, update_adamw, update_sgd
 from meshwright.errors import InputError
 
 
@@ -94,7 +95,7 @@ def update_parameter(
         trace_step_of(optimizer, parameter, gradient, state, LEARNING_RATE)
         return
     if optimizer in (Optimiser.SGD, Optimiser.MOMENTUM):
-        torch._fused_sgd_(
+        update_sgd(
             [parameter],
             [gradient],
             list(state),
@@ -109,7 +110,7 @@ def update_parameter(
         return
     mean, square, step = state
     step += 1
-    update = torch._fused_adam_ if optimizer is Optimiser.ADAM else torch._fused_adamw_
+    update = update_adam if optimizer is Optimiser.ADAM else update_adamw
     update(
         [parameter],
         [gradient],

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import op_name, storage_of
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 
 _STATISTICS = {"native_layer_norm": (1, 2), "native_batch_norm": (1, 2)}

@@ -16,14 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-)
 from torch.fx import Graph, GraphModule, Node
-from torch.nn.utils import stateless
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.attention import fused_ops
 from meshwright.capture.autocast import cuda_autocast
@@ -38,6 +31,13 @@ from meshwright.capture.optimiser import (
     update_parameter,
 )
 from meshwright.capture.order import order_arguments
+from meshwright.capture.torch_private import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    pytree,
+    reparametrized,
+)
 from meshwright.capture.tracer import Tracer
 from meshwright.errors import InputError
 
@@ -194,7 +194,7 @@ class _Step:
         leaf = {name: each.detach().requires_grad_(name in state) for name, each in given.items()}
         # Around backward, too: activation checkpointing runs modules again in it.
         with (
-            stateless._reparametrize_module(
+            reparametrized(
                 self.model,
                 {**leaf, **self._name_buffers(held)},
                 tie_weights=not self.untie,

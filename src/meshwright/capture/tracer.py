@@ -13,13 +13,18 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import Node as Derivative
 from torch.fx import Graph, Node
-from torch.fx.experimental.proxy_tensor import snapshot_fake
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from meshwright.capture.torch_private import (
+    DispatchKey,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    sequence_number,
+    snapshot_fake,
+)
 
 _LIFT, _LIFT_COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
 _DEVICE = torch.ops.prim.device.default
@@ -91,7 +96,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._derivatives:
             node.meta["seq_nr"] = self._derivatives[-1]
         else:
-            node.meta["seq_nr"] = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+            node.meta["seq_nr"] = sequence_number() - 1
             if self._is_between:
                 node.meta["is_gradient_acc"] = True
         return node
@@ -189,7 +194,7 @@ def _snapshot(value: Any) -> Any:
 @functools.cache
 def _is_composite(func: OpOverload) -> bool:
     """Whether the op is made of others, and no kernel of a CPU does it at once."""
-    key = torch._C.DispatchKey
+    key = DispatchKey
     return func.has_kernel_for_dispatch_key(
         key.CompositeImplicitAutograd
     ) and not func.has_kernel_for_dispatch_key(key.CPU)

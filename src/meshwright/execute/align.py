@@ -15,13 +15,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
 from meshwright.capture.fake import StepMode
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.torch_private import FakeTensorMode, pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
 

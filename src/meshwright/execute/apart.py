@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.torch_private import OpOverload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.steps import Steps
@@ -153,4 +153,4 @@ def _argument(node: Node, names: Sequence[str]) -> Any:
 
 def _is_training(node: Node) -> bool:
     given = _argument(node, ("training", "train"))
-    return isinstance(node.target, torch._ops.OpOverload) if given is None else bool(given)
+    return isinstance(node.target, OpOverload) if given is None else bool(given)

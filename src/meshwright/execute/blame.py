@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils import _pytree as pytree
 
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import quoted
 from meshwright.execute.finite import find_flaw
 from meshwright.execute.lookup import held_name

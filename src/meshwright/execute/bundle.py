@@ -23,7 +23,7 @@ _LANE = -2
 """... and those of other lanes."""
 
 
-_AS_GIVEN: dict[str, Any] = (
+AS_GIVEN: dict[str, Any] = (
     {"sort_ranks": False} if "sort_ranks" in inspect.signature(dist.new_group).parameters else {}
 )
 """So that torch 2.13 leaves the ranks of a group in the order given; older ones sort them."""
@@ -31,7 +31,7 @@ _AS_GIVEN: dict[str, Any] = (
 
 def _in_order(ranks: Iterable[int]) -> tuple[int, ...]:
     """Ranks in the order that they will have in a group."""
-    return tuple(ranks) if _AS_GIVEN else tuple(sorted(ranks))
+    return tuple(ranks) if AS_GIVEN else tuple(sorted(ranks))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,7 +132,7 @@ class Opener:
         if (key, rail) not in self.known:
             names = {} if self.wiring is None else self.wiring.names
             with bound_to(names.get(rail)):
-                self.known[key, rail] = dist.new_group(list(ranks), **_AS_GIVEN)
+                self.known[key, rail] = dist.new_group(list(ranks), **AS_GIVEN)
         return self.known[key, rail]
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from meshwright.capture.torch_private import multiply_each, norm_each
 from meshwright.execute.cut.cut import Cut
 from meshwright.execute.item import Key, Part, Piece, RunSegment
 from meshwright.execute.message import gather
@@ -42,7 +43,7 @@ class Clip:
     def squares(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """This rank's part of the square of the norm; `values` are those of what is read."""
         small = {each.dtype for each in values} <= _SMALL_TYPES
-        found = torch._foreach_norm(list(values), 2, dtype=torch.float32 if small else None)
+        found = norm_each(list(values), 2, dtype=torch.float32 if small else None)
         norms = torch.stack([each.double() for each in found])
         return (norms.square() * self.shares).sum().reshape(1)
 
@@ -58,7 +59,7 @@ class Clip:
         own = [kept[key] for key in held if key in kept]
         for dtype in {each.dtype for each in own}:
             alike = [each for each in own if each.dtype is dtype]
-            torch._foreach_mul_(alike, factor.to(dtype))
+            multiply_each(alike, factor.to(dtype))
 
 
 class _Gradient(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.torch_private import add_each
 from meshwright.execute.arrived import check_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
@@ -169,8 +170,7 @@ class _Writer:
             self._keep_written(number, step, kernel, names)
         if counters:
             self.text.append(
-                f"{self.scope.object_name(torch._foreach_add_)}([{', '.join(counters)}], "
-                f"{self.scope.counts})"
+                f"{self.scope.object_name(add_each)}([{', '.join(counters)}], {self.scope.counts})"
             )
         args = [f"[{', '.join(several)}]" for several in lists]
         self.text.append(f"{self.scope.target(first)}({', '.join([*args, *named])})")

@@ -6,9 +6,9 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 import torch
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.deferred import Deferred
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, RankError
 from meshwright.execute.environment import CHECK_OPS
 from meshwright.execute.groups import Schedule, make_schedule

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, quoted
 from meshwright.execute.batch_norm import batch_norm, stored_batch_norm
 from meshwright.execute.cut.around import Around

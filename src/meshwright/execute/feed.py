@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, some
 from meshwright.execute.item import Key, Part

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import op_name
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 from meshwright.execute.cut.terms import MOVES
 from meshwright.execute.pulse import LabelCount

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 from meshwright.execute.message import gather
 

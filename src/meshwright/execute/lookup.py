@@ -12,9 +12,9 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 from torch.fx import Node
-from torch.utils._pytree import tree_leaves
 
 from meshwright.capture.ledger import op_name
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, quoted
 from meshwright.execute.item import Piece
 from meshwright.execute.lowered import Lowered
@@ -271,10 +271,8 @@ class Lookup:
 def growth(graph: Graph, op: int, one: TracedStep, other: TracedStep) -> float:
     """By what the result of an op on a gradient grows from one number of samples to another."""
     nodes = one.ledger.kernels[op].node, other.ledger.kernels[op].node
-    numbers = [
-        [each for each in tree_leaves((node.args, node.kwargs)) if not isinstance(each, Node)]
-        for node in nodes
-    ]
+    leaves = [pytree.tree_leaves((node.args, node.kwargs)) for node in nodes]
+    numbers = [[each for each in of_node if not isinstance(each, Node)] for of_node in leaves]
     differing = [pair for pair in zip(*numbers, strict=True) if pair[0] != pair[1]]
     if not differing:
         return 1.0

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.deferred import Deferred
+from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Draw, draw_again, draws, is_repeatable

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from meshwright.capture.torch_private import clear_workspaces
 from meshwright.execute.draw import is_repeatable
 from meshwright.execute.item import Key, Line, Part, RunSegment, Start
 from meshwright.execute.steps import TracedSteps
@@ -49,7 +50,7 @@ def record_graph(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]
     """Record a CUDA graph."""
     torch.cuda.synchronize()
     # The graph has memory of its own, for what libraries work in, too.
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_workspaces()
     torch.cuda.empty_cache()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.torch_private import pytree
 from meshwright.execute.arrived import check_rows, unknown_rows
 from meshwright.execute.groups import group_values
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of

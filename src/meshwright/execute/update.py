@@ -3,10 +3,10 @@
 from collections.abc import Hashable, Mapping
 
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.capture.stepped import step_op
+from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, quoted
 from meshwright.execute.traced import TracedStep
 

@@ -105,6 +105,11 @@ class Request:
         return name[:-1] if name.endswith("_") else name
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the op writes into what it is given."""
+        return bool(self.target._schema.is_mutable)
+
+    @property
     def operands(self) -> list[Operand]:
         """The tensors among the arguments."""
         return operands_in(self.arguments)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
+from meshwright.capture.torch_private import OpOverload
 from meshwright.execute.cut import attention, index, loss, pointwise, product, reduction, view
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.call import (
@@ -130,7 +130,7 @@ def _find_rule(request: Request) -> Rule:
         return index.cut_embedding_backward if has_choice else _keep
     if has_terms(request.operands) and rule not in _MAKERS:
         return cut_terms
-    is_moved_in_place = torch.Tag.inplace in request.target.tags and name in MOVES - {"copy"}
+    is_moved_in_place = request.is_in_place and name in MOVES - {"copy"}
     return _refuse if rule is None or is_moved_in_place else rule
 
 

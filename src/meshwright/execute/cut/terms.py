@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from meshwright.execute.cut.call import Call, Operand, Request, are_all, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE
 from meshwright.execute.cut.index import add_terms
@@ -61,7 +59,6 @@ def _is_scaled(request: Request, operands: Sequence[Operand]) -> bool:
         return False
     others = [each for each in operands if each.cut is not TERMS]
     is_linear = len(others) == len(operands) - 1 and are_all(others, WHOLE)
-    is_written = torch.Tag.inplace in request.target.tags
     if _are_terms(first):
         return is_linear
-    return is_linear and request.name == "mul" and not is_written and has_terms([second])
+    return is_linear and request.name == "mul" and not request.is_in_place and has_terms([second])

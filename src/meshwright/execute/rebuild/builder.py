@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph as Nodes
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel, counts_steps
+from meshwright.capture.torch_private import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, FROM, ROWS, Cutter

@@ -7,10 +7,10 @@ from functools import cached_property
 from typing import Protocol
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph as Nodes
 from torch.fx import Node
 
+from meshwright.capture.torch_private import FakeTensorMode
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
 from meshwright.execute.member import CUT, FROM
 from meshwright.execute.on_parts import Team

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, storage_of
+from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows

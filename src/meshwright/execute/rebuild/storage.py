@@ -4,9 +4,9 @@ import operator
 
 import torch
 from torch.fx import Node
-from torch.utils import _pytree as pytree
 
 from meshwright.capture.ledger import storage_of
+from meshwright.capture.torch_private import pytree
 
 
 def storages_of(node: Node) -> set[int]:

@@ -1,0 +1,86 @@
+"""The parts of PyTorch that it promises to nobody, in one place but for its compiler's, which
+`meshwright.execute.region.inductor` takes: what a new release may change or take away.
+
+`meshwright.source.need_torch` looks at the release that is installed before this is imported.
+"""
+
+import torch
+
+from meshwright.errors import InputError
+
+try:
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensor,
+        FakeTensorMode,
+    )
+    from torch.fx.experimental.proxy_tensor import snapshot_fake
+    from torch.nn.utils.stateless import _reparametrize_module as reparametrized
+    from torch.utils import _pytree as pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import _disable_current_modes as without_modes
+
+    DispatchKey = torch._C.DispatchKey
+    scoped_library = torch.library._scoped_library
+    find_registrations = torch._C._dispatch_get_registrations_for_dispatch_key
+    without_torch_function = torch._C.DisableTorchFunction
+    swap_tensor_impl = torch._C._swap_tensor_impl
+    negated_view = torch._neg_view
+    sequence_number = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+    choose_attention = torch._fused_sdp_choice
+    update_sgd, update_adam, update_adamw = (
+        torch._fused_sgd_,
+        torch._fused_adam_,
+        torch._fused_adamw_,
+    )
+    add_each, multiply_each, norm_each = (
+        torch._foreach_add_,
+        torch._foreach_mul_,
+        torch._foreach_norm,
+    )
+except (ImportError, AttributeError) as error:
+    raise InputError(
+        f"torch {torch.__version__}: must have the parts that Meshwright takes, but {error}; "
+        f"install one of the releases that pyproject.toml names"
+    ) from error
+
+__all__ = [
+    "DataDependentOutputException",
+    "DispatchKey",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "add_each",
+    "choose_attention",
+    "clear_workspaces",
+    "find_registrations",
+    "multiply_each",
+    "negated_view",
+    "norm_each",
+    "pytree",
+    "reparametrized",
+    "scoped_library",
+    "sequence_number",
+    "snapshot_fake",
+    "swap_tensor_impl",
+    "update_adam",
+    "update_adamw",
+    "update_sgd",
+    "without_key",
+    "without_modes",
+    "without_torch_function",
+]
+
+
+def without_key(name: str) -> torch._C._ExcludeDispatchKeyGuard:
+    """Within this, kernels of a dispatch key are passed over."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(getattr(DispatchKey, name)))
+
+
+def clear_workspaces() -> None:
+    """Give back the memory that cuBLAS works in; builds without CUDA have no such call."""
+    torch._C._cuda_clearCublasWorkspaces()
