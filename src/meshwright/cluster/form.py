@@ -4,12 +4,12 @@ What is written here is all there is to know of them: readers check files agains
 `meshwright.cluster.schema` makes of them the JSON Schema and the text that people read.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from meshwright.cluster.part import MAX_DEVICES, PRECISIONS
+from meshwright.cluster.part import MAX_DEVICES
 from meshwright.files import Name
 from meshwright.units import BYTES_PATTERN, FLOPS_PATTERN, MAX_TEXT, RATE_PATTERN, SECONDS_PATTERN
 
@@ -26,7 +26,7 @@ Quantity = float | Annotated[str, Meta(max_length=MAX_TEXT)]
 
 
 def _text(unit: str, pattern: str, *examples: str) -> Meta:
-    """What a schema says of a quantity; reading it is left to `meshwright.units`."""
+    """What a schema says of a quantity; its text is read by `meshwright.units`."""
     known = {"unit": unit, "pattern": pattern, "minimum": 0, "examples": list(examples)}
     return Meta(extra_json_schema=known)
 
@@ -42,10 +42,10 @@ _Counted = r"^\s*([0-9]+\s*[x\u00d7]\s*)?"
 """Before what there are several of: '8 x '."""
 
 _Format = Annotated[
-    str, Meta(description="What the file is.", extra_json_schema={"const": FORMAT})
+    str, Meta(description=f"Always {FORMAT}.", extra_json_schema={"const": FORMAT})
 ]  # fmt: skip
 _Version = Annotated[
-    int, Meta(description="The version of the format.", extra_json_schema={"const": VERSION})
+    int, Meta(description=f"Always {VERSION}.", extra_json_schema={"const": VERSION})
 ]  # fmt: skip
 _Label = Annotated[Name, Meta(description="What plans and reports call the cluster.")]
 
@@ -59,7 +59,7 @@ class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
             max_length=64,
             description="Peak dense rate by precision; fp32 is needed, and is the rate of any "
             "other that is left out.",
-            extra_json_schema={"propertyNames": {"enum": list(PRECISIONS)}, "required": ["fp32"]},
+            extra_json_schema={"required": ["fp32"]},
         ),
     ]
     memory_bytes: Annotated[Bytes, Meta(description="Memory that programs can use.")]
@@ -181,7 +181,11 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
         Meta(
             description="Number and type of each host's devices; a list where there are several "
             "types. Types are those of `types` and of `meshwright cluster list --devices`.",
-            extra_json_schema={"examples": ["8 x h100", ["4 x a100-80", "2 x t4"]]},
+            extra_json_schema={
+                "pattern": r"^(?!\s*([0-9]+\s*[x\u00d7])?\s*$)",
+                "minItems": 1,
+                "examples": ["8 x h100", ["4 x a100-80", "2 x t4"]],
+            },
         ),
     ]
     count: Annotated[_Count, Meta(description="How many such hosts there are.")] = 1
@@ -199,12 +203,8 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
             "devices that NVLink joins to all others, or more: shared out, each device having its "
             "own; fewer: the host's, of which a transfer takes one. Needed where there are several "
             "hosts.",
-            extra_json_schema={
-                "unit": "bytes a second",
-                "pattern": _Counted + RATE_PATTERN[1:],
-                "examples": ["8 x 400 Gb/s", "25 Gb/s"],
-            },
         ),
+        _text("bytes a second", _Counted + RATE_PATTERN[1:], "8 x 400 Gb/s", "25 Gb/s"),
     ] = None
     nvlink: Annotated[
         Quantity | None,
@@ -212,12 +212,8 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
             description="Rate, each way, at which a device reaches the switch of NVLink (Infinity "
             "Fabric, ...) that it shares with the host's others of its type; 'none' for no such "
             "links. By default as its type's data sheet has them.",
-            extra_json_schema={
-                "unit": "bytes a second",
-                "pattern": f"^none$|{RATE_PATTERN}",
-                "examples": ["450 GB/s", "none"],
-            },
         ),
+        _text("bytes a second", f"^none$|{RATE_PATTERN}", "450 GB/s", "none"),
     ] = None
     pcie: Annotated[
         Rate | None,
@@ -267,10 +263,15 @@ class HostsDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: _Format = FORMAT
     version: _Version = VERSION
     name: _Label = "cluster"
-    hosts: Annotated[_Hosts, Meta(description="The hosts, all on one switch.")] = []
+    hosts: Annotated[
+        _Hosts,
+        Meta(description="The hosts, all on one switch.", extra_json_schema={"minItems": 1}),
+    ] = []
     racks: Annotated[
-        list[RackDocument], _Short, Meta(description="The racks, in place of hosts.")
-    ] = []  # fmt: skip
+        list[RackDocument],
+        _Short,
+        Meta(description="The racks, in place of hosts.", extra_json_schema={"minItems": 1}),
+    ] = []
     types: _Types = {}
     network_latency: Annotated[
         Seconds, Meta(description="Between hosts on one switch, from NIC to NIC.")
@@ -296,6 +297,3 @@ class BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
         Name | None, Meta(description="What plans and reports call the cluster.")
     ] = None  # fmt: skip
     interfaces: _Interfaces = []
-
-
-FORMS: tuple[Any, ...] = (HostsDocument, LongDocument, BuilderDocument)

@@ -13,6 +13,7 @@ from meshwright.cluster.builder.draft import (
 )
 from meshwright.cluster.builder.grid import TPUV4_LINK_BYTES_PER_SECOND
 from meshwright.cluster.builder.paper import CUBE_MESH, join_cube_mesh
+from meshwright.units import format_rate
 
 MAX_BOARD_DEVICES = 8
 """The most devices of a board that has links for all of its pairs."""
@@ -32,6 +33,14 @@ class Inside:
     """Whether up to eight are joined as in a DGX-1V instead."""
     has_ring: bool = False
     """Whether the switch stands for links to neighbours in a torus (TPUs)."""
+
+    def words(self) -> str:
+        """What joins devices, for people."""
+        shape = "cube mesh of NVLink, or switch" if self.has_cube else "switch"
+        shape = "ring" if self.has_ring else shape
+        rates = {shape: self.switch, "each pair": self.pair, "PCIe": self.pcie}
+        shown = [f"{name} {format_rate(rate)}" for name, rate in rates.items() if rate]
+        return ", ".join(shown[: 1 if self.has_ring else None])
 
     def reaches_all(self, num_devices: int) -> bool:
         """Whether no pair of so many needs PCIe."""
