@@ -108,6 +108,11 @@ def test_two_types_in_a_host_share_pcie_only() -> None:
     assert [rate(same, *pair) for pair in ((0, 1), (1, 2), (2, 3))] == [300.0, 22.0, 450.0]
 
 
+def test_bridges_of_nvlink_join_pairs() -> None:
+    cluster = hosts(devices=["2 x a6000", "2 x a6000"], nvlink="56.25 GB/s")
+    assert [rate(cluster, 0, other) for other in (1, 2, 3)] == [56.25, 22.0, 22.0]
+
+
 def test_links_inside_a_host_may_be_said() -> None:
     given = {"devices": "4 x h100"}
     assert rate(hosts(**given), 0, 1) == 450.0
@@ -143,6 +148,11 @@ def test_a_transfer_takes_one_of_a_hosts_nics_and_several_spread() -> None:
     named = [{cluster.links[i].target for i in routes.links[a:b]} & {"host0.nic0", "host0.nic1"}
              for a, b in zip(routes.starts, routes.starts[1:], strict=False)]  # fmt: skip
     assert Counter(next(iter(each)) for each in named) == {"host0.nic0": 2, "host0.nic1": 2}
+
+
+@pytest.mark.parametrize("text", ["8 x t4", "8x t4", "8xt4", " 8 X t4 ", "8 \u00d7 t4", "08 x t4"])
+def test_counts_may_be_written_in_several_ways(text: str) -> None:
+    assert hosts(devices=text).num_devices == 8
 
 
 def test_nics_beyond_the_devices_are_shared_out() -> None:

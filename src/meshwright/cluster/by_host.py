@@ -16,7 +16,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.files import Fields
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
-_COUNTED = re.compile(r"\s*(?:([0-9]+)\s*[x\u00d7]\s*)?(.*?)\s*", re.DOTALL)
+_COUNTED = re.compile(r"\s*(?:([0-9]+)\s*[xX\u00d7]\s*)?(.*?)\s*", re.DOTALL)
 """'8 x ' and what there are eight of; without a number there is one."""
 
 

@@ -38,7 +38,7 @@ Seconds = Annotated[Quantity, _text("seconds", SECONDS_PATTERN, "4 us")]
 # YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
 _Short = Meta(max_length=MAX_GROUPS)
 _Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES)]
-_Counted = r"^\s*([0-9]+\s*[x\u00d7]\s*)?"
+_Counted = r"^\s*([0-9]+\s*[xX\u00d7]\s*)?"
 """Before what there are several of: '8 x '."""
 
 _Format = Annotated[
@@ -120,7 +120,13 @@ class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
     """What a host calls its interface to a switch."""
 
     host: Annotated[Name, Meta(description="The host.")]
-    switch: Annotated[Name, Meta(description="The switch.")]
+    switch: Annotated[
+        Name,
+        Meta(
+            description="The switch; in the short form a rack's name, `switch` without racks, and "
+            "`<host>.nic0` and so on for several NICs of a host."
+        ),
+    ]
     name: Annotated[Name, Meta(description="The interface on the host, e.g. eth0.")]
     address: Annotated[Name, Meta(description="Its IP address, with or without prefix length.")]
     bridge: Annotated[
@@ -179,10 +185,11 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
         Annotated[str, Meta(max_length=MAX_TEXT)]
         | Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=64)],
         Meta(
-            description="Number and type of each host's devices; a list where there are several "
-            "types. Types are those of `types` and of `meshwright cluster list --devices`.",
+            description="Number and type of each host's devices; a list for several types, or for "
+            "several groups that NVLink does not join to each other. Types are those of `types` "
+            "and of `meshwright cluster list --devices`.",
             extra_json_schema={
-                "pattern": r"^(?!\s*([0-9]+\s*[x\u00d7])?\s*$)",
+                "pattern": r"^(?!\s*([0-9]+\s*[xX\u00d7])?\s*$)",
                 "minItems": 1,
                 "examples": ["8 x h100", ["4 x a100-80", "2 x t4"]],
             },

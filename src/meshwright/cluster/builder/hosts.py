@@ -22,13 +22,13 @@ class HostGroup:
     """Some hosts that are alike."""
 
     devices: tuple[tuple[int, DeviceType], ...]
-    """Number and type of the devices of a host."""
+    """Number and type of each group of devices that NVLink joins, if they have it, in a host."""
     count: int = 1
     name: str = ""
     """Of a single host; of several, what stands before their number. Empty: `host`."""
     num_nics: int = 0
     nic_bytes_per_second: float = 0.0
-    """Of each, each way."""
+    """The rate of each NIC, each way."""
     has_nvlink: bool = True
     """Whether devices keep the links besides PCIe that they are sold with."""
     nvlink_bytes_per_second: float | None = None
@@ -44,8 +44,8 @@ class HostGroup:
         _check_count(f"{self.label}.count", self.count)
         if not self.devices or min(number for number, _ in self.devices) < 1:
             raise InputError(f"{self.label}.devices: must be at least one")
-        if self.num_nics < (self.nic_bytes_per_second != 0):
-            raise InputError(f"{self.label}.nics: must be at least 1, got {self.num_nics}")
+        if self.num_nics < 0:
+            raise InputError(f"{self.label}.nics: must not be negative, got {self.num_nics}")
         if self.num_nics:
             _check_rate(f"{self.label}.nics", self.nic_bytes_per_second)
         if self.nvlink_bytes_per_second is not None:
@@ -153,13 +153,13 @@ def _repeat(groups: Sequence[Group]) -> Iterator[Group]:
 
 
 def _add_host(draft: Draft, host: str, group: HostGroup) -> list[str]:
-    """A host's devices, joined; their names. Devices of several types share no switch of NVLink,
-    nor is the host one where its PCIe is known."""
+    """A host's devices, joined; their names. Where there are several groups of them, each has a
+    switch of NVLink of its own, and so have they where the rate to their host is known."""
     is_switch = len(group.devices) == 1 and group.pcie_bytes_per_second is None
     names: list[str] = []
-    for number, kind in group.devices:
+    for place, (number, kind) in enumerate(group.devices):
         added = draft.add_host(host, kind, number, first=len(names))
-        switch = "" if is_switch else f"{host}.{kind.name}"
+        switch = "" if is_switch else f"{host}.nvlink{place}"
         inside, seconds = group.inside(kind), group.latency_seconds
         join_inside(draft, host, added, inside, seconds=seconds, switch=switch)
         names += added
