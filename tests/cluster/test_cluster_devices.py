@@ -18,7 +18,8 @@ BOXES = {
 """Gigabytes on the box."""
 
 SHEETS: dict[str, tuple[float, float, float]] = {
-    # bf16 (dense), fp32, memory bandwidth: as the sheets print them, in TFLOPS and GB/s.
+    # bf16 (dense), fp32, memory bandwidth in TFLOPS and GB/s, in the form that sheets have.
+    # Written by the hand of the catalogue: finds slips of units and sparsity, no wrong sheet.
     "l4": (242 / 2, 30.3, 300), "l40s": (362.05, 91.6, 864), "a10": (125, 31.2, 600),
     "a30": (165, 10.3, 933), "a6000": (309.7 / 2, 38.7, 768), "rtx3090": (142 / 2, 35.6, 936),
     "rtx4090": (330.4 / 2, 82.6, 1008), "rtx5090": (419 / 2, 104.8, 1792),

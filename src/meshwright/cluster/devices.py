@@ -5,6 +5,13 @@ clocks; a precision without its own rate is left out and runs as fp32 does. Wher
 and RTX cards have no fp64, it is 1/64 of fp32, as the white papers of their chips say. Memory is
 what CUDA or ROCm report as total where known, which is below the number on the box because the
 driver keeps some; otherwise the number on the box (TPUs, Gaudi).
+
+`source` names the sheet that states a figure. Those of the TPU v5e and v5p were read in their
+maker's pages, except int8 of the v5p; those of the other types added in November 2026 in pages
+that quote the sheets, or from memory, and not in the sheets themselves. Totals of memory of the
+RTX 4090 and 5090 are from error messages of these cards; those of the L4, L40S, A10, A6000, GH200,
+GB200 and B300 from messages that name no card and were matched by size; those of the A30, the RTX
+3090 and AMD's have not been looked up. Sheets disagree on fp4 of the B300: 13 to 14 PFLOPS.
 """
 
 from collections.abc import Mapping
