@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -6,9 +7,13 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.units import (
+    BYTES_PATTERN,
+    FLOPS_PATTERN,
     GIB,
     KIB,
     MIB,
+    RATE_PATTERN,
+    SECONDS_PATTERN,
     format_bytes,
     format_rate,
     format_seconds,
@@ -231,3 +236,46 @@ def test_rates_are_printed() -> None:
 def test_a_printed_size_reads_back(size: float) -> None:
     # four digits are printed, and a whole number of bytes below 1 KiB
     assert parse_bytes(format_bytes(size), "it") == pytest.approx(size, rel=1e-3, abs=0.5)
+
+
+SIZES = [
+    "B",
+    "b",
+    "bit",
+    "Bits",
+    "KBIT",
+    "gb",
+    "GB",
+    "Gb",
+    "GiB",
+    "Gib",
+    "G",
+    "kB",
+    "kb",
+    "EB",
+    "EiB",
+]
+TIMES = ["s", "ms", "us", "\u00b5s", "\u03bcs", "ns", "min"]
+FLOPS = ["FLOPS", "TFLOP", "TFLOP/s", "tflops", "PFLOP/sec", "GFLOP/second", "TFLOPS/h", "x"]
+
+
+@given(
+    number=st.sampled_from(["4", "4.5", ".5", "5.", "1e3", "1.5E-3", "-1", "1.2.3", ".", "", "1e"]),
+    unit=st.sampled_from(["", *SIZES, *TIMES, *FLOPS]),
+    second=st.sampled_from(["", "/s", "/sec", "/second", "ps", "/min", "/S"]),
+    space=st.sampled_from(["", " ", "  "]),
+)
+def test_patterns_match_what_is_read(number: str, unit: str, second: str, space: str) -> None:
+    text = f"{space}{number}{space}{unit}{second}{space}"
+    for parse, pattern in (
+        (parse_bytes, BYTES_PATTERN),
+        (parse_bytes_per_second, RATE_PATTERN),
+        (parse_flops_per_second, FLOPS_PATTERN),
+        (parse_seconds, SECONDS_PATTERN),
+    ):
+        try:
+            parse(text, "")
+            is_read = True
+        except InputError:
+            is_read = False
+        assert (re.search(pattern, text) is not None) == is_read, (text, pattern)

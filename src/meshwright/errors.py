@@ -11,7 +11,9 @@ are assertions.
 Whatever a message quotes came from outside, so it is made printable here, where messages are made.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 
 MAX_LINE = 800
 """Characters of a line that is shown to people. The longest of our own messages have 500."""
@@ -91,6 +93,13 @@ def _cut(text: str, limit: int, length: int) -> str:
     note = f" ... ({length} characters) ... "
     kept = limit - len(note)
     return f"{text[: kept - kept // 2]}{note}{text[-(kept // 2) :]}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What a message may say of an unknown name: the known ones that are most like it, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(name[:80], names, n=3)
+    return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(names) or 'none'}"
 
 
 def some(names: list[str] | tuple[str, ...], limit: int = 8) -> str:

@@ -31,13 +31,28 @@ _TIMES = {
 """Unicode has the micro sign twice: of its own, and among Greek letters."""
 _BYTES = re.compile("(k|[KMGTP]i?|E|)B")
 _BITS = re.compile("([KMGTP]i?|E|)b")
-_BIT_WORD = re.compile("([kmgtp]i?|e|)bits?", re.IGNORECASE)
-_FLOPS = re.compile("([KMGTPE]?)FLOP(?:S|/s|/sec|/second)", re.IGNORECASE)
+_BIT_WORD = re.compile("([kKmMgGtTpP][iI]?|[eE]|)[bB][iI][tT][sS]?")
+_FLOPS = re.compile("([kKmMgGtTpPeE]?)[fF][lL][oO][pP](?:[sS]|/[sS]([eE][cC]([oO][nN][dD])?)?)")
 """FLOPS has its second in its last letter."""
 _UNCLEAR = re.compile(r"([KMGTPE])(i?)B?", re.IGNORECASE)
 """What may be bits or bytes: a prefix alone, or letters that leave open if their case was meant."""
 _PER_SECOND = re.compile(r"(.*?)(?:/s|/sec|/second|ps)")
 _QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z\u00b5\u03bc/]*)\s*")
+
+
+def _pattern(*units: str) -> str:
+    """What texts of a quantity look like, as JSON Schema writes it."""
+    number = r"^\s*([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
+    return number + f"({'|'.join(units)})?" + r"\s*$"
+
+
+BYTES_PATTERN = _pattern(_BYTES.pattern)
+RATE_PATTERN = _pattern(
+    f"({_BYTES.pattern}|{_BITS.pattern}|{_BIT_WORD.pattern})(/s|/sec|/second|ps)?"
+)
+FLOPS_PATTERN = _pattern(_FLOPS.pattern)
+SECONDS_PATTERN = _pattern(*filter(None, _TIMES))
+"""Texts that `parse_bytes` and its like read, up to numbers that are too large for a float."""
 
 
 def broken_rule(

@@ -10,6 +10,7 @@ import pytest
 
 from canary import heard, plant
 from meshwright.cli.parser import make_parser
+from meshwright.cluster.file import read_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +47,13 @@ def test_every_command_is_known() -> None:
     assert {words[0] for words in commands()} <= {"scripts/demo", "scripts/test", "meshwright"}
     assert ["scripts/demo"] in commands()
     assert ["scripts/test"] in commands()
+
+
+def test_the_cluster_of_the_readme_is_read(tmp_path: Path) -> None:
+    (text,) = (block for block in blocks("yaml") if "racks:" in block)
+    (tmp_path / "ours.yaml").write_text(text)
+    cluster = read_cluster(tmp_path / "ours.yaml")
+    assert (len(cluster.hosts), cluster.num_devices) == (67, 4 * 16 * 8 + 2 * 8 + 6)
 
 
 def test_commands_that_need_a_gpu_are_understood() -> None:

@@ -82,3 +82,27 @@ def test_commands_say_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["cluster", "show", str(path)]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"meshwright: warning: {path}: link 'b' -> 'a': bytes_per_second is")
+
+
+@pytest.mark.parametrize(
+    ("text", "doubt"),
+    [
+        ("hosts: [{count: 2, devices: t4, nics: 400}]",
+         "hosts[0].nics is below 1 MB/s, got 400 B/s"),
+        ("hosts: [{devices: t4, pcie: 1e15}]", "hosts[0].pcie is above 100 TB/s, got 1000 TB/s"),
+        ("hosts: [{devices: 2 x h100, nvlink: 450}]",
+         "hosts[0].nvlink is below 1 MB/s, got 450 B/s"),
+        ("hosts: [{devices: t4, latency: 5}]", "hosts[0].latency is above 100 ms, got 5 s"),
+        ("hosts: [{devices: t4}]\nnetwork_latency: 0", "network_latency is zero"),
+        ("racks: [{hosts: [{devices: t4}], oversubscription: 0.5}]",
+         "racks[0].oversubscription is below 1, got 0.5"),
+        ("racks: [{hosts: [{devices: t4}], uplink: 80}]",
+         "racks[0].uplink is below 1 MB/s, got 80 B/s"),
+    ],
+)  # fmt: skip
+def test_the_short_form_is_doubted_by_its_fields(text: str, doubt: str, tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text(text)
+    with pytest.warns(InputWarning) as caught:
+        read_cluster(path)
+    assert [str(each.message) for each in caught] == [f"{path}: {doubt}"]

@@ -18,6 +18,7 @@ from fuzz_ranks import RANK_READERS
 from measured_run import chain, hosts
 from meshwright.cli import entry
 from meshwright.cli.cluster import cluster_document, show_cluster
+from meshwright.cli.cluster_summary import check_cluster
 from meshwright.cli.console import make_console
 from meshwright.cli.parser import make_parser
 from meshwright.cli.summary import show_simulation
@@ -106,10 +107,11 @@ def feed_graph(path: Path, data: bytes, is_thorough: bool) -> None:
 
 
 def feed_cluster(path: Path, data: bytes, is_thorough: bool) -> None:
-    """Read a cluster; show it; train a small step on all of its devices; search for a plan."""
+    """Read a cluster; show and check it; train a small step on its devices; search for a plan."""
     cluster = read_cluster(path)
     with contextlib.redirect_stdout(io.StringIO()):
         show_cluster(cluster_document(cluster))
+        check_cluster(str(path), is_json=len(data) % 2 == 0)
     if cluster.num_devices > MAX_DEVICES:
         return
     graph = _timed(case()[0], cluster)
@@ -333,7 +335,8 @@ _COMMANDS = (
     ("plan", "a\0b", "--cluster", "cpu-x2", "--method", "single"),
     ("simulate", "mlp", "--cluster", "cpu-x1", "--plan", "none.json"),
     ("simulate", "mlp", "--cluster", "cpu-x1", "--plan", "/dev/null"),
-    ("cluster", "list"), ("cluster", "show", "dgx1"), ("cluster", "show", "cpu-x1"),
+    ("cluster", "list"), ("cluster", "list", "--devices"), ("cluster", "check", "dgx1"),
+    ("cluster", "schema", "--text"), ("cluster", "show", "dgx1"), ("cluster", "show", "cpu-x1"),
     ("cluster", "save", "dgx1", "/dev/null/x"), ("zoo",), ("zoo", "save", "mlp", "/dev/null/x"),
     ("zoo", "save", "nope", "/dev/null/x"), ("network", "none"), ("compare", "none", "none"),
     ("testbed", "up", "none"), ("run", "none", "--emulate"), (".",), ("",),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cli.cluster_summary import check_cluster, list_devices, show_schema
 from meshwright.cli.console import finite, print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cluster.catalogue import list_clusters, load_cluster
@@ -19,15 +20,19 @@ MAX_PAIRWISE_DEVICES = 4096
 
 
 def run_cluster(arguments: Namespace) -> int:
-    """Run `cluster list`, `cluster show` or `cluster save`."""
+    """Run `cluster list`, `show`, `save`, `check` or `schema`."""
     if arguments.action == "list":
-        _list(is_json=arguments.json)
+        list_devices(is_json=arguments.json) if arguments.devices else _list(is_json=arguments.json)
     elif arguments.action == "show":
         document = cluster_document(load_cluster(arguments.source))
         if arguments.json:
             print_json(document)
         else:
             show_cluster(document)
+    elif arguments.action == "check":
+        check_cluster(arguments.source, is_json=arguments.json)
+    elif arguments.action == "schema":
+        show_schema(is_text=arguments.text)
     else:
         load_cluster(arguments.source).save(arguments.file)
         say(f"wrote {arguments.file}")

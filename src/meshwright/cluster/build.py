@@ -2,6 +2,7 @@
 
 from meshwright.cluster.builder.centre import h100_spine_leaf, tpu_fat_tree
 from meshwright.cluster.builder.grid import link_torus, mesh, torus
+from meshwright.cluster.builder.hosts import from_hosts
 from meshwright.cluster.builder.matrix import (
     from_links,
     from_matrix,
@@ -24,6 +25,7 @@ from meshwright.cluster.builder.switched import fat_tree, hierarchical, multi_ra
 __all__ = [
     "dgx1",
     "fat_tree",
+    "from_hosts",
     "from_links",
     "from_matrix",
     "fully_connected",

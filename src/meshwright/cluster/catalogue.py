@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.cluster import build
+from meshwright.cluster.builder.product import NIC_BYTES_PER_SECOND
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.file import read_cluster
@@ -181,8 +182,8 @@ _FAMILIES = (
     ),
     _family(
         "<type>-x<n>x<hosts>", "h100-x8x16",
-        "NVSwitch hosts (a100-40, a100-80, h100, h200, b200) on a rail-optimised leaf-spine",
-        rf"(?P<type>a100-40|a100-80|h100|h200|b200)-x(?P<n>{_N})x(?P<hosts>{_N})",
+        f"NVSwitch hosts ({', '.join(NIC_BYTES_PER_SECOND)}) on a rail-optimised leaf-spine",
+        rf"(?P<type>{'|'.join(NIC_BYTES_PER_SECOND)})-x(?P<n>{_N})x(?P<hosts>{_N})",
         lambda text: build.rail_pod(
             device_type=text["type"],
             devices_per_host=_number(text["n"]),

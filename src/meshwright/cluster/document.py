@@ -1,17 +1,26 @@
-"""The explicit form of a cluster file: its fields, read from and written to plain documents.
+"""The long form of a cluster file: its fields, read from and written to plain documents.
 
 Knows the parts of a cluster, not the cluster; `meshwright.cluster.file` knows the other forms.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 
-from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.devices import find_type
+from meshwright.cluster.form import (
+    FORMAT,
+    VERSION,
+    DeviceDocument,
+    InterfaceDocument,
+    LinkDocument,
+    LongDocument,
+    TableDocument,
+    TypeDocument,
+)
 from meshwright.cluster.interface import Interface
 from meshwright.cluster.part import (
-    MAX_DEVICES,
     MAX_LINKS,
     CollectiveTable,
     Device,
@@ -30,24 +39,14 @@ from meshwright.files import (
     probe_json,
 )
 from meshwright.units import (
-    MAX_TEXT,
     parse_bytes,
     parse_bytes_per_second,
     parse_flops_per_second,
     parse_seconds,
 )
 
-FORMAT = "meshwright.cluster"
-VERSION = 1
-
-MAX_NODES = 1 << 18
-"""Switches, and interfaces of hosts, that a file may have."""
 MAX_LINK_VALUES = 1 << 24
 """Four for each of the four million links of 2,048 devices that are all joined."""
-
-Quantity = float | Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
-# YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
-_Short = Annotated[list[Quantity], msgspec.Meta(max_length=4096)]
 
 
 class ClusterFields(TypedDict):
@@ -64,69 +63,22 @@ class ClusterFields(TypedDict):
     interfaces: tuple[Interface, ...]
 
 
-class _TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
-    flops_per_second: Annotated[dict[Name, Quantity], msgspec.Meta(max_length=64)]
-    memory_bytes: Quantity
-    memory_bytes_per_second: Quantity
-    library_bytes: Quantity = 0
-    is_asynchronous: bool = True
-
-
-class _DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
-    name: Name
-    type: Name
-    host: Name
-    memory_bytes: Quantity | None = None
-
-
-class _LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
-    source: Name
-    target: Name
-    bytes_per_second: Quantity
-    latency_seconds: Quantity = 0.0
-    both_ways: bool = False
-
-
-class _TableDocument(msgspec.Struct, forbid_unknown_fields=True):
-    collective: Name
-    device_type: Name
-    num_devices: Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-    sizes_bytes: _Short
-    seconds: _Short
-
-
-class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
-    """One interface as files have it."""
-
-    host: Name
-    switch: Name
-    name: Name
-    address: Name
-    bridge: Name = ""
-
-
-class _ClusterDocument(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
-    name: Name
-    devices: Annotated[list[_DeviceDocument], msgspec.Meta(max_length=MAX_DEVICES)]
-    types: Annotated[dict[Name, _TypeDocument], msgspec.Meta(max_length=4096)] = {}
-    switches: Annotated[list[Name], msgspec.Meta(max_length=MAX_NODES)] = []
-    links: list[_LinkDocument] = []
-    devices_relay: bool = False
-    hop_bytes_per_second: _Short = []
-    tables: Annotated[list[_TableDocument], msgspec.Meta(max_length=4096)] = []
-    interfaces: Annotated[list[InterfaceDocument], msgspec.Meta(max_length=MAX_NODES)] = []
-
-
 class ClusterProbe(msgspec.Struct):
     """The keys that tell the forms of a cluster file apart."""
 
     format: msgspec.Raw = ABSENT
     version: msgspec.Raw = ABSENT
     build: msgspec.Raw = ABSENT
+    devices: msgspec.Raw = ABSENT
+    hosts: msgspec.Raw = ABSENT
+    racks: msgspec.Raw = ABSENT
     max_fpgas: msgspec.Raw = msgspec.field(name="maxFPGAs", default=ABSENT)
     max_devices: msgspec.Raw = msgspec.field(name="maxDevices", default=ABSENT)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the document is of the short form."""
+        return is_given(self.hosts) or is_given(self.racks)
 
 
 def probe_cluster(data: bytes, where: str) -> ClusterProbe:
@@ -135,12 +87,16 @@ def probe_cluster(data: bytes, where: str) -> ClusterProbe:
 
 
 def check_header(probe: ClusterProbe, where: str) -> None:
-    """Refuse a document that is not a cluster file of a version we know."""
+    """Refuse a document that is not a cluster file of a version we know. The short form, whose keys
+    tell enough, may leave both out."""
+    is_short = probe.is_short
     found = decode_or(probe.format, Name, "")
-    if found != FORMAT:
+    if found != FORMAT and not (is_short and not is_given(probe.format)):
         shown = quoted(found) if found else "none"
         raise InputError(f"{where}: not a cluster file (format must be {FORMAT!r}, got {shown})")
-    if decode_or(probe.version, int, 0) != VERSION:
+    if decode_or(probe.version, int, 0) != VERSION and not (
+        is_short and not is_given(probe.version)
+    ):
         shown = bytes(memoryview(probe.version)[:40]).decode(errors="replace") or "none"
         raise InputError(f"{where}: version must be {VERSION}, got {shown}")
 
@@ -149,15 +105,16 @@ def decode_explicit(data: bytes, where: str) -> ClusterFields:
     """The fields of an explicit cluster document in JSON, checked one by one."""
     probe = probe_cluster(data, where)
     check_header(probe, where)
-    if is_given(probe.build):
+    if is_given(probe.build) or probe.is_short:
+        what = "names a builder" if is_given(probe.build) else "is of the short form"
         raise InputError(
-            f"{where}: names a builder; read it with meshwright.cluster(path), not Cluster.load"
+            f"{where}: {what}; read it with meshwright.cluster(path), not Cluster.load"
         )
-    fields = Fields(data, _ClusterDocument, where)
-    read = _ClusterDocument(
+    fields = Fields(data, LongDocument, where)
+    read = LongDocument(
         **{
             name: fields.read(name, MAX_LINK_VALUES if name == "links" else MAX_VALUES)
-            for name in _ClusterDocument.__struct_fields__
+            for name in LongDocument.__struct_fields__
         }
     )
     try:
@@ -200,12 +157,12 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
     }
 
 
-def _decode_fields(read: _ClusterDocument) -> ClusterFields:
+def _decode_fields(read: LongDocument) -> ClusterFields:
     num_links = sum(1 + each.both_ways for each in read.links)
     if num_links > MAX_LINKS:
         raise InputError(f"links: must be at most {MAX_LINKS}, got {num_links}")
-    named = {name: _decode_type(name, each) for name, each in read.types.items()}
-    types = {each.type: _find_type(each.type, named) for each in read.devices} | named
+    named = decode_types(read.types)
+    types = {each.type: find_type(each.type, named) for each in read.devices} | named
     return ClusterFields(
         name=read.name,
         types=types,
@@ -227,17 +184,12 @@ def decode_interfaces(read: Sequence[InterfaceDocument]) -> tuple[Interface, ...
     return tuple(Interface(**msgspec.structs.asdict(each)) for each in read)
 
 
-def _find_type(name: str, named: Mapping[str, DeviceType]) -> DeviceType:
-    found = named.get(name) or DEVICE_TYPES.get(name)
-    if found is None:
-        known = ", ".join(sorted({*named, *DEVICE_TYPES}))
-        raise InputError(
-            f"unknown device type {quoted(name)}; define it under types, or use one of {known}"
-        )
-    return found
+def decode_types(read: Mapping[str, TypeDocument]) -> dict[str, DeviceType]:
+    """The types of a file, by name."""
+    return {name: _decode_type(name, each) for name, each in read.items()}
 
 
-def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
+def _decode_type(name: str, read: TypeDocument) -> DeviceType:
     what = f"device type {quoted(name)}"
     return DeviceType(
         name=name,
@@ -251,10 +203,11 @@ def _decode_type(name: str, read: _TypeDocument) -> DeviceType:
         ),
         library_bytes=parse_bytes(read.library_bytes, f"{what}: library_bytes"),
         is_asynchronous=read.is_asynchronous,
+        source=read.source,
     )
 
 
-def _decode_device(read: _DeviceDocument, kind: DeviceType) -> Device:
+def _decode_device(read: DeviceDocument, kind: DeviceType) -> Device:
     memory_bytes = kind.memory_bytes
     if read.memory_bytes is not None:
         what = f"device {quoted(read.name)}: memory_bytes"
@@ -262,7 +215,7 @@ def _decode_device(read: _DeviceDocument, kind: DeviceType) -> Device:
     return Device(name=read.name, type=read.type, host=read.host, memory_bytes=memory_bytes)
 
 
-def _decode_link(read: _LinkDocument) -> Sequence[Link]:
+def _decode_link(read: LinkDocument) -> Sequence[Link]:
     # Written for speed: there may be millions, and nearly all have plain numbers.
     rate, delay = read.bytes_per_second, read.latency_seconds
     if isinstance(rate, str) or isinstance(delay, str):
@@ -278,7 +231,7 @@ def _decode_link(read: _LinkDocument) -> Sequence[Link]:
     return (link, _reverse(link)) if read.both_ways else (link,)
 
 
-def _decode_table(read: _TableDocument) -> CollectiveTable:
+def _decode_table(read: TableDocument) -> CollectiveTable:
     what = f"table {quoted(read.collective)}"
     return CollectiveTable(
         collective=read.collective,
@@ -296,6 +249,7 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
         "memory_bytes_per_second": float(kind.memory_bytes_per_second),
         **({"library_bytes": float(kind.library_bytes)} if kind.library_bytes else {}),
         **({} if kind.is_asynchronous else {"is_asynchronous": False}),
+        **({"source": kind.source} if kind.source else {}),
     }
 
 

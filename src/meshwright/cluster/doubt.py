@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from meshwright.cluster.by_host import decode_latencies, decode_racks
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.document import Quantity
+from meshwright.cluster.document import probe_cluster
+from meshwright.cluster.form import HostsDocument, Quantity
 from meshwright.cluster.part import DeviceType, Link
 from meshwright.errors import quoted
 from meshwright.files import Name, decode_or
@@ -28,8 +30,19 @@ _MOST_LINKS, _MOST_BYTES = 100_000, 16 << 20
 """A file of more was written by a program."""
 
 
-def find_doubts(cluster: Cluster) -> Iterator[str]:
-    """One line for each thing that is hardly meant, of as many links as it holds for."""
+def find_doubts(cluster: Cluster, data: bytes = b"{}") -> Iterator[str]:
+    """One line for each thing that is hardly meant, of as many links as it holds for; `data` is the
+    file in JSON, so that it is called as there."""
+    yield from _doubt_devices(cluster)
+    short = _read_short(data)
+    if short is not None:
+        yield from _doubt_racks(short)
+    else:
+        yield from _doubt_links(cluster.links)
+        yield from _find_zeros(data)
+
+
+def _doubt_devices(cluster: Cluster) -> Iterator[str]:
     for name in cluster.type_names:
         yield from _doubt_type(cluster.types[name])
     for device in cluster.devices[:_MOST_LINKS]:
@@ -37,7 +50,9 @@ def find_doubts(cluster: Cluster) -> Iterator[str]:
         if not LEAST_MEMORY <= size <= MOST_MEMORY:
             yield f"device {quoted(device.name)}: memory_bytes is {_hardly(size, LEAST_MEMORY)}"
             break
-    links = cluster.links
+
+
+def _doubt_links(links: Sequence[Link]) -> Iterator[str]:
     if len(links) > _MOST_LINKS:
         return
     slow = [each for each in links if each.bytes_per_second < LEAST_RATE]
@@ -57,6 +72,39 @@ def find_doubts(cluster: Cluster) -> Iterator[str]:
     if twice:
         times = count[twice[0].source, twice[0].target]
         yield f"{_name(twice[:1])}: stands {times} times; a route takes one of them"
+
+
+def _read_short(data: bytes) -> HostsDocument | None:
+    """The document, if it is of the short form."""
+    if len(data) > _MOST_BYTES or not probe_cluster(data, "").is_short:
+        return None
+    return decode_or(msgspec.Raw(data), HostsDocument, HostsDocument())
+
+
+def _doubt_racks(read: HostsDocument) -> Iterator[str]:
+    """What is hardly meant of the short form, by its fields."""
+    racks = decode_racks(read)
+    rates = {f"{rack.label}.uplink": rack.uplink_bytes_per_second for rack in racks}
+    latencies: dict[str, float | None] = {
+        name.removesuffix("_seconds"): delay for name, delay in decode_latencies(read).items()
+    }
+    for host in (host for rack in racks for host in rack.hosts):
+        rates[f"{host.label}.nics"] = host.nic_bytes_per_second if host.num_nics else None
+        rates[f"{host.label}.nvlink"] = host.nvlink_bytes_per_second
+        rates[f"{host.label}.pcie"] = host.pcie_bytes_per_second
+        latencies[f"{host.label}.latency"] = host.latency_seconds
+    for what, rate in rates.items():
+        if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
+            bound, limit = ("below", LEAST_RATE) if rate < LEAST_RATE else ("above", MOST_RATE)
+            yield f"{what} is {bound} {format_rate(limit)}, got {format_rate(rate)}"
+    for what, delay in latencies.items():
+        if delay == 0:
+            yield f"{what} is zero"
+        elif delay is not None and delay > MOST_LATENCY:
+            yield f"{what} is above {format_seconds(MOST_LATENCY)}, got {format_seconds(delay)}"
+    for rack in racks:
+        if rack.oversubscription < 1:
+            yield f"{rack.label}.oversubscription is below 1, got {rack.oversubscription:g}"
 
 
 def _doubt_type(given: DeviceType) -> Iterator[str]:
@@ -90,7 +138,7 @@ class _Stated(msgspec.Struct):
     arguments: dict[Name, msgspec.Raw] = {}
 
 
-def find_zeros(data: bytes) -> Iterator[str]:
+def _find_zeros(data: bytes) -> Iterator[str]:
     """One line for latencies of zero that a document in JSON states; they may be left out, too."""
     if len(data) > _MOST_BYTES or b"latency" not in data:
         return

@@ -1,11 +1,11 @@
 """Cluster files of every form, recognised by content.
 
-Forms: explicit (see `meshwright.cluster.document`); a builder and its arguments; and the clusters
-that published workload files (dnn-partitioning, Piper) state beside their graphs.
+Forms: the long one (see `meshwright.cluster.document`); the short one, by hosts (see
+`meshwright.cluster.by_host`); a builder and its arguments; and the clusters that published workload
+files (dnn-partitioning, Piper) state beside their graphs.
 """
 
 import dataclasses
-import difflib
 import inspect
 import types
 import warnings
@@ -16,16 +16,12 @@ from typing import Annotated, Any
 import msgspec
 
 from meshwright.cluster import build
+from meshwright.cluster.by_host import decode_hosts, read_hosts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
-from meshwright.cluster.document import (
-    InterfaceDocument,
-    Quantity,
-    check_header,
-    decode_interfaces,
-    probe_cluster,
-)
-from meshwright.cluster.doubt import find_doubts, find_zeros
-from meshwright.errors import InputError, InputWarning, one_line, quoted
+from meshwright.cluster.document import check_header, decode_interfaces, probe_cluster
+from meshwright.cluster.doubt import find_doubts
+from meshwright.cluster.form import BuilderDocument, HostsDocument, Quantity
+from meshwright.errors import InputError, InputWarning, nearest, one_line, quoted, some
 from meshwright.files import (
     Fields,
     Name,
@@ -38,9 +34,13 @@ from meshwright.files import (
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
 BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
-    {name: getattr(build, name) for name in build.__all__ if name != "from_links"}
+    {
+        name: getattr(build, name)
+        for name in build.__all__
+        if name not in ("from_hosts", "from_links")
+    }
 )
-"""The builders a file may name. A list of links needs none: it is the explicit form."""
+"""The builders a file may name. Lists of hosts and of links need none: they are forms."""
 
 MAX_LIST = 2048
 """The most entries of a list among a builder's arguments."""
@@ -60,15 +60,6 @@ _UNSTATED_RATE = 1e12
 """Stands for peaks that these files do not state: their ops carry measured times instead."""
 
 
-class _BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
-    build: Name
-    arguments: dict[Name, msgspec.Raw] = {}
-    name: Name | None = None
-    interfaces: list[InterfaceDocument] = []
-
-
 class _DnnPartitioning(msgspec.Struct):
     max_fpgas: int = msgspec.field(name="maxFPGAs")
     max_size_per_fpga: float = msgspec.field(name="maxSizePerFPGA")
@@ -85,7 +76,7 @@ def read_cluster(path: str | Path) -> Cluster:
     """Read a cluster file of any form, gzip or not, and warn of what it hardly means."""
     data = as_json(read_bytes(path), str(path))
     cluster = decode_cluster(data, str(path))
-    for doubt in (*find_doubts(cluster), *find_zeros(data)):
+    for doubt in find_doubts(cluster, data):
         warnings.warn(InputWarning(one_line(f"{path}: {doubt}")), stacklevel=2)
     return cluster
 
@@ -106,7 +97,14 @@ def decode_cluster(data: bytes, where: str) -> Cluster:
             return _read_piper(data, where)
         check_header(probe, where)
         if is_given(probe.build):
-            return _run_builder(Fields(data, _BuilderDocument, where), where)
+            return _run_builder(Fields(data, BuilderDocument, where), where)
+        if probe.is_short:
+            fields = Fields(data, HostsDocument, where)
+            read = read_hosts(fields)
+            return _finish(_located(where, lambda: decode_hosts(read)), fields, where)
+        if not is_given(probe.devices):
+            keys = some(list(probe_json(data, dict[str, msgspec.Raw], where)))
+            raise InputError(f"{where}: must have hosts, racks, devices or build, has {keys}")
         return Cluster.from_json(data, where)
     except OverflowError as error:  # a whole number too large for a float
         raise InputError(f"{where}: a number is too large ({error})") from None
@@ -115,11 +113,16 @@ def decode_cluster(data: bytes, where: str) -> Cluster:
 def _run_builder(fields: Fields, where: str) -> Cluster:
     chosen = fields.read("build")
     if chosen not in BUILDERS:
-        raise InputError(f"{where}: unknown builder {quoted(chosen)}; {_nearest(chosen, BUILDERS)}")
+        raise InputError(f"{where}: unknown builder {quoted(chosen)}; {nearest(chosen, BUILDERS)}")
     builder = BUILDERS[chosen]
     given = fields.read("arguments", max_values=MAX_MATRIX_VALUES)
     arguments = _check_arguments(builder, given, f"{where}: {chosen}")
     cluster = _located(f"{where}: {chosen}", lambda: builder(**arguments))
+    return _finish(cluster, fields, where)
+
+
+def _finish(cluster: Cluster, fields: Fields, where: str) -> Cluster:
+    """The cluster with the name and the interfaces that the file gives it."""
     name, interfaces = fields.read("name"), fields.read("interfaces")
     return _located(
         where,
@@ -150,7 +153,7 @@ def _check_arguments(
     }
     for name in given:
         if name not in known:
-            raise InputError(f"{where}: unknown argument {quoted(name)}; {_nearest(name, known)}")
+            raise InputError(f"{where}: unknown argument {quoted(name)}; {nearest(name, known)}")
     for name, parameter in known.items():
         if parameter.default is parameter.empty and name not in given:
             raise InputError(f"{where}: argument {name} is missing")
@@ -178,11 +181,6 @@ def _read_quantity(value: object, parse: Callable[[float | str, str], float], wh
         return [_read_quantity(each, parse, what) for each in value]
     assert isinstance(value, int | float | str)
     return parse(value, what)
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name[:80], known, n=3)
-    return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(known) or 'none'}"
 
 
 def _read_dnn_partitioning(data: bytes, where: str) -> Cluster:

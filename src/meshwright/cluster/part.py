@@ -34,6 +34,8 @@ class DeviceType:
     """What libraries keep of the memory for themselves once they are used."""
     is_asynchronous: bool = True
     """Whether a host launches kernels ahead of time; if not, it runs them itself (a CPU)."""
+    source: str = ""
+    """The data sheet that the figures are from; empty where nobody has said."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "flops_per_second", MappingProxyType(dict(self.flops_per_second)))

@@ -8,12 +8,27 @@ from meshwright.cli.parser.option import CLUSTER, add_command, add_json
 
 def add_cluster(commands: Any) -> None:
     """Add `meshwright cluster`."""
-    parser = add_command(commands, "cluster", "list, show or save clusters")
+    parser = add_command(commands, "cluster", "list, show, check or save clusters")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    add_json(add_command(actions, "list", "the names that the catalogue knows"))
+    listing = add_command(actions, "list", "the names that the catalogue knows")
+    listing.add_argument(
+        "--devices", action="store_true", help="types of devices instead, with their data sheets"
+    )
+    add_json(listing)
     show = add_command(actions, "show", "what a cluster is made of")
     show.add_argument("source", metavar="NAME|FILE", help=CLUSTER)
     add_json(show)
     save = add_command(actions, "save", "write a cluster to a file, e.g. to edit it")
     save.add_argument("source", metavar="NAME|FILE", help=CLUSTER)
     save.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON, by its suffix")
+    check = add_command(
+        actions, "check", "say what a cluster file means: hosts, who reaches whom, doubts"
+    )
+    check.add_argument("source", metavar="NAME|FILE", help=CLUSTER)
+    add_json(check)
+    schema = add_command(
+        actions, "schema", "print the JSON Schema of cluster files, which editors can use"
+    )
+    schema.add_argument(
+        "--text", action="store_true", help="all fields for people, with their units and defaults"
+    )

@@ -9,11 +9,11 @@ from meshwright.cluster.builder.draft import (
     Draft,
     check_counts,
     check_positive,
-    find_type,
 )
-from meshwright.cluster.builder.product import NIC_BYTES_PER_SECOND, NVSWITCH_BYTES_PER_SECOND
+from meshwright.cluster.builder.inside import INSIDE
+from meshwright.cluster.builder.product import NIC_BYTES_PER_SECOND
 from meshwright.cluster.cluster import Cluster, DeviceType
-from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.devices import DEVICE_TYPES, find_type
 from meshwright.errors import InputError
 
 DEVICES_PER_HOST = 8
@@ -43,7 +43,7 @@ def h100_spine_leaf(
     _check_devices(num_devices)
     check_positive(oversubscription=oversubscription)
     draft = Draft(name or f"h100-spineleaf-{num_devices}")
-    hosts = _add_hosts(draft, find_type("h100"), num_devices, NVSWITCH_BYTES_PER_SECOND["h100"])
+    hosts = _add_hosts(draft, find_type("h100"), num_devices, INSIDE["h100"].switch)
     nic_rate = NIC_BYTES_PER_SECOND["h100"]
     num_ports = HOSTS_PER_LEAF * DEVICES_PER_HOST / oversubscription
     num_spines = max(1, min(MAX_SPINES, int(num_ports))) if len(hosts) > HOSTS_PER_LEAF else 0

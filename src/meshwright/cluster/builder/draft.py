@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import prod
 
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
-from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cluster.devices import find_type
 from meshwright.cluster.part import MAX_DEVICES, MAX_LINKS
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
@@ -34,11 +34,13 @@ class Draft:
         self.switches: list[str] = []
         self.links: list[Link] = []
 
-    def add_host(self, host: str, device_type: DeviceType | str, num_devices: int) -> list[str]:
-        """Add a host's devices, without links; their names."""
+    def add_host(
+        self, host: str, device_type: DeviceType | str, num_devices: int, first: int = 0
+    ) -> list[str]:
+        """Add a host's devices, numbered from `first` on, without links; their names."""
         kind = find_type(device_type)
         self.types[kind.name] = kind
-        names = [f"{host}.{place}" for place in range(num_devices)]
+        names = [f"{host}.{place}" for place in range(first, first + num_devices)]
         self.devices.extend(
             Device(name=name, type=kind.name, host=host, memory_bytes=kind.memory_bytes)
             for name in names
@@ -84,17 +86,6 @@ class Draft:
             devices_relay=devices_relay,
             hop_bytes_per_second=tuple(hop_bytes_per_second),
         )
-
-
-def find_type(device_type: DeviceType | str) -> DeviceType:
-    """A device type by its name, or itself."""
-    if isinstance(device_type, DeviceType):
-        return device_type
-    if device_type not in DEVICE_TYPES:
-        raise InputError(
-            f"unknown device type {quoted(str(device_type))}; one of {', '.join(DEVICE_TYPES)}"
-        )
-    return DEVICE_TYPES[device_type]
 
 
 def check_counts(*, most_devices: int = MAX_DEVICES, **counts: int) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cluster.builder.draft import Draft, check_counts, find_type
+from meshwright.cluster.builder.draft import Draft, check_counts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
+from meshwright.cluster.devices import find_type
 from meshwright.errors import InputError
 from meshwright.units import LEAST_RATE, MOST, broken_rule
 

@@ -2,40 +2,24 @@
 
 from meshwright.cluster.builder.draft import (
     NETWORK_SECONDS,
-    NVLINK_SECONDS,
-    PCIE3_BYTES_PER_SECOND,
-    PCIE_SECONDS,
     SWITCH_LINK_SECONDS,
     Draft,
     check_counts,
-    find_type,
 )
-from meshwright.cluster.builder.grid import TPUV4_LINK_BYTES_PER_SECOND, link_torus
-from meshwright.cluster.builder.paper import CUBE_MESH, join_cube_mesh
+from meshwright.cluster.builder.grid import link_torus
+from meshwright.cluster.builder.inside import INSIDE, UNKNOWN, join_inside
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.devices import find_type
 from meshwright.errors import InputError, quoted
 
 MAX_HOST_DEVICES = 16
 """The most devices a host is sold with (DGX-2, HGX A100 16)."""
 
-# Each way, by the data sheets: 12 and 18 links of 25 GB/s, 18 of 50 GB/s. A V100 behind
-# NVSwitch (DGX-2) has 6 of 25 GB/s.
-NVSWITCH_BYTES_PER_SECOND = {
-    "v100-16": 150e9, "v100-32": 150e9,
-    "a100-40": 300e9, "a100-80": 300e9, "h100": 450e9, "h200": 450e9, "b200": 900e9,
-}  # fmt: skip
-# One ConnectX a device: 6 (200 Gbit/s) in DGX A100, 7 (400 Gbit/s) in DGX H100, H200 and B200.
+# One ConnectX a device: 6 (200 Gbit/s) in DGX A100, 7 (400 Gbit/s) in DGX H100, H200 and B200, 8
+# (800 Gbit/s) in DGX B300.
 NIC_BYTES_PER_SECOND = {
     "a100-40": 200e9 / 8, "a100-80": 200e9 / 8,
-    "h100": 400e9 / 8, "h200": 400e9 / 8, "b200": 400e9 / 8,
-}  # fmt: skip
-# Each way between a device and its host. Generation 4 cards get twice generation 3. Two sockets
-# of a server: three UPI links of 16 GT/s move 96 GB/s raw each way, about half of it in copies.
-HOST_BYTES_PER_SECOND = {
-    "p100": PCIE3_BYTES_PER_SECOND, "1080ti": PCIE3_BYTES_PER_SECOND,
-    "titan-v": PCIE3_BYTES_PER_SECOND, "t4": PCIE3_BYTES_PER_SECOND,
-    "rtx3070": 2 * PCIE3_BYTES_PER_SECOND, "rtx4080s": 2 * PCIE3_BYTES_PER_SECOND,
-    "cpu": 48e9,
+    "h100": 400e9 / 8, "h200": 400e9 / 8, "b200": 400e9 / 8, "b300": 800e9 / 8,
 }  # fmt: skip
 HOSTS_PER_UNIT = 32
 """Hosts that share eight leaves, as in the DGX SuperPOD reference architecture (H100, 2023)."""
@@ -52,24 +36,17 @@ def one_host(*, device_type: str, num_devices: int) -> Cluster:
             f"got {num_devices}; for more use {hint}"
         )
     check_counts(num_devices=num_devices)
-    if kind.name == "tpuv4":
+    inside = INSIDE.get(kind.name, UNKNOWN)
+    if inside.has_ring:
         return link_torus(
             shape=(num_devices,),
-            bytes_per_second=TPUV4_LINK_BYTES_PER_SECOND,
+            device_type=kind,
+            bytes_per_second=inside.switch,
             devices_per_host=num_devices,
             name=name,
         )
     draft = Draft(name)
-    devices = draft.add_host("host0", kind, num_devices)
-    if kind.name.startswith("v100") and num_devices <= len(CUBE_MESH):
-        join_cube_mesh(draft, devices, NVLINK_SECONDS)
-        draft.join_all(devices, "host0", PCIE3_BYTES_PER_SECOND, PCIE_SECONDS / 2)
-    elif kind.name in NVSWITCH_BYTES_PER_SECOND:
-        rate = NVSWITCH_BYTES_PER_SECOND[kind.name]
-        draft.join_all(devices, "host0", rate, NVLINK_SECONDS / 2)
-    else:
-        rate = HOST_BYTES_PER_SECOND[kind.name]
-        draft.join_all(devices, "host0", rate, PCIE_SECONDS / 2)
+    join_inside(draft, "host0", draft.add_host("host0", kind, num_devices), inside)
     return draft.finish()
 
 
@@ -100,8 +77,7 @@ def rail_pod(
     hosts = []
     for place in range(num_hosts):
         hosts.append(draft.add_host(f"host{place}", kind, devices_per_host))
-        rate = NVSWITCH_BYTES_PER_SECOND[kind.name]
-        draft.join_all(hosts[-1], f"host{place}", rate, NVLINK_SECONDS / 2)
+        join_inside(draft, f"host{place}", hosts[-1], INSIDE[kind.name])
     if num_hosts > 1:
         _join_rails(draft, hosts, NIC_BYTES_PER_SECOND[kind.name], num_spines)
     return draft.finish()

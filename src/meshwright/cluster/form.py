@@ -1,0 +1,306 @@
+"""The forms of cluster files, field by field: what each field is, its unit and its default.
+
+What is written here is all there is to know of them: readers check files against these classes, and
+`meshwright.cluster.schema` makes of them the JSON Schema and the text that people read.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from meshwright.cluster.part import MAX_DEVICES
+from meshwright.files import Name
+from meshwright.units import BYTES_PATTERN, FLOPS_PATTERN, MAX_TEXT, RATE_PATTERN, SECONDS_PATTERN
+
+FORMAT = "meshwright.cluster"
+VERSION = 1
+
+MAX_NODES = 1 << 18
+"""Switches, and interfaces of hosts, that a file may have."""
+MAX_GROUPS = 4096
+"""Entries of a list that people write, and types of devices."""
+
+Quantity = float | Annotated[str, Meta(max_length=MAX_TEXT)]
+"""A number in the field's unit, or a text with a unit of its own."""
+
+
+def _text(unit: str, pattern: str, *examples: str) -> Meta:
+    """What a schema says of a quantity; its text is read by `meshwright.units`."""
+    known = {"unit": unit, "pattern": pattern, "minimum": 0, "examples": list(examples)}
+    return Meta(extra_json_schema=known)
+
+
+Bytes = Annotated[Quantity, _text("bytes", BYTES_PATTERN, "80 GB", "80 GiB")]
+Rate = Annotated[Quantity, _text("bytes a second", RATE_PATTERN, "50 GB/s", "400 Gb/s")]
+Flops = Annotated[Quantity, _text("FLOP a second", FLOPS_PATTERN, "989 TFLOP/s")]
+Seconds = Annotated[Quantity, _text("seconds", SECONDS_PATTERN, "4 us")]
+# YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
+_Short = Meta(max_length=MAX_GROUPS)
+_Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES)]
+_Counted = r"^\s*([0-9]+\s*[xX\u00d7]\s*)?"
+"""Before what there are several of: '8 x '."""
+
+_Format = Annotated[
+    str, Meta(description=f"Always {FORMAT}.", extra_json_schema={"const": FORMAT})
+]  # fmt: skip
+_Version = Annotated[
+    int, Meta(description=f"Always {VERSION}.", extra_json_schema={"const": VERSION})
+]  # fmt: skip
+_Label = Annotated[Name, Meta(description="What plans and reports call the cluster.")]
+
+
+class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A model of accelerator that the catalogue does not have, or has with other figures."""
+
+    flops_per_second: Annotated[
+        dict[Name, Flops],
+        Meta(
+            max_length=64,
+            description="Peak dense rate by precision; fp32 is needed, and is the rate of any "
+            "other that is left out.",
+            extra_json_schema={"required": ["fp32"]},
+        ),
+    ]
+    memory_bytes: Annotated[Bytes, Meta(description="Memory that programs can use.")]
+    memory_bytes_per_second: Annotated[Rate, Meta(description="Bandwidth of the memory.")]
+    library_bytes: Annotated[
+        Bytes, Meta(description="Memory that libraries keep for themselves once they are used.")
+    ] = 0
+    is_asynchronous: Annotated[
+        bool,
+        Meta(description="Whether hosts launch kernels ahead of time; false for a CPU."),
+    ] = True
+    source: Annotated[
+        str, Meta(max_length=4096, description="The data sheet that the figures are from.")
+    ] = ""
+
+
+class DeviceDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """One accelerator."""
+
+    name: Annotated[Name, Meta(description="Its name, which no other node has.")]
+    type: Annotated[
+        Name,
+        Meta(description="One of `types`, or of `meshwright cluster list --devices`."),
+    ]
+    host: Annotated[Name, Meta(description="The host that holds it; naming it makes it.")]
+    memory_bytes: Annotated[
+        Bytes | None, Meta(description="Its memory; by default its type's.")
+    ] = None
+
+
+class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """One direction of one connection between two nodes: devices, hosts or switches."""
+
+    source: Annotated[Name, Meta(description="The node where it begins.")]
+    target: Annotated[Name, Meta(description="The node where it ends.")]
+    bytes_per_second: Annotated[Rate, Meta(description="Bandwidth of this direction.")]
+    latency_seconds: Annotated[
+        Seconds, Meta(description="Time until the first byte has passed.")
+    ] = 0.0
+    both_ways: Annotated[
+        bool, Meta(description="Whether it stands for a second link back, alike.")
+    ] = False
+
+
+class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """Measured times of a collective among devices of one type in one host."""
+
+    collective: Annotated[Name, Meta(description="Which one, e.g. all_reduce.")]
+    device_type: Annotated[Name, Meta(description="The type of all of its devices.")]
+    num_devices: Annotated[
+        int, Meta(ge=-(2**62), le=2**62, description="How many devices took part.")
+    ]
+    sizes_bytes: Annotated[list[Bytes], _Short, Meta(description="Message sizes, rising.")]
+    seconds: Annotated[list[Seconds], _Short, Meta(description="The time of each size.")]
+
+
+class InterfaceDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """What a host calls its interface to a switch."""
+
+    host: Annotated[Name, Meta(description="The host.")]
+    switch: Annotated[
+        Name,
+        Meta(
+            description="The switch; in the short form a rack's name, `switch` without racks, and "
+            "`<host>.nic0` and so on for several NICs of a host."
+        ),
+    ]
+    name: Annotated[Name, Meta(description="The interface on the host, e.g. eth0.")]
+    address: Annotated[Name, Meta(description="Its IP address, with or without prefix length.")]
+    bridge: Annotated[
+        Name, Meta(description="The Open vSwitch bridge that it is a port of, if any.")
+    ] = ""
+
+
+_Types = Annotated[
+    dict[Name, TypeDocument],
+    Meta(max_length=MAX_GROUPS, description="Device types of this file, by name."),
+]
+_Interfaces = Annotated[
+    list[InterfaceDocument],
+    Meta(
+        max_length=MAX_NODES,
+        description="What hosts call their interfaces, for all of them; by default eth0, eth1, ...",
+    ),
+]
+
+
+class LongDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """The long form: every device and every link, as `meshwright cluster save` writes them."""
+
+    format: _Format
+    version: _Version
+    name: _Label
+    devices: Annotated[
+        list[DeviceDocument], Meta(max_length=MAX_DEVICES, description="All devices.")
+    ]
+    types: _Types = {}
+    switches: Annotated[
+        list[Name], Meta(max_length=MAX_NODES, description="Names of all switches.")
+    ] = []
+    links: Annotated[list[LinkDocument], Meta(description="All links.")] = []
+    devices_relay: Annotated[
+        bool, Meta(description="Whether devices forward traffic of others (mesh and torus).")
+    ] = False
+    hop_bytes_per_second: Annotated[
+        list[Rate],
+        _Short,
+        Meta(
+            description="Bandwidth of a route by its number of links, the last for that many or "
+            "more; by default a route is as wide as its narrowest link."
+        ),
+    ] = []
+    tables: Annotated[
+        list[TableDocument], _Short, Meta(description="Measured collectives.")
+    ] = []  # fmt: skip
+    interfaces: _Interfaces = []
+
+
+class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """Some hosts that are alike."""
+
+    devices: Annotated[
+        Annotated[str, Meta(max_length=MAX_TEXT)]
+        | Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=64)],
+        Meta(
+            description="Number and type of each host's devices; a list for several types, or for "
+            "several groups that NVLink does not join to each other. Types are those of `types` "
+            "and of `meshwright cluster list --devices`.",
+            extra_json_schema={
+                "pattern": r"^(?!\s*([0-9]+\s*[xX\u00d7])?\s*$)",
+                "minItems": 1,
+                "examples": ["8 x h100", ["4 x a100-80", "2 x t4"]],
+            },
+        ),
+    ]
+    count: Annotated[_Count, Meta(description="How many such hosts there are.")] = 1
+    name: Annotated[
+        Name | None,
+        Meta(
+            description="Their name, numbered where it stands for several; by default host0, "
+            "host1, ..."
+        ),
+    ] = None
+    nics: Annotated[
+        Quantity | None,
+        Meta(
+            description="Number and rate, each way, of each host's network interfaces. As many as "
+            "devices that NVLink joins to all others, or more: shared out, each device having its "
+            "own; fewer: the host's, of which a transfer takes one. Needed where there are several "
+            "hosts.",
+        ),
+        _text("bytes a second", _Counted + RATE_PATTERN[1:], "8 x 400 Gb/s", "25 Gb/s"),
+    ] = None
+    nvlink: Annotated[
+        Quantity | None,
+        Meta(
+            description="Rate, each way, at which a device reaches the switch of NVLink (Infinity "
+            "Fabric, ...) that it shares with the host's others of its type; 'none' for no such "
+            "links. By default as its type's data sheet has them.",
+        ),
+        _text("bytes a second", f"^none$|{RATE_PATTERN}", "450 GB/s", "none"),
+    ] = None
+    pcie: Annotated[
+        Rate | None,
+        Meta(
+            description="Rate, each way, between a device and its host over PCIe; by default that "
+            "of its type's generation, 22 GB/s (generation 4) for types of this file."
+        ),
+    ] = None
+    latency: Annotated[
+        Seconds | None,
+        Meta(description="From device to device in the host; by default 1.9 us by NVLink, "
+             "2.5 us by PCIe."),
+    ] = None  # fmt: skip
+
+
+_Hosts = Annotated[list[HostDocument], _Short]
+
+
+class RackDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """Some racks that are alike: hosts on one switch, which has a link to a spine."""
+
+    hosts: Annotated[_Hosts, Meta(description="The hosts of each rack.", min_length=1)]
+    count: Annotated[_Count, Meta(description="How many such racks there are.")] = 1
+    name: Annotated[
+        Name | None,
+        Meta(
+            description="Their switch's name, numbered where it stands for several; by default "
+            "rack0, rack1, ..."
+        ),
+    ] = None
+    oversubscription: Annotated[
+        float | None,
+        Meta(
+            description="The NICs of a rack's hosts together over its link upwards; by default 1.",
+            extra_json_schema={"exclusiveMinimum": 0},
+        ),
+    ] = None
+    uplink: Annotated[
+        Rate | None,
+        Meta(description="Rate, each way, of a rack's link upwards, in place of oversubscription."),
+    ] = None
+
+
+class HostsDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """The short form: hosts, perhaps in racks; switches and links follow from them."""
+
+    format: _Format = FORMAT
+    version: _Version = VERSION
+    name: _Label = "cluster"
+    hosts: Annotated[
+        _Hosts,
+        Meta(description="The hosts, all on one switch.", extra_json_schema={"minItems": 1}),
+    ] = []
+    racks: Annotated[
+        list[RackDocument],
+        _Short,
+        Meta(description="The racks, in place of hosts.", extra_json_schema={"minItems": 1}),
+    ] = []
+    types: _Types = {}
+    network_latency: Annotated[
+        Seconds, Meta(description="Between hosts on one switch, from NIC to NIC.")
+    ] = "4 us"
+    switch_latency: Annotated[
+        Seconds, Meta(description="Added by each link between switches, two from rack to rack.")
+    ] = "0.3 us"
+    interfaces: _Interfaces = []
+
+
+class BuilderDocument(msgspec.Struct, forbid_unknown_fields=True):
+    """A builder and its arguments, e.g. `build: torus` and `arguments: {shape: [4, 4]}`."""
+
+    format: _Format
+    version: _Version
+    build: Annotated[
+        Name, Meta(description="The name of a function of `meshwright.cluster.build`.")
+    ]
+    arguments: Annotated[
+        dict[Name, msgspec.Raw], Meta(description="Its arguments; quantities may have units.")
+    ] = {}
+    name: Annotated[
+        Name | None, Meta(description="What plans and reports call the cluster.")
+    ] = None  # fmt: skip
+    interfaces: _Interfaces = []
