@@ -32,12 +32,12 @@ several, `<op>.all_reduce.1` and so on.
 
 import numpy as np
 
-from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Plan
+from meshwright.plan.team import Team, team_fits
 from meshwright.program.expand.exchange import Exchange
 from meshwright.program.expand.expansion import Expansion, Held
 from meshwright.program.expand.member import Members, find_members

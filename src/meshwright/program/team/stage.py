@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
-from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.stage import Stage, StageCost, stage_cost
 from meshwright.errors import InputError, quoted
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.team import Team, team_fits
 from meshwright.program.team.defer import Deferred, deferred_bytes
 
 Floats = npt.NDArray[np.float64]

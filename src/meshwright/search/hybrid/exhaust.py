@@ -12,9 +12,10 @@ from time import perf_counter
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.stage import Stage, StageCost, stage_cost
 from meshwright.plan.part import ScheduleKind
-from meshwright.search.hybrid.draft import Draft, DraftStage
-from meshwright.search.hybrid.interleave import CHUNKS, can_interleave
-from meshwright.search.hybrid.scope import Frame, Option, list_frames, list_sizes
+from meshwright.plan.stage import DraftStage, Frame, Option, can_interleave
+from meshwright.search.hybrid.draft import Draft
+from meshwright.search.hybrid.interleave import CHUNKS
+from meshwright.search.hybrid.scope import list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.table import option_fits, samples_of
 from meshwright.search.hybrid.trial import Trials

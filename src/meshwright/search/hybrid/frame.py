@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.part import ScheduleKind
+from meshwright.plan.stage import DraftStage, Frame, Option
 from meshwright.search.hybrid.chain import least_load, pick_options, read_chain
-from meshwright.search.hybrid.draft import Draft, DraftStage
+from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import Frame, Option
 from meshwright.search.hybrid.shape import Shapes
 from meshwright.search.hybrid.table import Table, make_table
 

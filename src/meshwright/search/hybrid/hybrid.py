@@ -74,7 +74,7 @@ def hybrid(
         space = make_space(graph, cluster, chosen)
     except InputError as error:
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
-    pool = Pool(refuses_plain=space.refuses_plain)
+    pool = Pool(refuses_plain=space.stack.shares_groups)
     scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
     trials = Trials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = False
@@ -143,7 +143,6 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
     if not settled:
         return refuse("hybrid", reason, bound, started)
     verdict, draft = settled[0]
-    planner = trials.scene.planner
     statistics = {
         "simulated": float(len(trials.verdicts)),
         "estimate_seconds": draft.estimate_seconds,
@@ -154,14 +153,14 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
         "hybrid",
         space.stack.graph,
         space.cluster,
-        planner.plan(draft),
+        trials.scene.plan(draft),
         bound,
         started,
         statistics,
         trials.scene.sharing,
         verdict,
     )
-    plans = [(verdict, planner.plan(each)) for verdict, each in settled[1:]]
+    plans = [(verdict, trials.scene.plan(each)) for verdict, each in settled[1:]]
     runner_ups = tuple(
         RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
         for verdict, plan in plans

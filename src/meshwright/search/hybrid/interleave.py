@@ -11,20 +11,15 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.plan.part import ScheduleKind
+from meshwright.plan.stage import DraftStage, Option, can_interleave
 from meshwright.search.hybrid.chain import least_load, read_chain
-from meshwright.search.hybrid.draft import Draft, DraftStage
+from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import FrameSearch, Layouts, Place, tie_seconds
-from meshwright.search.hybrid.scope import Option
 from meshwright.search.hybrid.shape import Shapes
 from meshwright.search.hybrid.table import Table
 
 CHUNKS = (2, 3, 4, 6, 8)
 """A device."""
-
-
-def can_interleave(microbatches: int, num_runs: int) -> bool:
-    """Whether microbatches go through so many runs of devices in rounds of equal size."""
-    return microbatches % max(1, microbatches // num_runs) == 0
 
 
 def interleave(

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.choice import read_choice
-from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
+from meshwright.plan.stage import Frame
+from meshwright.plan.team import Team, team_fits
 
 MAX_TENSOR = 64
 MAX_CONTEXT = 64
@@ -50,29 +51,6 @@ class Scope:
             several = (given,) if isinstance(given, str) else given
             read = tuple(read_choice(each, kind, f"scope: {name}") for each in several)
             object.__setattr__(self, name, read)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Frame:
-    """What all stages of a plan share."""
-
-    pods: int
-    microbatches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """How one stage runs."""
-
-    team: Team
-    zero: int
-    recompute: Recompute
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has neither a team nor ZeRO nor recomputation."""
-        is_alone = self.team.num_devices * self.team.expert == 1
-        return is_alone and self.zero == 0 and self.recompute is Recompute.NONE
 
 
 def divisors(number: int) -> list[int]:

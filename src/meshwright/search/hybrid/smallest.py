@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame
 from meshwright.search.hybrid.chain import least_load
 from meshwright.search.hybrid.frame import FrameSearch, Layouts, flights
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import Frame, list_frames, list_sizes
+from meshwright.search.hybrid.scope import list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.tier import Tier
 from meshwright.units import format_bytes

@@ -9,24 +9,17 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
-from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import span, words
+from meshwright.plan.stage import Frame, Option
+from meshwright.plan.team import Team
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import Layouts
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import (
-    Frame,
-    Option,
-    Scope,
-    list_frames,
-    list_sizes,
-    list_teams,
-    whole_batch,
-)
+from meshwright.search.hybrid.scope import Scope, list_frames, list_sizes, list_teams, whole_batch
 from meshwright.search.hybrid.shape import Shapes, find_shapes
 from meshwright.search.hybrid.table import all_options, samples_of, work_bound
 from meshwright.search.hybrid.tier import find_tiers
@@ -45,17 +38,9 @@ class Space:
     options: tuple[Option, ...]
     batch: int
 
-    @cached_property
-    def refuses_plain(self) -> bool:
-        """Whether ops of one group stand in several layers (tied weights): a plan of several stages
-        without teams, ZeRO or recomputation would have to have them on the same devices."""
-        group, layer = self.stack.graph.group, self.stack.layer_of_op
-        pairs = np.unique(np.column_stack((group, layer))[group >= 0], axis=0)
-        return len(pairs) > len(np.unique(pairs[:, 0]))
-
     def allows(self, draft: Draft) -> bool:
         """Whether the plan of a draft is legal."""
-        return len(draft.stages) == 1 or not (self.refuses_plain and draft.is_plain)
+        return len(draft.stages) == 1 or not (self.stack.shares_groups and draft.is_plain)
 
 
 def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
+from meshwright.plan.team import Team
 from meshwright.search.hybrid.price import Column, Prices, holder_axes
-from meshwright.search.hybrid.scope import Frame, Option
 from meshwright.search.hybrid.shape import Shapes
 
 Floats = npt.NDArray[np.float64]
