@@ -21,13 +21,13 @@ from hybrid_plans import stage_parts
 from meshwright.api import load_graph
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import describe_plan
 from meshwright.plan.part import Recompute, Schedule, ScheduleKind
 from meshwright.plan.plan import Plan
-from meshwright.plan.team import Team, team_fits
 from meshwright.program.lower import MAX_OP_INSTANCES, count_instances
 from meshwright.simulate.simulate import simulate
 

@@ -186,10 +186,10 @@ def predict(path: Path) -> None:
     """Hold the rows of a file against layer costs, and say how far these are off."""
     from meshwright.cluster.devices import DEVICE_TYPES
     from meshwright.cost.layer.price import price_layer
+    from meshwright.cost.layer.team import Team
     from meshwright.graph.architecture.shape import Shape
     from meshwright.graph.stack.find import find_layers
     from meshwright.plan.part import Recompute
-    from meshwright.plan.team import Team
 
     errors: dict[str, list[float]] = {}
     device_type = DEVICE_TYPES[DEVICE_TYPE]

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from meshwright.cluster.builder.switched import multi_rail
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cost.group_price import group_prices
+from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.cost.table import fit_table
 from meshwright.errors import InputError
@@ -43,7 +44,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.plan.team import Team
 from meshwright.program.team.lower import lower_stages
 from meshwright.program.team.stage import TeamStage, team_stages
 from meshwright.simulate.simulate import run_program

@@ -21,6 +21,7 @@ from meshwright.cost.curve import Calibration, Kind
 from meshwright.cost.fitted import KINDS
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.share import Widths, divide
+from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work, find_work
 from meshwright.cost.product import Products, product_seconds
 from meshwright.cost.stage import Stage, stage_cost
@@ -28,7 +29,6 @@ from meshwright.graph.graph import Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import LayerKind, Stack
 from meshwright.plan.check import resolve
-from meshwright.plan.team import Team
 from meshwright.program.program import Kind as Instruction
 from meshwright.program.program import Program
 from meshwright.program.team.lower import lower_stages

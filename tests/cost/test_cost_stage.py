@@ -10,11 +10,11 @@ from meshwright.cluster.build import hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Recompute
-from meshwright.plan.team import Team
 
 
 def small_stack(layers: Any = 4, batch: Any = 8) -> Any:

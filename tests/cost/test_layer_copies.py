@@ -6,11 +6,11 @@ import pytest
 
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Recompute
-from meshwright.plan.team import Team
 
 
 @pytest.mark.parametrize("build", [gpt, bert])

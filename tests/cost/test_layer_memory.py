@@ -8,6 +8,7 @@ import pytest
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.architecture.llama import llama
@@ -17,7 +18,6 @@ from meshwright.graph.graph import Graph, read_graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Part, Recompute
 from meshwright.plan.plan import Plan
-from meshwright.plan.team import Team
 from meshwright.simulate.simulate import simulate
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 

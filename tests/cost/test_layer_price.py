@@ -15,6 +15,7 @@ from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.cost.layer.price import prepare_prices, price_layer
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.layer.share import Widths, divide
+from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.layer.work import find_work
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
@@ -25,7 +26,6 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import LayerKind, Role, Stack
 from meshwright.plan.part import Recompute
-from meshwright.plan.team import Team, team_fits
 from unfused import unfused_gpt
 
 H100 = DEVICE_TYPES["h100"]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from meshwright.cluster.build import hierarchical
 from meshwright.cluster.catalogue import find_cluster
+from meshwright.cost.layer.team import Team
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.plan.team import Team
 from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.frame import FrameSearch, flights, step_seconds
 from meshwright.search.hybrid.interleave import interleave

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from meshwright.cluster.build import hierarchical
 from meshwright.cost.group_price import group_prices
+from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.plan.team import Team
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.shape import find_shapes
 from meshwright.search.hybrid.space import make_space

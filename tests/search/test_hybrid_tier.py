@@ -10,9 +10,9 @@ from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import Collective
+from meshwright.cost.layer.team import Team
 from meshwright.cost.rounds import Round, price_rounds
 from meshwright.cost.stage import Stage
-from meshwright.plan.team import Team
 from meshwright.search.hybrid.price import holder_axes
 from meshwright.search.hybrid.tier import find_groups, find_tiers
 

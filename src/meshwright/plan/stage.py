@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.layer.team import Team
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Part, Recompute
-from meshwright.plan.team import Team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -69,6 +69,12 @@ class DraftStage:
 def can_interleave(microbatches: int, num_runs: int) -> bool:
     """Whether microbatches go through so many runs of devices in rounds of equal size."""
     return microbatches % max(1, microbatches // num_runs) == 0
+
+
+def team_of(part: Part) -> Team:
+    """The team that runs each replica of a part of a plan."""
+    names = ("tensor", "context", "keys", "expert", "sequence")
+    return Team(**{name: getattr(part, name) for name in names})
 
 
 class Planner:

@@ -17,6 +17,7 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.layer.call import find_calls, find_messages
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.gpt import gpt
@@ -25,7 +26,6 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.plan.team import Team
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Held
 from meshwright.program.lower import emit_program, lower

@@ -12,6 +12,7 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.layer.call import find_calls, find_messages
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError
 from meshwright.graph.architecture.llama import llama
 from meshwright.graph.architecture.mixtral import mixtral
@@ -20,7 +21,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Sync
-from meshwright.plan.team import Team
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.lower import emit_program

@@ -12,13 +12,13 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.recomputation import find_recomputation
+from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split, read_graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.plan.team import Team
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Held, unexpanded
 from meshwright.program.expand.recompute import recompute

@@ -17,10 +17,10 @@ from test_context import (
 )
 
 from meshwright.cluster.catalogue import load_cluster
+from meshwright.cost.layer.team import Team
 from meshwright.graph.architecture.llama import llama
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Keys, Part, Plan, Recompute
-from meshwright.plan.team import Team
 from meshwright.program.expand.expansion import Axis
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind

@@ -22,6 +22,7 @@ from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.layer.seconds import layer_seconds
 from meshwright.cost.layer.share import Widths, divide
+from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.layer.work import find_work
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
@@ -34,7 +35,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Cut, Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.plan.team import Team, team_fits
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Held, unexpanded
 from meshwright.program.expand.member import find_members

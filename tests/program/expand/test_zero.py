@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -21,7 +22,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
-from meshwright.plan.team import Team
 from meshwright.program.bucket import fill_buckets
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, unexpanded

@@ -13,9 +13,9 @@ from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.compute import op_seconds, roofline_seconds
 from meshwright.cost.fitted import fitted_seconds
 from meshwright.cost.layer.share import Widths, divide, num_blocks
+from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work
 from meshwright.graph.graph import ANY_TYPE, Bools, Floats, Graph
-from meshwright.plan.team import Team
 
 _CHUNK = 100_000
 """Ops timed at once: enough for speed, few enough for memory."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Floats, Phase
 from meshwright.graph.stack.stack import LayerKind, Role
-from meshwright.plan.team import Team
 
 Amounts = tuple[float, float, float, float]
 """Bytes that every member has, that a tensor team divides, and likewise of experts: by place."""

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Phase, Split
 from meshwright.graph.stack.stack import LayerKind
 from meshwright.plan.plan import Recompute
-from meshwright.plan.team import Team
 
 
 class Deferred(NamedTuple):

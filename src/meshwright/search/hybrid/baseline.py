@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from meshwright.cost.layer.team import Team, team_fits
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.plan.team import Team, team_fits
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.find import find_drafts
 from meshwright.search.hybrid.frame import FrameSearch, Layouts

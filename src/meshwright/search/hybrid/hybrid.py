@@ -16,6 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, RunnerUp
+from meshwright.plan.degrees import stage_degrees
 from meshwright.plan.describe import describe_plan
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.hybrid.bound import space_bound
@@ -134,7 +135,20 @@ def _simulate(
         trials.run(wave[: max(1, room)])
     best = trials.ranked()[0][1]
     if perf_counter() + spent < until:
-        trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+        # A draft's stages are only as even as its estimate needs them, those of people more so.
+        trials.run(_described(space, trials.scene, best))
+        if perf_counter() + spent < until:
+            trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+
+
+def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
+    """The draft that people mean by the degrees of this one; none where its stages are unlike."""
+    degrees = scene.plan(draft).degrees(scene.graph, scene.cluster)
+    if degrees is None or (space.scope.pods and 1 not in space.scope.pods):
+        return []
+    usual = replace(degrees, layers=(), pods=1)
+    frame, stages = stage_degrees(space.stack, space.cluster, usual)
+    return [replace(draft, frame=frame, stages=stages)]
 
 
 def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole: bool) -> Answer:

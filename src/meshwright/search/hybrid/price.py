@@ -15,9 +15,9 @@ from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import Collective
 from meshwright.cost.layer.price import prepare_prices, price_layer
 from meshwright.cost.layer.result import Call
+from meshwright.cost.layer.team import Team
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
-from meshwright.plan.team import Team
 from meshwright.program.team.defer import deferred_bytes
 from meshwright.search.hybrid.tier import Axis, Lines, Tiers, find_groups
 

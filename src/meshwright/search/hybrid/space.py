@@ -9,13 +9,13 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
+from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import span, words
 from meshwright.plan.stage import Frame, Option
-from meshwright.plan.team import Team
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import Layouts
 from meshwright.search.hybrid.price import Prices
@@ -56,7 +56,7 @@ def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
         prices=prices,
         layouts=Layouts(prices),
         shapes=find_shapes(stack),
-        options=tuple(all_options(teams, scope.zero, scope.recompute)),
+        options=tuple(all_options(scope, teams)),
         batch=whole_batch(stack),
     )
 
@@ -153,5 +153,12 @@ def describe_space(space: Space) -> str:
         f"scope: stages {sizes} of whole layers on neighbouring devices, the same in every pod; "
         f"{', '.join(f'{name} {text}' for name, text in widths.items())}; "
         f"zero {'/'.join(map(str, scope.zero))}; recompute {words(scope.recompute)}; "
-        f"{words(scope.schedules)}"
+        f"{words(scope.schedules)}{_describe_limits(scope)}"
     )
+
+
+def _describe_limits(scope: Scope) -> str:
+    """The degrees of whole plans, where they are limited."""
+    names = ("pipeline", "chunks", "data", "microbatches", "pods")
+    given = {name: getattr(scope, name) for name in names}
+    return "".join(f"; {name} {'/'.join(map(str, each))}" for name, each in given.items() if each)
