@@ -116,7 +116,7 @@ def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
     if not fitting:
         return float("inf"), ""
     verdict, draft = trials.ranked()[0]
-    return verdict.step_seconds, describe_plan(scene.planner.plan(draft))
+    return verdict.step_seconds, describe_plan(scene.plan(draft))
 
 
 def _precision(graph: Graph) -> str:

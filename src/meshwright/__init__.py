@@ -19,15 +19,24 @@ and has itself imported nothing but the others by now."""
 __version__ = "0.1.0"
 
 __all__ = [
+    "Allocation",
     "Answer",
     "Cluster",
+    "Degrees",
+    "Discipline",
     "Graph",
     "InputError",
+    "Keys",
     "MeshwrightError",
     "NonFiniteError",
+    "Part",
     "Plan",
     "Profile",
+    "Recompute",
+    "Schedule",
+    "ScheduleKind",
     "Scope",
+    "Sync",
     "Timeline",
     "__version__",
     "capture",
@@ -41,15 +50,24 @@ __all__ = [
 ]
 
 _HOME = {
+    "Allocation": "meshwright.plan.part",
     "Answer": "meshwright.plan.answer",
     "Cluster": "meshwright.cluster.cluster",
+    "Degrees": "meshwright.plan.degrees",
+    "Discipline": "meshwright.plan.part",
     "Graph": "meshwright.graph.graph",
     "InputError": "meshwright.errors",
+    "Keys": "meshwright.plan.part",
     "MeshwrightError": "meshwright.errors",
     "NonFiniteError": "meshwright.errors",
+    "Part": "meshwright.plan.part",
     "Plan": "meshwright.plan.plan",
     "Profile": "meshwright.profile.profile",
+    "Recompute": "meshwright.plan.part",
+    "Schedule": "meshwright.plan.part",
+    "ScheduleKind": "meshwright.plan.part",
     "Scope": "meshwright.search.hybrid.scope",
+    "Sync": "meshwright.plan.part",
     "Timeline": "meshwright.simulate.timeline",
     "load_graph": "meshwright.source",
     "open_engine": "meshwright.api",
@@ -66,6 +84,17 @@ if TYPE_CHECKING:
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
     from meshwright.graph.graph import Graph
     from meshwright.plan.answer import Answer
+    from meshwright.plan.degrees import Degrees
+    from meshwright.plan.part import (
+        Allocation,
+        Discipline,
+        Keys,
+        Part,
+        Recompute,
+        Schedule,
+        ScheduleKind,
+        Sync,
+    )
     from meshwright.plan.plan import Plan
     from meshwright.profile.profile import Profile, read_profile
     from meshwright.search.hybrid.scope import Scope

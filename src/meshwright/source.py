@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.architecture.shape import build_shape, is_shape
+from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.interpreter import add_folder
 from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
@@ -40,6 +41,7 @@ def load_graph(
     source: str | Path | Graph,
     batch: float | None = None,
     *,
+    compile: bool = False,  # noqa: A002
     say: Callable[[str], None] | None = None,
 ) -> Graph:
     """A graph itself, else the file at that path, else the zoo's model of that name.
@@ -48,9 +50,17 @@ def load_graph(
     for llama, mixtral, bert and vit (see `graph.architecture.shape`).
 
     A "package.module:factory" is imported and called, and what it returns is captured; no other
-    code is ever run. `batch` is the number of samples a step; None leaves the graph's own. `say`
-    receives a line where a graph is captured or read from the cache.
+    code is ever run. `batch` is the number of samples a step; None leaves the graph's own.
+    `compile`: as torch.compile runs the step, element-wise ops merged. `say` receives a line where
+    a graph is captured or read from the cache.
     """
+    graph = _find_graph(source, batch, say)
+    return fuse_elementwise(graph) if compile else graph
+
+
+def _find_graph(
+    source: str | Path | Graph, batch: float | None, say: Callable[[str], None] | None
+) -> Graph:
     if isinstance(source, Graph):
         return source if batch is None else source.at_batch(batch)
     if not isinstance(source, str | Path):

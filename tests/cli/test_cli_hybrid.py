@@ -135,10 +135,7 @@ def test_mfu_is_model_flops_over_all_devices_at_peak() -> None:
     graph, cluster = api.load_graph(MODEL), load_cluster("h100-x8")
     plan = small_plan(graph)
     timeline = api.simulate(graph, cluster, plan, granularity="part")
-    answer = Answer(
-        method="hybrid", plan=plan, step_seconds=1.0, bound_seconds=1.0, stop=Stop.LIMIT
-    )
-    facts = hybrid_facts(graph, cluster, answer, timeline)
+    facts = hybrid_facts(graph, cluster, plan, timeline)
     assert facts is not None
     peak = cluster.types["h100"].peak_flops_per_second("bf16")
     assert facts.mfu == pytest.approx(facts.model_flops / (timeline.step_seconds * 8 * peak))

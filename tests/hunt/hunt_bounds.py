@@ -23,10 +23,10 @@ from plans import draw_draft, draw_pipeline, draw_placement, draw_replicas
 from meshwright.errors import InputError
 from meshwright.plan.answer import is_below
 from meshwright.plan.plan import Plan
+from meshwright.plan.stage import Planner
 from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import memory_bound, placement_bound, plan_bound
 from meshwright.search.hybrid.bound import space_bound
-from meshwright.search.hybrid.draft import Planner
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.space import Space, make_space
 from meshwright.search.instance import Instance, make_instance
@@ -92,11 +92,13 @@ def hunt_teams(seed: int) -> Iterator[Pair]:
     space, bound = _space(int(rng.integers(NUM_MODELS)), int(rng.integers(NUM_NETWORKS)))
     instance = make_instance(space.stack.graph, space.cluster)
     whole = min(bound, plan_bound(instance))
-    planner = Planner(space.stack, space.cluster, space.prices.tiers)
+    planner = Planner(space.stack, space.cluster, space.prices.tiers.order)
     for _ in range(DRAFTS):
         draft = draw_draft(rng, space)
         if draft is not None:
-            for _, verdict in _verdicts(instance, planner.plan(draft)):
+            parts = planner.parts(draft.frame, draft.stages)
+            plan = Plan(parts=parts, schedule=draft.schedule)
+            for _, verdict in _verdicts(instance, plan):
                 yield Pair(seed, "hybrid", bound, verdict.step_seconds)
                 yield Pair(seed, "auto", whole, verdict.step_seconds)
 

@@ -15,10 +15,11 @@ from meshwright.cost.layer.team import Team
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.frame import FrameSearch, flights, step_seconds
 from meshwright.search.hybrid.interleave import interleave
-from meshwright.search.hybrid.scope import Frame, Option, Scope
+from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.space import make_space
 from meshwright.search.hybrid.trial import Scene, try_draft
 
@@ -53,7 +54,7 @@ def test_no_simulated_plan_is_below_the_bound(data: Any) -> None:
 def test_the_plan_of_a_draft_is_legal_and_has_its_layers_and_devices(data: Any) -> None:
     space = draw_space(data.draw)
     draft = draw_draft(data.draw, space)
-    plan = scene_of(space).planner.plan(draft)
+    plan = scene_of(space).plan(draft)
     resolve(space.stack.graph, space.cluster, plan)
     assert len(plan.parts) == len(draft.stages)
     assert [stage.after for stage in draft.stages[:-1]] == [s.first for s in draft.stages[1:]]
@@ -189,7 +190,7 @@ def test_tied_weights_keep_plain_stages_off_each_other() -> None:
         "batch": 4,
     }
     tied = make_space(gpt(**sizes), cluster, Scope())
-    assert tied.refuses_plain
-    assert not make_space(gpt(**sizes, untie=True), cluster, Scope()).refuses_plain
-    assert make_space(small_model(), cluster, Scope()).refuses_plain
+    assert tied.stack.shares_groups
+    assert not make_space(gpt(**sizes, untie=True), cluster, Scope()).stack.shares_groups
+    assert make_space(small_model(), cluster, Scope()).stack.shares_groups
     assert np.isfinite(space_bound(tied))

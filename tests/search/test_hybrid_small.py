@@ -134,7 +134,8 @@ def every_how(
             sequence = False
             if team_fits(stack, Team(tensor=tensor, context=context)) is not None:
                 continue
-        for zero, recompute in product(scope.zero, scope.recompute):
+        zeros = (0,) if scope.data == (1,) and context == 1 else scope.zero
+        for zero, recompute in product(zeros, scope.recompute):
             if zero == 0 or replicas * context > 1:
                 yield {
                     "tensor": tensor,
@@ -147,7 +148,9 @@ def every_how(
 
 def best_of_all(graph: Any, cluster: Any, scope: Any, most: Any = MOST_PLANS) -> Any:
     """The least step of all that fits and how many were simulated; None: there are too many."""
-    plans = list(islice(every_plan(graph, cluster, scope), most + 1))
+    plans = list(
+        islice((p for p in every_plan(graph, cluster, scope) if obeys(p, scope)), most + 1)
+    )
     if len(plans) > most:
         return None
     verdicts = []
@@ -159,6 +162,18 @@ def best_of_all(graph: Any, cluster: Any, scope: Any, most: Any = MOST_PLANS) ->
         verdicts.append(try_plan(graph, cluster, plan, granularity="layer"))
     fitting = [each.step_seconds for each in verdicts if each.fits]
     return min(fitting, default=float("inf")), len(verdicts)
+
+
+def obeys(plan: Any, scope: Any) -> bool:
+    """Whether the degrees of a whole plan are within a scope's limits."""
+    runs = len({part.devices for part in plan.parts})
+    replicas = {part.num_replicas for part in plan.parts}
+    chunks = len(plan.parts) // runs
+    return (
+        (not scope.pipeline or runs in scope.pipeline)
+        and (not scope.data or (len(replicas) == 1 and replicas <= {*scope.data}))
+        and (not scope.chunks or chunks in scope.chunks)
+    )
 
 
 def small_cluster(
@@ -210,11 +225,14 @@ def instances(draw: Any) -> Any:
             )
         ),
         "mixed": draw(st.booleans()),
+        "pipeline": draw(st.sampled_from([(), (), (2,), (1, 3)])),
+        "data": draw(st.sampled_from([(), (), (1,), (2,), (1, 2)])),
     }
     return model, cluster, scope
 
 
 EIGHT = (2, 4, 3e11, 1e10, None)
+EVERY = tuple(ScheduleKind)
 NONE, FULL = (Recompute.NONE,), (Recompute.FULL,)
 
 
@@ -249,6 +267,14 @@ def is_best_of_all(instance: Any) -> Any:
         (EIGHT, {"tensor": (1,), "zero": (1,), "schedules": (ScheduleKind.ZERO_BUBBLE,)}),
         (EIGHT, {"tensor": (1,), "context": (2,), "zero": (3,)}),
         (EIGHT, {"recompute": FULL, "schedules": (ScheduleKind.INTERLEAVED,)}),
+        (EIGHT, {"pipeline": (2,), "data": (2,), "chunks": (1, 2), "schedules": EVERY}),
+        (EIGHT, {"tensor": (1, 2), "pipeline": (3,), "zero": (1,), "data": (2,)}),
+        (
+            EIGHT,
+            {"tensor": (1,), "data": (1, 2), "zero": (0, 1), "chunks": (1,), "recompute": FULL},
+        ),
+        (EIGHT, {"pipeline": (2,), "chunks": (2,), "recompute": FULL, "schedules": EVERY}),
+        (EIGHT, {"tensor": (4,), "pipeline": (2,), "data": (1,), "zero": (1,)}),
         # ZeRO has something to do on four devices only, so that one of many sizes is left.
         ((4, 2, 3e11, 1e10, 1.5e8), {"zero": (3,), "recompute": FULL}),
     ],

@@ -13,7 +13,8 @@ from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.plan.part import Recompute, ScheduleKind
-from meshwright.search.hybrid.scope import Frame, Option, Scope
+from meshwright.plan.stage import Frame, Option
+from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.shape import find_shapes
 from meshwright.search.hybrid.space import make_space
 from meshwright.search.hybrid.table import Table, make_table, option_fits, samples_of

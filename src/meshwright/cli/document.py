@@ -11,7 +11,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
+from meshwright.plan.degrees import word_degrees
 from meshwright.plan.describe import describe_plan
+from meshwright.plan.plan import Plan
 from meshwright.simulate.timeline import Timeline
 
 
@@ -52,14 +54,19 @@ def answer_document(
             for each in answer.runner_ups
         ],
         "notes": list(answer.notes),
-        "hybrid": None if facts is None else _facts_document(answer, cluster, facts),
+        "hybrid": facts_document(answer.plan, cluster, facts),
     }
 
 
-def _facts_document(answer: Answer, cluster: Cluster, facts: HybridFacts) -> dict[str, Any]:
-    assert answer.plan is not None
+def facts_document(
+    plan: Plan | None, cluster: Cluster, facts: HybridFacts | None
+) -> dict[str, Any] | None:
+    """A plan of stages and teams; None: there is none, or not such a one."""
+    if facts is None or plan is None:
+        return None
     return {
-        "description": describe_plan(answer.plan),
+        "description": describe_plan(plan),
+        "degrees": None if facts.degrees is None else word_degrees(facts.degrees),
         "schedule": facts.schedule,
         "microbatches": facts.microbatches,
         "num_devices": facts.num_devices,

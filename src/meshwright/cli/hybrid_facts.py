@@ -16,8 +16,8 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.answer import Answer
 from meshwright.plan.check import Placement, resolve
+from meshwright.plan.degrees import Degrees
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.program.collective import Lane
 from meshwright.program.program import Program
@@ -63,6 +63,8 @@ class StageFacts:
 class HybridFacts:
     """A whole plan."""
 
+    degrees: Degrees | None
+    """In which words people describe the plan; None: its stages are unlike."""
     stages: tuple[StageFacts, ...]
     schedule: str
     microbatches: int
@@ -82,11 +84,12 @@ class HybridFacts:
 
 
 def hybrid_facts(
-    graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline
+    graph: Graph, cluster: Cluster, plan: Plan, timeline: Timeline, binding: str = ""
 ) -> HybridFacts | None:
-    """The facts of a plan whose parts are stages of whole layers; None for others."""
-    assert answer.plan is not None
-    plan = answer.plan
+    """The facts of a plan whose parts are stages of whole layers; None for others.
+
+    `binding` is what whoever found the plan says of it.
+    """
     try:
         stack = find_layers(graph)
         placement = resolve(graph, cluster, plan)
@@ -106,6 +109,7 @@ def hybrid_facts(
     tokens = max((kind.tokens for kind in stack.kinds if kind.heads), default=0.0)
     step = timeline.step_seconds
     return HybridFacts(
+        degrees=plan.degrees(graph, cluster),
         stages=found,
         schedule=str(schedule.kind),
         microbatches=schedule.microbatches,
@@ -116,7 +120,7 @@ def hybrid_facts(
         model_flops=flops,
         mfu=flops / (step * peak) if step else 0.0,
         precision=precision,
-        binding="; ".join(filter(None, (answer.binding, word_binding(found, timeline)))),
+        binding="; ".join(filter(None, (binding, word_binding(found, timeline)))),
     )
 
 

@@ -10,8 +10,10 @@ from meshwright.cli.console import Words
 from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
+from meshwright.plan.degrees import Degrees, word_degrees
 from meshwright.plan.describe import describe_plan
 from meshwright.plan.part import Keys, Part
+from meshwright.plan.plan import Plan
 from meshwright.units import GIB, format_seconds
 
 MAX_STAGES = 32
@@ -30,17 +32,27 @@ _ITEMS = {
 """What a device holds, and the heads of the columns."""
 
 
-def hybrid_rows(answer: Answer, facts: HybridFacts) -> dict[str, str]:
+def hybrid_rows(plan: Plan, facts: HybridFacts) -> dict[str, str]:
     """The plan's degrees, how well it uses its devices and what binds it, for the panel."""
-    assert answer.plan is not None
     samples = sorted({stage.samples for stage in facts.stages})
     sizes = " to ".join(f"{each:.4g}" for each in dict.fromkeys((samples[0], samples[-1])))
     return {
-        "degrees": describe_plan(answer.plan),
+        "degrees": describe_plan(plan),
+        **_word_row(facts.degrees),
         "batch": f"microbatches {facts.microbatches}, samples of one on a replica {sizes}",
         "MFU": f"{100 * facts.mfu:.3g} % of {facts.num_devices} devices' {facts.precision} peak",
         "binding": facts.binding,
     }
+
+
+def _word_row(degrees: Degrees | None) -> dict[str, str]:
+    """The options with which `simulate` predicts the plan."""
+    if degrees is None:
+        return {}
+    words = {name.replace("_", "-"): value for name, value in word_degrees(degrees).items()}
+    layers = ",".join(map(str, words.pop("layers", ())))
+    texts = [f"--{name}" if value is True else f"--{name} {value}" for name, value in words.items()]
+    return {"options": " ".join([*texts, *([f"--layers {layers}"] if layers else [])])}
 
 
 def show_stages(console: Console, cluster: Cluster, facts: HybridFacts) -> None:

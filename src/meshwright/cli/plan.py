@@ -14,6 +14,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
 from meshwright.cli.interrupt import noticed_interrupt
+from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
@@ -34,7 +35,7 @@ def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(arguments.graph, arguments.batch, say=say)
+    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=say)
     cluster = load_cluster(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     if answer.plan is None:
@@ -66,7 +67,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             seed=arguments.seed,
             budget_seconds=arguments.budget,
             sharing=arguments.sharing,
-            microbatches=arguments.microbatches,
+            microbatches=[each for several in arguments.microbatches for each in several],
             scope=scope,
             engine=engine,
             allocate=arguments.allocate,
@@ -77,8 +78,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
 
 def _make_scope(arguments: Namespace) -> Scope | None:
     """What `hybrid` may look at; None: nothing was limited."""
-    names = ("tensor", "context", "keys", "expert", "zero", "recompute", "schedules")
-    limits: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+    limits: dict[str, Any] = {field: getattr(arguments, word) for word, field in LIMITS.items()}
     given = {name: values for name, values in limits.items() if values is not None}
     return Scope(**given) if given else None
 
@@ -109,7 +109,7 @@ def _present(
             sharing=arguments.sharing,
             with_links=folder is not None,
         )
-        facts = hybrid_facts(graph, cluster, answer, timeline) if is_hybrid else None
+        facts = hybrid_facts(graph, cluster, found, timeline, answer.binding) if is_hybrid else None
     if folder is not None and timeline is not None:
         _write(folder, graph, cluster, answer, found, timeline, facts)
     if arguments.json:

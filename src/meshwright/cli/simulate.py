@@ -1,14 +1,18 @@
-"""`meshwright simulate`: predict one step of a plan that is already there."""
+"""`meshwright simulate`: predict one step of a plan, from a file or by its degrees."""
 
 from argparse import Namespace
+from typing import Any
 
 from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
-from meshwright.cli.document import timeline_document
+from meshwright.cli.document import facts_document, timeline_document
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.hybrid_facts import hybrid_facts
+from meshwright.cli.parser.degrees import DEGREES
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
+from meshwright.errors import InputError
 from meshwright.export.perfetto import write_trace
 from meshwright.message import say
 from meshwright.plan.plan import Plan
@@ -16,9 +20,10 @@ from meshwright.plan.plan import Plan
 
 def run_simulate(arguments: Namespace) -> int:
     """Simulate, write the trace when asked to, and show the prediction."""
-    graph = load_graph(arguments.graph, arguments.batch, say=say)
+    degrees = _given_degrees(arguments)
+    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=say)
     cluster = load_cluster(arguments.cluster)
-    plan = Plan.load(arguments.plan)
+    plan = Plan.from_degrees(graph, cluster, **degrees) if degrees else Plan.load(arguments.plan)
     with shown_progress(f"simulating {graph.name}", is_quiet=arguments.json):
         timeline = simulate(
             graph,
@@ -31,11 +36,26 @@ def run_simulate(arguments: Namespace) -> int:
         if arguments.trace is not None:
             write_trace(timeline, cluster, arguments.trace)
     document = timeline_document(timeline, graph, cluster)
+    facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
     if arguments.json:
         trace = None if arguments.trace is None else str(arguments.trace)
-        print_json({**document, "plan": arguments.plan, "trace": trace})
+        stages = facts_document(plan, cluster, facts)
+        print_json({**document, "plan": arguments.plan, "trace": trace, "hybrid": stages})
     else:
-        show_simulation(make_console(), graph, cluster, plan, timeline)
+        shown = facts if degrees else None  # of a file: its devices
+        show_simulation(make_console(), graph, cluster, plan, timeline, shown)
     if not document["fits"]:
         say("the plan does not fit into its devices' memory")
     return ExitCode.DONE
+
+
+def _given_degrees(arguments: Namespace) -> dict[str, Any]:
+    """The words of the command line that describe a plan; none: it is in a file."""
+    words = {name: getattr(arguments, name) for name in DEGREES}
+    given = {name: value for name, value in words.items() if value is not None}
+    if arguments.plan is None and not given:
+        raise InputError("simulate: needs --plan FILE, or degrees such as --data 4; got neither")
+    if arguments.plan is not None and given:
+        first = next(iter(given)).replace("_", "-")
+        raise InputError(f"simulate: needs --plan FILE or degrees, got both --plan and --{first}")
+    return given

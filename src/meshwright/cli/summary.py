@@ -48,11 +48,12 @@ def show_answer(
 ) -> None:
     """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
+    step = answer.step_seconds
     is_general = answer.method.startswith("auto") and not _is_of_one_kind(answer)
     kind = "" if is_general else " of this kind"
     rows = {
-        "step": f"{format_seconds(answer.step_seconds)}   {_speed(graph, answer, facts)}",
-        **(hybrid_rows(answer, facts) if facts is not None else {}),
+        "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
+        **(hybrid_rows(answer.plan, facts) if facts is not None else {}),
         **_launch_row(timeline),
         **_gain_row(answer),
         **allocation_row(cluster, answer),
@@ -71,13 +72,26 @@ def show_answer(
     show_allocations(console, cluster, answer.plan)
     if has_replicated_parts(answer.plan):
         show_parts(console, graph, cluster, answer.plan)
+    _show_plan(console, cluster, answer.plan, timeline, facts, answer)
+
+
+def _show_plan(
+    console: Console,
+    cluster: Cluster,
+    plan: Plan,
+    timeline: Timeline,
+    facts: HybridFacts | None,
+    answer: Answer | None = None,
+) -> None:
+    """What a plan does, by stages where these are known, else by devices."""
     if facts is None:
-        show_timeline(console, cluster, answer.plan, timeline)
+        show_timeline(console, cluster, plan, timeline)
         return
     show_stages(console, cluster, facts)
     console.print()
-    show_runner_ups(console, answer)
-    _show_path(console, timeline, _first_devices(cluster, answer.plan))
+    if answer is not None:
+        show_runner_ups(console, answer)
+    _show_path(console, timeline, _first_devices(cluster, plan))
 
 
 def _is_of_one_kind(answer: Answer) -> bool:
@@ -85,19 +99,25 @@ def _is_of_one_kind(answer: Answer) -> bool:
     return any(note.startswith("only ") for note in answer.notes)
 
 
-def _speed(graph: Graph, answer: Answer, facts: HybridFacts | None) -> str:
-    rate = graph.batch / answer.step_seconds if answer.step_seconds else math.inf
+def _speed(graph: Graph, step_seconds: float, facts: HybridFacts | None) -> str:
+    rate = graph.batch / step_seconds if step_seconds else math.inf
     tokens = f"{facts.tokens_per_second:,.0f} tokens/s   " if facts and facts.tokens else ""
     return f"{tokens}{rate:.4g} samples/s"
 
 
 def show_simulation(
-    console: Console, graph: Graph, cluster: Cluster, plan: Plan, timeline: Timeline
+    console: Console,
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    timeline: Timeline,
+    facts: HybridFacts | None = None,
 ) -> None:
-    """The prediction, then what the plan does."""
-    rate = graph.batch / timeline.step_seconds if timeline.step_seconds else math.inf
+    """The prediction, then what the plan does; by stages where these are known."""
+    step = timeline.step_seconds
     rows = {
-        "step": f"{format_seconds(timeline.step_seconds)}   {rate:.4g} samples/s",
+        "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
+        **(hybrid_rows(plan, facts) if facts is not None else {}),
         **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
@@ -105,7 +125,7 @@ def show_simulation(
     console.print(_panel(_facts(rows), _title(graph, cluster)))
     if has_replicated_parts(plan):
         show_parts(console, graph, cluster, plan)
-    show_timeline(console, cluster, plan, timeline)
+    _show_plan(console, cluster, plan, timeline, facts)
 
 
 def show_timeline(console: Console, cluster: Cluster, plan: Plan, timeline: Timeline) -> None:

@@ -16,12 +16,12 @@ from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.group_price import GroupPrices, Groups
+from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Call, LayerCost
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Phase
 from meshwright.graph.stack.stack import LayerKind, Stack
-from meshwright.plan.part import Recompute
 
 BUCKET_BYTES = 25.0 * 2**20
 """Gradients travel in buckets of this size, as in PyTorch DDP ..."""

@@ -12,8 +12,20 @@ from math import fsum, isfinite
 from numbers import Integral
 
 from meshwright.choice import read_choice
+from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
+
+__all__ = [
+    "Allocation",
+    "Discipline",
+    "Keys",
+    "Part",
+    "Recompute",
+    "Schedule",
+    "ScheduleKind",
+    "Sync",
+]
 
 SHARES_TOLERANCE = 1e-6
 """How far from one the shares of a part may add up: files hold them rounded."""
@@ -32,27 +44,6 @@ class Sync(StrEnum):
     DUPLICATE = "duplicate"
     """Every replica gathers the inputs and runs all ops on the whole batch, so that there is
     nothing to synchronise; readers elsewhere take their rows of what it makes."""
-
-
-class Recompute(StrEnum):
-    """What backward computes again instead of keeping it from forward."""
-
-    NONE = "none"
-    SELECTIVE = "selective"
-    """What attention and elementwise ops saved, which is much memory for little time (Korthikanti
-    et al., 2022, section 5)."""
-    FULL = "full"
-    """Whole layers, of which only the inputs are kept."""
-
-
-class Keys(StrEnum):
-    """How members of a context team get at each other's keys and values."""
-
-    GATHERED = "gathered"
-    """All of them at once, before attention."""
-    RING = "ring"
-    """They travel from member to member, while each attends to the block that it has (Liu et al.
-    2023, "Ring Attention", section 3)."""
 
 
 class Discipline(StrEnum):

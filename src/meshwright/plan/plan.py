@@ -10,9 +10,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from meshwright.choice import read_choice
+from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
 from meshwright.plan.file import read_fields, write_fields
 from meshwright.plan.part import (
     Allocation,
@@ -27,6 +31,7 @@ from meshwright.plan.part import (
 
 __all__ = [
     "Allocation",
+    "Degrees",
     "Discipline",
     "Keys",
     "Part",
@@ -71,6 +76,19 @@ class Plan:
     def is_plain(self) -> bool:
         """Whether all parts are: no teams, no ZeRO, nothing computed again."""
         return all(part.is_plain for part in self.parts)
+
+    @staticmethod
+    def from_degrees(graph: Graph, cluster: Cluster, **degrees: Any) -> "Plan":
+        """The plan that people mean by its degrees: `tensor`, `pipeline`, `microbatches`, ...; see
+        `Degrees` for all of them. Whether it fits into memory is for `simulate` to say."""
+        parts, schedule = plan_degrees(graph, cluster, Degrees(**degrees))
+        return Plan(parts=parts, schedule=schedule)
+
+    def degrees(self, graph: Graph, cluster: Cluster) -> Degrees | None:
+        """The degrees that `from_degrees` gives this plan for; None: its stages are unlike."""
+        if self.schedule is None or self != Plan(parts=self.parts, schedule=self.schedule):
+            return None
+        return find_degrees(graph, cluster, (self.parts, self.schedule))
 
     def save(self, path: str | Path) -> None:
         """Write a plan file (JSON, or YAML by suffix; gzip when the name ends in .gz)."""

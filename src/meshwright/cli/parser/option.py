@@ -49,6 +49,15 @@ def add_batch(parser: ArgumentParser) -> None:
     )
 
 
+def add_compile(parser: ArgumentParser) -> None:
+    """Whether a step is predicted as a compiler runs it."""
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="as torch.compile runs the step: element-wise ops are merged",
+    )
+
+
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     """What one may choose about the step of a model of the zoo, besides its batch."""
     parser.add_argument(

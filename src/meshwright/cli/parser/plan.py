@@ -4,20 +4,19 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from meshwright.cli.parser.degrees import add_degrees, add_limits
 from meshwright.cli.parser.option import (
     CLUSTER,
     GRAPH,
     add_batch,
     add_command,
+    add_compile,
     add_json,
     add_sharing,
-    count,
     counts,
     positive,
-    some_of,
     whole,
 )
-from meshwright.plan.part import Keys, Recompute, ScheduleKind
 
 GRANULARITIES = ("op", "part", "layer")
 
@@ -50,9 +49,10 @@ def add_plan(commands: Any) -> None:
     )
     parser.add_argument(
         "--microbatches",
-        type=count,
+        type=counts,
         nargs="+",
-        default=(),
+        action="extend",
+        default=[],
         metavar="M",
         help="numbers of microbatches that pipelines may use (default: whatever is best)",
     )
@@ -62,6 +62,7 @@ def add_plan(commands: Any) -> None:
         help="share each host's network interfaces out to the destinations, too",
     )
     add_batch(parser)
+    add_compile(parser)
     add_sharing(parser)
     _add_scope(parser)
     parser.add_argument(
@@ -79,32 +80,7 @@ def _add_scope(parser: ArgumentParser) -> None:
     group = parser.add_argument_group(
         "method hybrid", "Limits to what it looks at: lists with commas, by default all that fit."
     )
-    for axis, text in (
-        ("tensor", "devices that share each layer's heads and features"),
-        ("context", "devices that share each sample's tokens"),
-        ("expert", "replicas that share a layer's experts"),
-    ):
-        group.add_argument(f"--{axis}", type=counts, metavar="N,..", help=text)
-    group.add_argument(
-        "--keys",
-        type=_ways_of_keys,
-        metavar="K,..",
-        help=f"how those that share tokens get at each other's keys: {', '.join(Keys)}",
-    )
-    group.add_argument("--zero", type=_zero_stages, metavar="Z,..", help="ZeRO stages: 0, 1, 2, 3")
-    group.add_argument(
-        "--recompute",
-        type=_recomputations,
-        metavar="R,..",
-        help=f"what backward computes again: {', '.join(Recompute)}",
-    )
-    group.add_argument(
-        "--schedule",
-        dest="schedules",
-        type=_schedules,
-        metavar="S,..",
-        help=f"pipeline schedules: {', '.join(ScheduleKind)}",
-    )
+    add_limits(group)
     group.add_argument(
         "--engine",
         default="local",
@@ -114,29 +90,14 @@ def _add_scope(parser: ArgumentParser) -> None:
     )
 
 
-def _zero_stages(text: str) -> tuple[int, ...]:
-    return tuple(map(int, some_of(("0", "1", "2", "3"))(text)))
-
-
-def _ways_of_keys(text: str) -> tuple[Keys, ...]:
-    return tuple(map(Keys, some_of(tuple(Keys))(text)))
-
-
-def _recomputations(text: str) -> tuple[Recompute, ...]:
-    return tuple(map(Recompute, some_of(tuple(Recompute))(text)))
-
-
-def _schedules(text: str) -> tuple[ScheduleKind, ...]:
-    return tuple(map(ScheduleKind, some_of(tuple(ScheduleKind))(text)))
-
-
 def add_simulate(commands: Any) -> None:
     """Add `meshwright simulate`."""
     parser = add_command(commands, "simulate", "predict one step of a plan")
     parser.add_argument("graph", metavar="MODEL|GRAPH", help=GRAPH)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER)
-    parser.add_argument("--plan", required=True, metavar="FILE", help="a plan file")
+    parser.add_argument("--plan", metavar="FILE", help="a plan file")
     add_batch(parser)
+    add_compile(parser)
     add_sharing(parser)
     parser.add_argument(
         "--granularity",
@@ -148,4 +109,5 @@ def add_simulate(commands: Any) -> None:
     parser.add_argument(
         "--trace", type=Path, metavar="FILE", help="write a trace for ui.perfetto.dev there"
     )
+    add_degrees(parser)
     add_json(parser)

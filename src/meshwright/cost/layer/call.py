@@ -11,12 +11,12 @@ attention. Expert: tokens go to experts and back.
 from dataclasses import dataclass
 
 from meshwright.cost.collective import Collective
+from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.cost.layer.result import Axis, Call
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Ints
 from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind
-from meshwright.plan.part import Keys, Recompute
 
 _LOSS_REDUCTIONS = 3
 """Of a loss over divided columns: the maximum, the sum of exponentials, the target's logit."""

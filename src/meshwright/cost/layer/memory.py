@@ -12,11 +12,11 @@ from operator import mul
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.cost.layer.recomputation import Recomputation
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.graph.stack.stack import LayerKind, Role
-from meshwright.plan.part import Keys, Recompute
 
 
 class Holding(IntEnum):

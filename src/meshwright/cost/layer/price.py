@@ -16,6 +16,7 @@ from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.layer.call import Messages, find_calls, find_messages
 from meshwright.cost.layer.memory import Held, find_held, saved_and_workspace
+from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.recomputation import Recomputation, find_recomputation
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.layer.seconds import layer_seconds
@@ -25,7 +26,6 @@ from meshwright.cost.layer.work import Work, find_work
 from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats, Phase, Split
 from meshwright.graph.stack.stack import LayerKind
-from meshwright.plan.part import Recompute
 
 _Request = tuple[int, Team, float]
 """A device type by identity, a team, samples."""

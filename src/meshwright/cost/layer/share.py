@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work
 from meshwright.graph.graph import Floats, Graph
 from meshwright.graph.stack.stack import Cut, Role
-from meshwright.plan.part import Keys
 
 SIZES = {Cut.ROWS: "rows", Cut.COLUMNS: "columns", Cut.DEPTH: "depth", Cut.COUNT: "count"}
 

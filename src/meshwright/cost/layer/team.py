@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from meshwright.cost.layer.mode import Keys
 from meshwright.errors import InputError
 from meshwright.graph.stack.loss import share_of_rows
 from meshwright.graph.stack.stack import LayerKind, Stack
-from meshwright.plan.part import Keys, Part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,6 @@ class Team:
             width = getattr(self, name)
             if not 1 <= width <= 1_000_000:
                 raise InputError(f"team: {name} must be from 1 to 1000000, got {width}")
-
-    @staticmethod
-    def of(part: Part) -> "Team":
-        """The team that runs each replica of a part of a plan."""
-        names = ("tensor", "context", "keys", "expert", "sequence")
-        return Team(**{name: getattr(part, name) for name in names})
 
     @property
     def num_devices(self) -> int:

@@ -127,6 +127,14 @@ class Stack:
         return len(self.layers)
 
     @cached_property
+    def shares_groups(self) -> bool:
+        """Whether ops of one group stand in several layers (tied weights): a plan of several stages
+        without teams, ZeRO or recomputation would have to have them on the same devices."""
+        group = self.graph.group
+        pairs = np.unique(np.column_stack((group, self.layer_of_op))[group >= 0], axis=0)
+        return len(pairs) > len(np.unique(pairs[:, 0]))
+
+    @cached_property
     def template_op(self) -> Ints:
         """By op of the model's graph: the op of its layer's kind that stands for it."""
         entering = np.array([self.kind_of(layer).num_entering for layer in range(self.num_layers)])

@@ -32,12 +32,13 @@ several, `<op>.all_reduce.1` and so on.
 
 import numpy as np
 
-from meshwright.cost.layer.team import Team, team_fits
+from meshwright.cost.layer.team import team_fits
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Bools, Graph, Phase, Split
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Plan
+from meshwright.plan.stage import team_of
 from meshwright.program.expand.exchange import Exchange
 from meshwright.program.expand.expansion import Expansion, Held
 from meshwright.program.expand.member import Members, find_members
@@ -86,7 +87,7 @@ def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -
             raise InputError(
                 f"part {number}: expert must be 1 in a model without experts, got {part.expert}"
             )
-        team = Team.of(part)
+        team = team_of(part)
         for kind in {stack.layers[layer] for layer in np.flatnonzero(part_of_layer == number)}:
             if (rule := team_fits(stack.kinds[kind], team)) is not None:
                 raise InputError(f"part {number}: {rule}")

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
-from meshwright.cost.layer.team import Team, team_fits
+from meshwright.cost.layer.team import team_fits
 from meshwright.cost.stage import Stage, StageCost, stage_cost
 from meshwright.errors import InputError, quoted
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
+from meshwright.plan.stage import team_of
 from meshwright.program.team.defer import Deferred, deferred_bytes
 
 Floats = npt.NDArray[np.float64]
@@ -141,7 +142,7 @@ def _costs(
             stage = Stage(
                 layers=layers,
                 devices=tuple(devices.tolist()),
-                team=Team.of(part),
+                team=team_of(part),
                 zero=part.zero,
                 recompute=part.recompute,
                 samples=key,
@@ -154,7 +155,7 @@ def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Deferr
     """The sum over layers, for all rows of a microbatch."""
     saved, made = 0.0, 0.0
     for kind, count in Counter(stack.layers[layer] for layer in layers).items():
-        each = deferred_bytes(stack.kinds[kind], Team.of(part), part.recompute, samples)
+        each = deferred_bytes(stack.kinds[kind], team_of(part), part.recompute, samples)
         saved, made = saved + count * each.saved, made + count * each.made
     return Deferred(saved, made)
 
@@ -185,7 +186,7 @@ def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:
 
 def _check_part(stack: Stack, number: int, part: Part, layers: range) -> None:
     for kind in {stack.layers[layer] for layer in layers}:
-        if (rule := team_fits(stack.kinds[kind], Team.of(part))) is not None:
+        if (rule := team_fits(stack.kinds[kind], team_of(part))) is not None:
             raise InputError(f"part {number}: {rule}")
     if part.sync is not Sync.ALL_REDUCE:
         raise InputError(

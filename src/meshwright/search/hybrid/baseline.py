@@ -11,12 +11,13 @@ from time import perf_counter
 
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.find import find_drafts
 from meshwright.search.hybrid.frame import FrameSearch, Layouts
 from meshwright.search.hybrid.pool import Pool
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import Frame, Option, divisors
+from meshwright.search.hybrid.scope import divisors
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.tier import Tiers
 
@@ -79,7 +80,7 @@ def unaware(space: Space, until: float) -> list[Draft]:
     flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
     prices = Prices(space.stack, space.cluster, flat)
     blind = replace(space, prices=prices, layouts=Layouts(prices))
-    pool = Pool(refuses_plain=space.refuses_plain)
+    pool = Pool(refuses_plain=space.stack.shares_groups)
     find_drafts(blind, pool, until)
     return pool.drafts()
 

@@ -12,9 +12,9 @@ from time import perf_counter
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.stage import Stage, StageCost, stage_cost
 from meshwright.plan.part import ScheduleKind
-from meshwright.search.hybrid.draft import Draft, DraftStage
-from meshwright.search.hybrid.interleave import CHUNKS, can_interleave
-from meshwright.search.hybrid.scope import Frame, Option, list_frames, list_sizes
+from meshwright.plan.stage import DraftStage, Frame, Option, can_interleave
+from meshwright.search.hybrid.draft import Draft
+from meshwright.search.hybrid.scope import list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.table import option_fits, samples_of
 from meshwright.search.hybrid.trial import Trials
@@ -83,8 +83,12 @@ class _Walk:
         if self.is_late:
             return
         if layer == num_layers or offset == pod:
-            if layer == num_layers and offset == pod and not (frame.pods > 1 and len(before) == 1):
+            is_again = frame.pods > 1 and len(before) == 1  # as in one pod
+            is_meant = frame.pipeline in (0, len(before))
+            if layer == num_layers and offset == pod and is_meant and not is_again:
                 yield before
+            return
+        if frame.pipeline and len(before) == frame.pipeline:
             return
         for after in range(layer + 1, num_layers + 1):
             for size in self._sizes(pod, offset, before):
@@ -158,7 +162,7 @@ class _Walk:
         stages = tuple(piece.stage for piece in pieces)
         kinds: Sequence[ScheduleKind] = self.space.scope.schedules
         if len(stages) == 1:
-            kinds = [ScheduleKind.ONE_F_ONE_B]
+            kinds = [ScheduleKind.ONE_F_ONE_B] if self.space.scope.allows_one_chunk else []
         for kind in kinds:
             bound = self._bound(frame, pieces, kind)
             if kind is not ScheduleKind.INTERLEAVED and bound < self.trials.best_seconds:
@@ -169,8 +173,10 @@ class _Walk:
         every way."""
         num_layers = self.space.stack.num_layers
         for size in list_sizes(pod):
-            for num_runs in range(2, pod // size + 1):
-                for chunks in CHUNKS:
+            for num_runs in [frame.pipeline] if frame.pipeline else range(2, pod // size + 1):
+                if num_runs < 2 or num_runs * size > pod:
+                    continue
+                for chunks in self.space.scope.interleaved_chunks:
                     count = chunks * num_runs
                     if count > num_layers or not can_interleave(frame.microbatches, num_runs):
                         continue

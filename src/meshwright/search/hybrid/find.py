@@ -33,7 +33,12 @@ def find_drafts(space: Space, pool: Pool, until: float) -> None:
             break
         options = cell.options(space, seeds.limit)
         search = FrameSearch(space.layouts, space.shapes, cell.frame, [cell.size], options)
-        for draft in search.drafts(kinds, limit):
+        found = list(search.drafts(kinds, limit))
+        if not all(map(space.allows, found)):
+            legal = [each for each in options if not each.is_plain]
+            search = FrameSearch(space.layouts, space.shapes, cell.frame, [cell.size], legal)
+            found += search.drafts(kinds, limit)
+        for draft in found:
             seeds.offer(draft)
     _add_uniform(space, seeds, kinds, until)
     for frame, sizes in list_mixed(space, seeds.drafts()) if space.scope.mixed else ():
@@ -43,10 +48,14 @@ def find_drafts(space: Space, pool: Pool, until: float) -> None:
         for draft in search.drafts(_cheapest(kinds), limit):
             seeds.offer(draft)
     if ScheduleKind.INTERLEAVED in space.scope.schedules:
+        is_tied = space.stack.shares_groups
+        legal = [each for each in space.options if not (is_tied and each.is_plain)]
         for draft in seeds.drafts()[:_INTERLEAVED]:
-            for each in interleave(space.layouts, space.shapes, space.options, draft):
+            for each in interleave(
+                space.layouts, space.shapes, legal, draft, space.scope.interleaved_chunks
+            ):
                 pool.offer(each)
-    if seeds is not pool:
+    if seeds is not pool and space.scope.allows_one_chunk:
         for draft in seeds.drafts():
             if len(draft.stages) == 1:  # which all schedules run alike
                 pool.offer(draft)

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.part import ScheduleKind
+from meshwright.plan.stage import DraftStage, Frame, Option
 from meshwright.search.hybrid.chain import least_load, pick_options, read_chain
-from meshwright.search.hybrid.draft import Draft, DraftStage
+from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import Frame, Option
 from meshwright.search.hybrid.shape import Shapes
 from meshwright.search.hybrid.table import Table, make_table
 
@@ -87,7 +87,8 @@ class FrameSearch:
         self.pod = len(layouts.prices.tiers.order) // frame.pods
         num_layers = layouts.prices.stack.num_layers
         is_even = len(sizes) == 1
-        most = min(num_chunks * (self.pod // sizes[0]), num_layers)
+        runs = frame.pipeline or self.pod // sizes[0]
+        most = min(num_chunks * runs, num_layers)
         self.shapes = shapes.near(most) if is_even else shapes
         self._options = options
         self._tables: dict[tuple[int, tuple[str, ...]], Table] = {}
@@ -116,7 +117,8 @@ class FrameSearch:
     @cached_property
     def most_stages(self) -> int:
         """As many as there are layers, or as the smallest size allows."""
-        return min(self.layouts.prices.stack.num_layers, self.pod // min(self.sizes))
+        most = min(self.layouts.prices.stack.num_layers, self.pod // min(self.sizes))
+        return min(most, self.frame.pipeline or most)
 
     @cached_property
     def places(self) -> tuple[list[Place], Ints]:
@@ -151,6 +153,8 @@ class FrameSearch:
             rough = largest * (self.frame.microbatches - 1 + np.arange(1, most + 1))
             if self.frame.pods > 1:
                 rough[0] = np.inf  # one stage: replicas in one pod or in several are the same
+            if self.frame.pipeline:
+                rough[np.arange(1, most + 1) != self.frame.pipeline] = np.inf
             counts = [most - 1] if kind is ScheduleKind.ZERO_BUBBLE else np.argsort(rough)[:_COUNTS]
             for place in counts:
                 # Other microbatches than the first follow at the slowest stage's pace.
@@ -163,7 +167,7 @@ class FrameSearch:
         number of stages is a case of its own."""
         if kind is not ScheduleKind.ZERO_BUBBLE:
             return [self.most_stages]
-        counts = {self.pod // size for size in self.sizes}
+        counts = {self.frame.pipeline or self.pod // size for size in self.sizes}
         return sorted(count for count in counts if 1 < count <= self.most_stages)
 
     def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Ints]:

@@ -16,6 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, RunnerUp
+from meshwright.plan.degrees import stage_degrees
 from meshwright.plan.describe import describe_plan
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.hybrid.bound import space_bound
@@ -74,7 +75,7 @@ def hybrid(
         space = make_space(graph, cluster, chosen)
     except InputError as error:
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
-    pool = Pool(refuses_plain=space.refuses_plain)
+    pool = Pool(refuses_plain=space.stack.shares_groups)
     scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
     trials = Trials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = False
@@ -134,7 +135,20 @@ def _simulate(
         trials.run(wave[: max(1, room)])
     best = trials.ranked()[0][1]
     if perf_counter() + spent < until:
-        trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+        # A draft's stages are only as even as its estimate needs them, those of people more so.
+        trials.run(_described(space, trials.scene, best))
+        if perf_counter() + spent < until:
+            trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+
+
+def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
+    """The draft that people mean by the degrees of this one; none where its stages are unlike."""
+    degrees = scene.plan(draft).degrees(scene.graph, scene.cluster)
+    if degrees is None or (space.scope.pods and 1 not in space.scope.pods):
+        return []
+    usual = replace(degrees, layers=(), pods=1)
+    frame, stages = stage_degrees(space.stack, space.cluster, usual)
+    return [replace(draft, frame=frame, stages=stages)]
 
 
 def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole: bool) -> Answer:
@@ -143,7 +157,6 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
     if not settled:
         return refuse("hybrid", reason, bound, started)
     verdict, draft = settled[0]
-    planner = trials.scene.planner
     statistics = {
         "simulated": float(len(trials.verdicts)),
         "estimate_seconds": draft.estimate_seconds,
@@ -154,14 +167,14 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
         "hybrid",
         space.stack.graph,
         space.cluster,
-        planner.plan(draft),
+        trials.scene.plan(draft),
         bound,
         started,
         statistics,
         trials.scene.sharing,
         verdict,
     )
-    plans = [(verdict, planner.plan(each)) for verdict, each in settled[1:]]
+    plans = [(verdict, trials.scene.plan(each)) for verdict, each in settled[1:]]
     runner_ups = tuple(
         RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
         for verdict, plan in plans

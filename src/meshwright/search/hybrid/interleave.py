@@ -11,26 +11,24 @@ from itertools import accumulate
 import numpy as np
 
 from meshwright.plan.part import ScheduleKind
+from meshwright.plan.stage import DraftStage, Option, can_interleave
 from meshwright.search.hybrid.chain import least_load, read_chain
-from meshwright.search.hybrid.draft import Draft, DraftStage
+from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import FrameSearch, Layouts, Place, tie_seconds
-from meshwright.search.hybrid.scope import Option
+from meshwright.search.hybrid.scope import CHUNKS
 from meshwright.search.hybrid.shape import Shapes
 from meshwright.search.hybrid.table import Table
 
-CHUNKS = (2, 3, 4, 6, 8)
-"""A device."""
-
-
-def can_interleave(microbatches: int, num_runs: int) -> bool:
-    """Whether microbatches go through so many runs of devices in rounds of equal size."""
-    return microbatches % max(1, microbatches // num_runs) == 0
-
 
 def interleave(
-    layouts: Layouts, shapes: Shapes, options: Sequence[Option], draft: Draft
+    layouts: Layouts,
+    shapes: Shapes,
+    options: Sequence[Option],
+    draft: Draft,
+    several: Sequence[int] = CHUNKS,
 ) -> Iterator[Draft]:
-    """Drafts with several chunks a device on the devices of a draft whose stages are alike."""
+    """Drafts with several chunks a device on the devices of a draft whose stages are alike;
+    `several` are the numbers of chunks to try."""
     sizes = {stage.size for stage in draft.stages}
     teams = {stage.option.team for stage in draft.stages}
     num_stages, microbatches = len(draft.stages), draft.frame.microbatches
@@ -40,7 +38,7 @@ def interleave(
         return
     wanted = [option for option in options if option.team in teams]
     num_layers = len(shapes.shape_of) - 1
-    for chunks in CHUNKS:
+    for chunks in several:
         if chunks * num_stages <= num_layers:
             search = FrameSearch(layouts, shapes, draft.frame, sorted(sizes), wanted, chunks)
             best: Draft | None = None

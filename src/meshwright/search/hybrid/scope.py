@@ -1,23 +1,26 @@
 """Which plans the hybrid search looks at: widths, ZeRO, recomputation, schedules, and frames.
 
-A frame is what all stages of a plan have in common. The devices, in an order that keeps neighbours
-near, are cut into `pods` equal runs; each holds a whole pipeline, the same in every pod, whose
-stages are runs of devices one after the other; a stage's replicas are those of all pods. One pod is
-Megatron-LM's order (replicas next to each other, stages far apart), as many pods as replicas its
-opposite, and in between replicas are near each other in a pod and far apart between pods.
+A frame is what all stages of a plan have in common (see `meshwright.plan.stage`).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from meshwright.choice import read_choice
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
+from meshwright.plan.stage import Frame
 
 MAX_TENSOR = 64
 MAX_CONTEXT = 64
+CHUNKS = (2, 3, 4, 6, 8)
+"""Stages of a run of devices that interleaved schedules are tried with."""
+_COUNTS = (
+    "tensor", "context", "expert", "pipeline", "chunks", "data", "microbatches", "pods",
+)  # fmt: skip
 _SMALL = 16
 """Clusters up to this size: every number of pods and devices a stage; else divisors only."""
 
@@ -32,6 +35,14 @@ class Scope:
     """How context teams may get at keys. Of several the search looks at gathered ones, and takes
     for the best plans what is faster op by op."""
     expert: tuple[int, ...] = ()
+    pipeline: tuple[int, ...] = ()
+    """Runs of devices that each hold some of the layers."""
+    chunks: tuple[int, ...] = ()
+    """Stages of each of these; above 1 they are interleaved."""
+    data: tuple[int, ...] = ()
+    """Replicas of each stage."""
+    sequence_parallel: bool | None = None
+    """Whether tensor teams divide the rows between products; None: wherever tokens allow it."""
     zero: tuple[int, ...] = (0, 1, 2, 3)
     recompute: tuple[Recompute, ...] = tuple(Recompute)
     schedules: tuple[ScheduleKind, ...] = tuple(ScheduleKind)
@@ -41,7 +52,7 @@ class Scope:
     """Whether stages may differ in devices and widths; else in layers, ZeRO and recomputation."""
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "context", "expert", "microbatches", "pods"):
+        for name in _COUNTS:
             for width in getattr(self, name):
                 if width < 1:
                     raise InputError(f"scope: {name} must be positive, got {width}")
@@ -50,29 +61,33 @@ class Scope:
             several = (given,) if isinstance(given, str) else given
             read = tuple(read_choice(each, kind, f"scope: {name}") for each in several)
             object.__setattr__(self, name, read)
+        self._match_chunks()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Frame:
-    """What all stages of a plan share."""
-
-    pods: int
-    microbatches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """How one stage runs."""
-
-    team: Team
-    zero: int
-    recompute: Recompute
+    def _match_chunks(self) -> None:
+        """Leave out the schedules that have other numbers of chunks."""
+        interleaved = ScheduleKind.INTERLEAVED
+        kept = [
+            each
+            for each in self.schedules
+            if not self.chunks
+            or (max(self.chunks) > 1 if each is interleaved else min(self.chunks) == 1)
+        ]
+        if not kept:
+            raise InputError(
+                f"scope: chunks above 1 need schedule {interleaved} and 1 another, got chunks "
+                f"{', '.join(map(str, self.chunks))} and {', '.join(self.schedules)}"
+            )
+        object.__setattr__(self, "schedules", tuple(kept))
 
     @property
-    def is_plain(self) -> bool:
-        """Whether it has neither a team nor ZeRO nor recomputation."""
-        is_alone = self.team.num_devices * self.team.expert == 1
-        return is_alone and self.zero == 0 and self.recompute is Recompute.NONE
+    def allows_one_chunk(self) -> bool:
+        """Whether a run of devices may have one stage."""
+        return not self.chunks or 1 in self.chunks
+
+    @property
+    def interleaved_chunks(self) -> tuple[int, ...]:
+        """How many stages a run of devices may have where it has several."""
+        return tuple(each for each in self.chunks if each > 1) or CHUNKS
 
 
 def divisors(number: int) -> list[int]:
@@ -90,14 +105,18 @@ def whole_batch(stack: Stack) -> int:
 
 
 def list_frames(scope: Scope, batch: int, num_devices: int) -> Iterator[Frame]:
-    """Every number of pods and microbatches that divides the batch."""
+    """Every number of pods and microbatches that divides the batch, for each pipeline and number of
+    replicas where these are limited."""
     every = range(1, num_devices + 1) if num_devices <= _SMALL else divisors(num_devices)
     for pods in every:
         if batch % pods or (scope.pods and pods not in scope.pods):
             continue
         for microbatches in divisors(batch // pods):
-            if not scope.microbatches or microbatches in scope.microbatches:
-                yield Frame(pods=pods, microbatches=microbatches)
+            if scope.microbatches and microbatches not in scope.microbatches:
+                continue
+            for pipeline, data in product(scope.pipeline or (0,), scope.data or (0,)):
+                if pipeline * pods <= num_devices and data % pods == 0:
+                    yield Frame(pods=pods, microbatches=microbatches, pipeline=pipeline, data=data)
 
 
 def list_sizes(pod: int) -> list[int]:
@@ -127,7 +146,8 @@ def list_teams(scope: Scope, stack: Stack, num_devices: int) -> list[Team]:
                 if context == 1:
                     plain = replace(plain, keys=Keys.GATHERED)
                 for team in (replace(plain, sequence=tensor > 1), plain):
-                    if team_fits(stack, team) is None:
+                    is_meant = scope.sequence_parallel in (None, team.sequence) or tensor == 1
+                    if is_meant and team_fits(stack, team) is None:
                         teams.append(team)
                         break
     return teams

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame
 from meshwright.search.hybrid.chain import least_load
 from meshwright.search.hybrid.frame import FrameSearch, Layouts, flights
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import Frame, list_frames, list_sizes
+from meshwright.search.hybrid.scope import list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.tier import Tier
 from meshwright.units import format_bytes
@@ -35,7 +36,8 @@ def explain_lack(space: Space) -> str:
     usable = float(space.layouts.usable_bytes[place])
     memory = space.cluster.devices[space.prices.tiers.order[place]].memory_bytes
     has = f"{format_bytes(memory)}, of which {format_bytes(usable)} may be filled"
-    if needed == inf:
+    fewest = min(space.scope.pipeline or (1,)) * min(space.scope.chunks or (1,))
+    if needed == inf or fewest > space.stack.num_layers:
         return (
             f"no plan divides {space.batch} samples and {space.stack.num_layers} layers over "
             f"{space.cluster.num_devices} devices within the widths that may be used"
@@ -95,7 +97,8 @@ def _least_of(search: FrameSearch) -> float:
             loads[number, stage] = held.min(axis=0)
     sizes = np.array(search.sizes) // search.unit
     value, *_ = least_load(loads, places, search.shapes.shape_of, sizes, np.inf, False)
-    return float(value[1:, 0].min())
+    counts = [search.frame.pipeline] if search.frame.pipeline else range(1, num_stages + 1)
+    return min((float(value[each, 0].min()) for each in counts if each <= num_stages), default=inf)
 
 
 def _enough_devices(space: Space, usable: float) -> int:

@@ -15,18 +15,11 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import span, words
+from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.frame import Layouts
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import (
-    Frame,
-    Option,
-    Scope,
-    list_frames,
-    list_sizes,
-    list_teams,
-    whole_batch,
-)
+from meshwright.search.hybrid.scope import Scope, list_frames, list_sizes, list_teams, whole_batch
 from meshwright.search.hybrid.shape import Shapes, find_shapes
 from meshwright.search.hybrid.table import all_options, samples_of, work_bound
 from meshwright.search.hybrid.tier import find_tiers
@@ -45,17 +38,9 @@ class Space:
     options: tuple[Option, ...]
     batch: int
 
-    @cached_property
-    def refuses_plain(self) -> bool:
-        """Whether ops of one group stand in several layers (tied weights): a plan of several stages
-        without teams, ZeRO or recomputation would have to have them on the same devices."""
-        group, layer = self.stack.graph.group, self.stack.layer_of_op
-        pairs = np.unique(np.column_stack((group, layer))[group >= 0], axis=0)
-        return len(pairs) > len(np.unique(pairs[:, 0]))
-
     def allows(self, draft: Draft) -> bool:
         """Whether the plan of a draft is legal."""
-        return len(draft.stages) == 1 or not (self.refuses_plain and draft.is_plain)
+        return len(draft.stages) == 1 or not (self.stack.shares_groups and draft.is_plain)
 
 
 def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
@@ -71,7 +56,7 @@ def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
         prices=prices,
         layouts=Layouts(prices),
         shapes=find_shapes(stack),
-        options=tuple(all_options(teams, scope.zero, scope.recompute)),
+        options=tuple(all_options(scope, teams)),
         batch=whole_batch(stack),
     )
 
@@ -168,5 +153,12 @@ def describe_space(space: Space) -> str:
         f"scope: stages {sizes} of whole layers on neighbouring devices, the same in every pod; "
         f"{', '.join(f'{name} {text}' for name, text in widths.items())}; "
         f"zero {'/'.join(map(str, scope.zero))}; recompute {words(scope.recompute)}; "
-        f"{words(scope.schedules)}"
+        f"{words(scope.schedules)}{_describe_limits(scope)}"
     )
+
+
+def _describe_limits(scope: Scope) -> str:
+    """The degrees of whole plans, where they are limited."""
+    names = ("pipeline", "chunks", "data", "microbatches", "pods")
+    given = {name: getattr(scope, name) for name in names}
+    return "".join(f"; {name} {'/'.join(map(str, each))}" for name, each in given.items() if each)

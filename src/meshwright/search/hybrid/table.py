@@ -14,8 +14,9 @@ import numpy.typing as npt
 from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.price import Column, Prices, holder_axes
-from meshwright.search.hybrid.scope import Frame, Option
+from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.shape import Shapes
 
 Floats = npt.NDArray[np.float64]
@@ -103,12 +104,15 @@ def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
 
 
 def option_fits(prices: Prices, frame: Frame, size: int, option: Option) -> bool:
-    """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do."""
+    """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do; and
+    there are as many replicas as the frame has, where it says so."""
     width = option.team.num_devices
     if size % width:
         return False
     replicas = size // width
     if replicas % option.team.expert:
+        return False
+    if frame.data and replicas * frame.pods != frame.data:
         return False
     if option.zero and replicas * frame.pods * option.team.context == 1:
         return False
@@ -305,13 +309,11 @@ def work_bound(
     return bounds
 
 
-def all_options(
-    teams: Sequence[Team], zeros: Sequence[int], recomputes: Sequence[Recompute]
-) -> list[Option]:
-    """Every combination."""
+def all_options(scope: Scope, teams: Sequence[Team]) -> list[Option]:
+    """Every combination; no ZeRO where each device is said to be the only one with its layers."""
     return [
         Option(team=team, zero=zero, recompute=recompute)
         for team in teams
-        for zero in zeros
-        for recompute in recomputes
+        for zero in ((0,) if scope.data == (1,) and team.context == 1 else scope.zero)
+        for recompute in scope.recompute
     ]

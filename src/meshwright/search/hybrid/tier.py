@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.level import levels
+from meshwright.cluster.nest import find_nest, is_switched
 from meshwright.cost.collective import Collective
 from meshwright.cost.rounds import Round, price_rounds
 
@@ -232,36 +232,17 @@ def find_groups(order: Sequence[int], axis: Axis, crowd: Axis) -> list[list[int]
 
 def find_tiers(cluster: Cluster) -> Tiers:
     """Order the devices by nested groups and measure the way out of each tier's."""
-    labels = [_slow_first(cluster, label) for label in _nested_labels(cluster)]
-    keys = np.array([*(each.tolist() for each in labels[::-1]), list(range(cluster.num_devices))])
-    order = np.lexsort(keys[::-1])
-    sizes = [1]
-    for label in labels:
-        size = int(np.bincount(label).max())
-        if size > sizes[-1]:
-            sizes.append(size)
-    places = [size for size in sizes if size < cluster.num_devices]
-    around = [*sizes[1:], cluster.num_devices]
+    nest = find_nest(cluster)
+    places = [size for size in nest.sizes if size < cluster.num_devices]
+    around = [*nest.sizes[1:], cluster.num_devices]
     return Tiers(
-        order=tuple(order.tolist()),
+        order=nest.order,
         tiers=tuple(
-            _measure(cluster, order, size, outer)
+            _measure(cluster, np.array(nest.order), size, outer)
             for size, outer in zip(places, around, strict=False)
         ),
-        is_even=_is_switched(cluster) and _has_even_hosts(cluster),
+        is_even=is_switched(cluster) and _has_even_hosts(cluster),
     )
-
-
-def _slow_first(cluster: Cluster, label: Ints) -> Ints:
-    """The groups renumbered from the slowest devices to the fastest, else as they are: stages stand
-    at the end of a pod, so that what is left over are slow ones."""
-    types = [cluster.types[name] for name in cluster.type_names]
-    peak = np.array([each.peak_flops_per_second("bf16") for each in types])[cluster.type_of]
-    mean = np.bincount(label, weights=peak) / np.bincount(label)
-    place = np.empty(len(mean), dtype=np.int64)
-    place[np.argsort(mean, kind="stable")] = np.arange(len(mean))
-    renumbered: Ints = place[label]
-    return renumbered
 
 
 def _has_even_hosts(cluster: Cluster) -> bool:
@@ -280,10 +261,6 @@ def _has_even_hosts(cluster: Cluster) -> bool:
         bandwidth, _ = cluster.pair_table(host, host)
         found.append(bandwidth[~np.eye(len(host), dtype=np.bool_)])
     return bool(np.min(found) > 0.99 * np.max(found))
-
-
-def _is_switched(cluster: Cluster) -> bool:
-    return bool(cluster.switches) and not cluster.devices_relay
 
 
 def _measure(cluster: Cluster, order: Ints, size: int, outer: int) -> Tier:
@@ -317,48 +294,3 @@ def _price(
     each = Round(sources=sources, targets=targets, fractions=np.ones(len(sources)))
     price = price_rounds(cluster, [each])
     return price.latency_seconds, price.seconds_per_byte
-
-
-def _nested_labels(cluster: Cluster) -> list[Ints]:
-    """For each tier the group of every device, from the innermost outwards.
-
-    Of switched networks hosts, then what hangs from the same switches, again and again; of direct
-    ones what stays joined when slower pairs are cut.
-    """
-    if not _is_switched(cluster):
-        return [_label(cluster.num_devices, each.groups) for each in levels(cluster)]
-    place = {host: number for number, host in enumerate(cluster.hosts)}
-    host = np.array([place[device.host] for device in cluster.devices])
-    found = [host]
-    neighbours = _neighbours(cluster)
-    # A device may have a card of its own: then it is what the host's switches are joined to.
-    tops = [{name} for name in cluster.hosts]
-    for device in cluster.devices:
-        tops[place[device.host]].add(device.name)
-    group_of_host = np.arange(len(tops))
-    inside: set[str] = set(cluster.hosts) | {device.name for device in cluster.devices}
-    while len(tops) > 1:
-        above = [frozenset(set().union(*(neighbours[n] for n in top)) - inside) for top in tops]
-        number = {each: k for k, each in enumerate(dict.fromkeys(above))}
-        if not any(number):
-            break
-        group_of_host = np.array([number[above[group]] for group in group_of_host])
-        tops = [set(each) for each in number]
-        inside.update(*number)
-        found.append(group_of_host[host])
-    return found
-
-
-def _label(num_devices: int, groups: Sequence[Sequence[int]]) -> Ints:
-    label = np.zeros(num_devices, dtype=np.int64)
-    for number, group in enumerate(groups):
-        label[list(group)] = number
-    return label
-
-
-def _neighbours(cluster: Cluster) -> dict[str, set[str]]:
-    neighbours: dict[str, set[str]] = {name: set() for name in cluster.nodes}
-    for link in cluster.links:
-        neighbours[link.source].add(link.target)
-        neighbours[link.target].add(link.source)
-    return neighbours

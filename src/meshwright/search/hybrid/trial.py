@@ -11,9 +11,11 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Keys
+from meshwright.plan.plan import Plan
+from meshwright.plan.stage import Planner
 from meshwright.program.lower import MAX_OP_INSTANCES, choose_granularity, count_instances
 from meshwright.search.engine import Engine
-from meshwright.search.hybrid.draft import Draft, Planner
+from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.tier import Tiers
 from meshwright.search.judge import Verdict, try_plan
 
@@ -28,9 +30,14 @@ class Scene:
     sharing: str
 
     @cached_property
-    def planner(self) -> Planner:
+    def _planner(self) -> Planner:
         """Made where it is used: a worker finds the layers itself."""
-        return Planner(self.stack, self.cluster, self.tiers)
+        return Planner(self.stack, self.cluster, self.tiers.order)
+
+    def plan(self, draft: Draft) -> Plan:
+        """The plan that a draft stands for."""
+        parts = self._planner.parts(draft.frame, draft.stages)
+        return Plan(parts=parts, schedule=draft.schedule)
 
     @cached_property
     def stack(self) -> Stack:
@@ -47,7 +54,7 @@ def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str) -> Scene:
 
 def try_draft(scene: Scene, draft: Draft) -> Verdict:
     """What the simulator says of a draft, by layer where its plan has teams and the like."""
-    plan = scene.planner.plan(draft)
+    plan = scene.plan(draft)
     granularity = choose_granularity(plan) if plan.is_plain else "layer"
     return try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
 
@@ -60,7 +67,7 @@ def settle_draft(scene: Scene, draft: Draft, keys: Sequence[Keys]) -> tuple[Verd
     found: list[tuple[Verdict, Draft]] = []
     reasons: list[str] = []
     for each in dict.fromkeys((draft, *(draft.with_keys(way) for way in keys))):
-        plan = scene.planner.plan(each)
+        plan = scene.plan(each)
         granularity = choose_granularity(plan)
         try:
             verdict = try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
@@ -109,7 +116,7 @@ class Trials:
                 break
             if draft.family in families:
                 continue
-            plan = self.scene.planner.plan(draft)
+            plan = self.scene.plan(draft)
             has_choice = any(part.context > 1 for part in plan.parts)
             num_ops += count_instances(plan) * (len(self.keys) if has_choice else 1)
             if found and num_ops > MAX_OP_INSTANCES:
