@@ -11,7 +11,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.plan.describe import describe_plan
 from meshwright.simulate.timeline import Timeline
 
 
@@ -59,7 +58,7 @@ def answer_document(
 def _facts_document(answer: Answer, cluster: Cluster, facts: HybridFacts) -> dict[str, Any]:
     assert answer.plan is not None
     return {
-        "description": describe_plan(answer.plan),
+        "description": answer.plan.description,
         "schedule": facts.schedule,
         "microbatches": facts.microbatches,
         "num_devices": facts.num_devices,

@@ -10,7 +10,6 @@ from meshwright.cli.console import Words
 from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
-from meshwright.plan.describe import describe_plan
 from meshwright.plan.part import Keys, Part
 from meshwright.units import GIB, format_seconds
 
@@ -36,7 +35,7 @@ def hybrid_rows(answer: Answer, facts: HybridFacts) -> dict[str, str]:
     samples = sorted({stage.samples for stage in facts.stages})
     sizes = " to ".join(f"{each:.4g}" for each in dict.fromkeys((samples[0], samples[-1])))
     return {
-        "degrees": describe_plan(answer.plan),
+        "degrees": answer.plan.description,
         "batch": f"microbatches {facts.microbatches}, samples of one on a replica {sizes}",
         "MFU": f"{100 * facts.mfu:.3g} % of {facts.num_devices} devices' {facts.precision} peak",
         "binding": facts.binding,

@@ -4,8 +4,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from meshwright.plan.plan import Plan
+from meshwright.table import as_frame, as_html, as_text
+from meshwright.units import format_bytes, format_percent, format_seconds
 
 ROUNDING = 1e-9
 """Relative. Sums in another order differ in the last bits: so far a step may be below its bound."""
@@ -77,3 +80,51 @@ class Answer:
         if self.plan is None or self.bound_seconds <= 0:
             return float("inf") if self.step_seconds > 0 else 0.0
         return max(0.0, self.step_seconds / self.bound_seconds - 1)
+
+    def __repr__(self) -> str:
+        if self.plan is None:
+            return f"Answer({self.method}: no plan fits; {self.binding})"
+        return (
+            f"Answer({self.method}: step {format_seconds(self.step_seconds)}, bound "
+            f"{format_seconds(self.bound_seconds)}, gap {format_percent(self.gap)}, {self.stop}, "
+            f"{self.plan!r})"
+        )
+
+    def __str__(self) -> str:
+        return as_text(self.facts)
+
+    def _repr_html_(self) -> str:
+        return as_html("answer", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The answer for people, a line each."""
+        facts = {"method": f"{self.method}, searched for {format_seconds(self.search_seconds)}"}
+        if self.plan is not None:
+            facts |= {
+                "plan": self.plan.description,
+                "step": format_seconds(self.step_seconds),
+                "bound": f"{format_seconds(self.bound_seconds)}, so that the gap is at most "
+                f"{format_percent(self.gap)}",
+                "peak": f"{format_bytes(max(self.peak_bytes, default=0.0))} on the fullest device",
+            }
+        facts["stop"] = str(self.stop)
+        optional = {"binding": self.binding, "notes": "; ".join(self.notes)}
+        return facts | {name: text for name, text in optional.items() if text}
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame: a row for the plan, and one for each of `runner_ups`."""
+        if self.plan is None:
+            plans = [("", self.step_seconds)]
+        else:
+            plans = [(self.plan.description, self.step_seconds)]
+            plans += [(each.description, each.step_seconds) for each in self.runner_ups]
+        return as_frame(
+            {
+                "method": [self.method for _ in plans],
+                "plan": [description for description, _ in plans],
+                "step_seconds": [seconds for _, seconds in plans],
+                "bound_seconds": [self.bound_seconds for _ in plans],
+                "stop": [str(self.stop) for _ in plans],
+            }
+        )

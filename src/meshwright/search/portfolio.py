@@ -8,12 +8,16 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+
+from meshwright.argument import need_number, need_one_of, need_type
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
 from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
@@ -37,6 +41,7 @@ from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
+from meshwright.simulate.tasks import SHARINGS
 from meshwright.units import format_seconds
 
 
@@ -137,7 +142,7 @@ def find_plan(
     network interfaces out to the destinations, too. The budget does not count the compilation of
     kernels, which happens once on a machine.
     """
-    _check(graph, method, budget_seconds, microbatches, scope)
+    _check(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
@@ -190,19 +195,24 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
 def _check(
     graph: Graph,
     method: str,
+    seed: int,
     budget_seconds: float,
+    sharing: str,
     microbatches: Sequence[int],
     scope: Scope | None,
 ) -> None:
-    if method not in METHODS:
-        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {quoted(method)}")
-    if not budget_seconds > 0:
-        raise InputError(f"budget_seconds: must be positive, got {budget_seconds}")
+    need_one_of(method, METHODS, "method")
+    need_number(seed, "seed", is_whole=True)
+    need_number(budget_seconds, "budget_seconds", is_positive=True)
+    need_one_of(sharing, SHARINGS, "sharing")
     if graph.num_ops == 0:
         raise InputError(f"graph {graph.name}: must have at least one op to be planned")
+    need_type(microbatches, (Sequence, np.ndarray), "microbatches", "a list of whole numbers")
     for count in microbatches:
-        if not 1 <= count <= 1_000_000:
-            raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
+        need_number(count, "microbatches", is_whole=True)
+        if not 1 <= count <= MOST_MICROBATCHES:
+            raise InputError(f"microbatches: must be from 1 to {MOST_MICROBATCHES}, got {count}")
+    need_type(scope, (Scope, type(None)), "scope", "a Scope or None")
     if graph.mixes.any() and any(count > 1 for count in microbatches):
         raise InputError(
             f"microbatches: must be 1, because op {quoted(graph.mixing_op)} of graph {graph.name} "

@@ -16,7 +16,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, RunnerUp
-from meshwright.plan.describe import describe_plan
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.draft import Draft
@@ -163,7 +162,7 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
     )
     plans = [(verdict, planner.plan(each)) for verdict, each in settled[1:]]
     runner_ups = tuple(
-        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
+        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=plan.description)
         for verdict, plan in plans
     )
     notes = [describe_space(space)]
