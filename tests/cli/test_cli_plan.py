@@ -264,7 +264,7 @@ def test_ctrl_c_in_a_real_search_leaves_its_best_so_far(
             signal.raise_signal(signal.SIGINT)
 
     @contextmanager
-    def shown_progress(_title: str, **_options: object) -> Iterator[Callable[[str], None]]:
+    def shown_progress(_title: str, _arguments: object) -> Iterator[Callable[[str], None]]:
         yield press_at_the_third
 
     monkeypatch.setattr(plan_command, "shown_progress", shown_progress)

@@ -25,8 +25,9 @@ from meshwright.search.baseline import divide_batch
 from meshwright.search.bound import memory_bound
 from meshwright.search.instance import make_instance
 from meshwright.search.mcmc import Walk, mcmc
+from meshwright.search.method import METHODS
 from meshwright.search.metis import partition_units
-from meshwright.search.portfolio import METHODS, find_plan
+from meshwright.search.portfolio import find_plan
 
 
 def chain(num_ops: int, state_bytes: float = 0.0) -> Graph:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api import load_graph, open_engine, plan, simulate
-from meshwright.cli.console import make_console, print_json
+from meshwright.cli.commands import next_commands
+from meshwright.cli.console import make_console, print_json, print_line
+from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import answer_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
@@ -22,7 +24,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
-from meshwright.message import say
+from meshwright.message import remark, say
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.search.engine import Engine
@@ -34,7 +36,7 @@ def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(arguments.graph, arguments.batch, say=say)
+    graph = load_graph(arguments.graph, arguments.batch, say=remark)
     cluster = load_cluster(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     if answer.plan is None:
@@ -57,7 +59,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
     with (
         _opened_engine(arguments) as engine,
         noticed_interrupt() as notice,
-        shown_progress(title, is_quiet=arguments.json) as progress,
+        shown_progress(title, arguments) as progress,
     ):
         answer = plan(
             graph,
@@ -116,9 +118,13 @@ def _present(
         path = None if folder is None else str(folder / "plan.json")
         print_json(answer_document(answer, graph, cluster, path, facts))
     elif timeline is not None:
-        show_answer(make_console(), graph, cluster, answer, timeline, facts)
+        detail = Detail.of(arguments)
+        show_answer(make_console(), graph, cluster, answer, timeline, facts, detail)
         if folder is not None:
-            say(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
+            remark(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
+        if detail is not Detail.SHORT:
+            for line in next_commands(arguments.graph, folder, cluster, found):
+                print_line(line)
 
 
 def _write(

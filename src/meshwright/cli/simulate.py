@@ -4,22 +4,25 @@ from argparse import Namespace
 
 from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
+from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.export.perfetto import write_trace
-from meshwright.message import say
-from meshwright.plan.plan import Plan
+from meshwright.message import remark, say
 
 
 def run_simulate(arguments: Namespace) -> int:
     """Simulate, write the trace when asked to, and show the prediction."""
-    graph = load_graph(arguments.graph, arguments.batch, say=say)
-    cluster = load_cluster(arguments.cluster)
-    plan = Plan.load(arguments.plan)
-    with shown_progress(f"simulating {graph.name}", is_quiet=arguments.json):
+    plan = read_plan(arguments.plan)
+    source = arguments.graph or beside_plan(arguments.plan, GRAPH_FILE)
+    graph = load_graph(source, arguments.batch, say=remark)
+    name = arguments.cluster
+    cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster(name)
+    with shown_progress(f"simulating {graph.name}", arguments):
         timeline = simulate(
             graph,
             cluster,
@@ -33,9 +36,10 @@ def run_simulate(arguments: Namespace) -> int:
     document = timeline_document(timeline, graph, cluster)
     if arguments.json:
         trace = None if arguments.trace is None else str(arguments.trace)
-        print_json({**document, "plan": arguments.plan, "trace": trace})
+        print_json({**document, "plan": str(arguments.plan), "trace": trace})
     else:
-        show_simulation(make_console(), graph, cluster, plan, timeline)
+        detail = Detail.of(arguments)
+        show_simulation(make_console(), graph, cluster, plan, timeline, detail)
     if not document["fits"]:
         say("the plan does not fit into its devices' memory")
     return ExitCode.DONE

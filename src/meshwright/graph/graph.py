@@ -178,7 +178,7 @@ class Graph:
     def __repr__(self) -> str:
         weights = format_bytes(float(self.parameter_bytes.sum()))
         return (
-            f"Graph({quoted(self.name)}, batch {self.batch:g}, "
+            f"Graph({quoted(self.name)}, batch {self.batch:,.10g}, "
             f"{format_count(self.num_ops, 'op')}, {format_count(self.num_tensors, 'tensor')}, "
             f"{weights} of weights)"
         )

@@ -33,6 +33,7 @@ from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import refuse
 from meshwright.search.mcmc import mcmc
+from meshwright.search.method import METHODS, SEARCHES
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
@@ -60,7 +61,6 @@ class Method(Protocol):
         """Search; the same seed gives the same answer unless the budget cuts it short."""
 
 
-# From the quickest to the slowest, so that an interrupted `auto` has something.
 _SEARCHES: Mapping[str, Method] = MappingProxyType(
     {
         "single": single,
@@ -106,9 +106,6 @@ _MAX_INSTANCES = 200_000
 """Of ops times devices. Beyond either, `auto` leaves a model of repeated layers to `hybrid`: the
 others go op by op, and on GPT-3 and 128 or 1,024 devices none finds a plan that fits, while
 `pipeline` takes 82 and 117 s of a budget of 10 (2026-11-15, 2 busy cores)."""
-
-METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
-"""What `find_plan` knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +226,7 @@ def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
-    names = tuple(name for name in _SEARCHES if name not in _NOT_IN_AUTO)
+    names = tuple(name for name in SEARCHES if name not in _NOT_IN_AUTO)
     if not _has_layers(graph):
         return _Choice(names=tuple(name for name in names if name != "hybrid"), refusal=reason)
     if reason is not None:

@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.cli.parser.option import (
     CLUSTER,
     GRAPH,
+    PLAN_FOLDER,
     add_batch,
     add_command,
     add_json,
@@ -18,8 +19,15 @@ from meshwright.cli.parser.option import (
     whole,
 )
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
+from meshwright.search.method import SEARCHES
 
 GRANULARITIES = ("op", "part", "layer")
+_METHOD_HELP = "\n".join(
+    (
+        "how to search (default: auto, the best of all)",
+        *(f"{name}: {text}" for name, text in SEARCHES.items()),
+    )
+)
 
 
 def add_plan(commands: Any) -> None:
@@ -31,8 +39,7 @@ def add_plan(commands: Any) -> None:
         "--method",
         default="auto",
         metavar="M",
-        help="how to search: placement, pipeline, hybrid, deploy, or one that a wrong name lists "
-        "(default: auto, the best of all)",
+        help=_METHOD_HELP,
     )
     parser.add_argument(
         "--budget",
@@ -96,7 +103,7 @@ def _add_scope(parser: ArgumentParser) -> None:
         "--recompute",
         type=_recomputations,
         metavar="R,..",
-        help=f"what backward computes again: {', '.join(Recompute)}",
+        help=f"activations that backward recomputes: {', '.join(Recompute)}",
     )
     group.add_argument(
         "--schedule",
@@ -133,9 +140,10 @@ def _schedules(text: str) -> tuple[ScheduleKind, ...]:
 def add_simulate(commands: Any) -> None:
     """Add `meshwright simulate`."""
     parser = add_command(commands, "simulate", "predict one step of a plan")
-    parser.add_argument("graph", metavar="MODEL|GRAPH", help=GRAPH)
-    parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER)
-    parser.add_argument("--plan", required=True, metavar="FILE", help="a plan file")
+    own = "default: the one beside the plan"
+    parser.add_argument("graph", nargs="?", metavar="MODEL|GRAPH", help=f"{GRAPH} ({own})")
+    parser.add_argument("--cluster", metavar="C", help=f"{CLUSTER} ({own})")
+    parser.add_argument("--plan", required=True, type=Path, metavar="PLAN", help=PLAN_FOLDER)
     add_batch(parser)
     add_sharing(parser)
     parser.add_argument(
