@@ -34,7 +34,9 @@ from meshwright.units import (
 
 _STOPS = {
     Stop.PROVED: "the plan is as fast as the bound",
-    Stop.LIMIT: "the search ended, the plan is its best",
+    Stop.ENDED: "the search ended by itself, the plan is its best",
+    Stop.LIMIT: "the budget cut the search short, the plan is the best so far",
+    Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
     Stop.INFEASIBLE: "no plan that fits was found",
 }
 _FACT_STYLES = {"step": "bold green"}

@@ -19,8 +19,12 @@ class Stop(StrEnum):
 
     PROVED = "PROVED"
     """No plan of the kind that was searched is faster."""
+    ENDED = "ENDED"
+    """The search has looked at all that it looks at; the plan is its best, the bound holds."""
     LIMIT = "LIMIT"
-    """The method or its time ended; the plan is its best, the bound holds."""
+    """The budget cut the search short; the plan is the best so far, the bound holds."""
+    INTERRUPTED = "INTERRUPTED"
+    """Ctrl-C cut it short; the plan, if there is one, is the best so far, the bound holds."""
     INFEASIBLE = "INFEASIBLE"
     """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
     where it is the memory bound, as a heuristic may miss one."""

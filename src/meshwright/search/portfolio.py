@@ -31,7 +31,8 @@ from meshwright.search.heft import heft
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
-from meshwright.search.judge import refuse
+from meshwright.search.interrupt import pressed_again
+from meshwright.search.judge import refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import mcmc
 from meshwright.search.method import METHODS, SEARCHES
 from meshwright.search.metis import metis
@@ -298,24 +299,34 @@ def _find_best(
     end = until if allocator is None else started + _ALLOCATED_SHARE * (until - started)
     bound = plan_bound(make_instance(graph, cluster))
     answers: dict[str, Answer] = {}
-    is_interrupted = False
-    try:
-        for name, search in searches.items():
-            left = end - perf_counter()
-            if answers and left <= 0:
-                break
-            budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
-            found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
-            answers[name] = found
-            report(_line(name, found))
-        if allocator is not None:
-            _allocate_all(answers, allocator, until, report)
-    except KeyboardInterrupt:
-        if not answers:
-            raise
-        is_interrupted = True
-    is_interrupted |= any("interrupted" in each.statistics for each in answers.values())
-    return _best_answer(answers, bound, started, is_interrupted)
+    is_interrupted = is_cut = False
+    with pressed_again() as press:
+        try:
+            for name, search in searches.items():
+                left = end - perf_counter()
+                if answers and left <= 0:
+                    is_cut = True
+                    break
+                press.is_armed = bool(answers)
+                budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
+                found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
+                press.is_armed = False
+                answers[name] = found
+                if found.stop is Stop.INTERRUPTED:
+                    raise KeyboardInterrupt
+                report(_line(name, found))
+            if allocator is not None:
+                _allocate_all(answers, allocator, until, report)
+        except KeyboardInterrupt:
+            press.is_armed = False
+            if not answers:
+                raise
+            is_interrupted = True
+    stops = {each.stop for each in answers.values()}
+    is_interrupted |= Stop.INTERRUPTED in stops
+    is_cut |= Stop.LIMIT in stops
+    stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
+    return _best_answer(answers, bound, started, stop)
 
 
 def _allocate_all(
@@ -334,12 +345,12 @@ def _allocate_all(
         # Of hybrid for its bound, too.
         if name == "hybrid" or (name != "placement" and has_time and not is_far):
             answers[name] = allocator(name, answers[name])
+            if answers[name].stop is Stop.INTERRUPTED:
+                return
             report(_line(name, answers[name]))
 
 
-def _best_answer(
-    answers: Mapping[str, Answer], bound: float, started: float, is_interrupted: bool
-) -> Answer:
+def _best_answer(answers: Mapping[str, Answer], bound: float, started: float, stop: Stop) -> Answer:
     """The fastest that fits, with the bound on all plans; else why the nearest does not fit."""
     statistics = {f"{name}_seconds": each.step_seconds for name, each in answers.items()}
     of_hybrid = answers.get("hybrid")
@@ -347,8 +358,6 @@ def _best_answer(
         of_hybrid = None  # the step was not for it
     if of_hybrid is not None:
         bound = min(bound, of_hybrid.bound_seconds)  # the other is of ops that are not divided
-    if is_interrupted:
-        statistics["interrupted"] = 1.0
     if any(UNIFORM in each.statistics for each in answers.values()):
         statistics[UNIFORM] = min(
             each.statistics.get(UNIFORM, each.step_seconds) for each in answers.values()
@@ -363,13 +372,14 @@ def _best_answer(
         binding = f"{answers[nearest].binding} (by the nearest method, {nearest})"
         if of_hybrid is not None:  # of all plans its own need the least, so it knows what would do
             nearest, binding = "hybrid", of_hybrid.binding
-        return refuse("auto", binding, bound, started, statistics, answers[nearest].peak_bytes)
+        peak_bytes = answers[nearest].peak_bytes
+        return refuse("auto", binding, bound, started, statistics, peak_bytes, stop)
     return replace(
         best,
         method=f"auto:{winner}",
         notes=(),  # of what one method looked at; the bound is of all plans
         bound_seconds=bound,
-        stop=Stop.PROVED if best.step_seconds <= bound * (1 + 1e-9) else Stop.LIMIT,
+        stop=settle_stop(stop, best.step_seconds, bound),
         search_seconds=perf_counter() - started,
         statistics=statistics,
     )
