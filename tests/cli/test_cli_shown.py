@@ -106,3 +106,14 @@ def test_numbers_have_one_style() -> None:
     text = "\n".join(plan(HOSTS, "--batch", 100_000))
     assert re.search(r"[\d,]+ samples/s", text)
     assert not re.search(r"\de\+\d|\d{5}", text)
+
+
+def test_answers_say_where_times_come_from_and_what_is_proven(tmp_path: Path) -> None:
+    text = "\n".join(plan(HOST, "-o", tmp_path))
+    assert "times   measured 0, fitted 0, estimated 30 of 30 ops" in text
+    assert "proven under this cost model: no plan" in text
+    expected = {"measured": 0, "fitted": 0, "estimated": 30}
+    assert run("simulate", "--plan", tmp_path, "--json").json["times"] == expected
+    assert "estimated 30 of 30 ops" in run("simulate", "--plan", tmp_path).out
+    json = ("plan", "mlp", "--cluster", HOST, "--method", "data", "--json")
+    assert run(*json).json["times"] == expected

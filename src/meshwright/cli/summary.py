@@ -20,8 +20,9 @@ from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import time_sources
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.answer import PROVEN, Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import (
@@ -33,7 +34,7 @@ from meshwright.units import (
 )
 
 _STOPS = {
-    Stop.PROVED: "the plan is as fast as the bound",
+    Stop.PROVED: "the plan is as fast as the bound, by the times of this cost model",
     Stop.ENDED: "the search ended by itself, the plan is its best",
     Stop.LIMIT: "the budget cut the search short, the plan is the best so far",
     Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
@@ -62,11 +63,13 @@ def show_answer(
         **_launch_row(timeline),
         **_gain_row(answer),
         **allocation_row(cluster, answer),
-        "bound": f"{format_seconds(answer.bound_seconds)}   proven: no plan{kind} is faster",
+        "bound": f"{format_seconds(answer.bound_seconds)}   {PROVEN}: no plan{kind} is faster",
         "gap": f"{format_percent(answer.gap)}   at most so much slower than the best",
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
         "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
     }
+    if answer.times is not None:
+        rows["times"] = str(answer.times)
     if answer.binding and facts is None:
         rows["binding"] = answer.binding
     if compared := _compare_methods(answer):
@@ -117,6 +120,7 @@ def show_simulation(
         **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
+        "times": str(time_sources(graph, cluster)),
     }
     console.print(_panel(_facts(rows), _title(graph, cluster)))
     if detail is Detail.SHORT:

@@ -8,8 +8,10 @@ from typing import Any
 
 from meshwright.plan.plan import Plan
 from meshwright.table import as_frame, as_html, as_text
-from meshwright.units import format_bytes, format_percent, format_seconds
+from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
+PROVEN = "proven under this cost model"
+"""What a bound is: a proof about the model's times, and no better than these."""
 ROUNDING = 1e-9
 """Relative. Sums in another order differ in the last bits: so far a step may be below its bound."""
 
@@ -18,7 +20,7 @@ class Stop(StrEnum):
     """Why a search stopped, and so what it claims."""
 
     PROVED = "PROVED"
-    """No plan of the kind that was searched is faster."""
+    """No plan of the kind that was searched is faster, by the times that the cost model has."""
     ENDED = "ENDED"
     """The search has looked at all that it looks at; the plan is its best, the bound holds."""
     LIMIT = "LIMIT"
@@ -28,6 +30,25 @@ class Stop(StrEnum):
     INFEASIBLE = "INFEASIBLE"
     """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
     where it is the memory bound, as a heuristic may miss one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSources:
+    """Where the times of ops come from: how many are known how, on all device types there are."""
+
+    measured: int
+    """On a device of the type, or whatever the type."""
+    fitted: int
+    """By models of their kind that were fitted to measured kernels of other sizes or types."""
+    estimated: int
+    """By a share of the memory bandwidth that most kinds reach, or by peak rates (roofline)."""
+
+    def __str__(self) -> str:
+        total = self.measured + self.fitted + self.estimated
+        return (
+            f"measured {self.measured:,}, fitted {self.fitted:,}, estimated {self.estimated:,} of "
+            f"{format_count(total, 'op')}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +88,8 @@ class Answer:
     """Counts of the search: evaluations, accepted moves, ..."""
     runner_ups: tuple[RunnerUp, ...] = ()
     """The next best plans of other degrees, the fastest first, where the search keeps them."""
+    times: TimeSources | None = None
+    """Where the times of ops come from, which the step and the bound are only as good as."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
 
@@ -108,12 +131,16 @@ class Answer:
             facts |= {
                 "plan": self.plan.description,
                 "step": format_seconds(self.step_seconds),
-                "bound": f"{format_seconds(self.bound_seconds)}, so that the gap is at most "
+                "bound": f"{format_seconds(self.bound_seconds)}, {PROVEN}; the gap is at most "
                 f"{format_percent(self.gap)}",
                 "peak": f"{format_bytes(max(self.peak_bytes, default=0.0))} on the fullest device",
             }
         facts["stop"] = str(self.stop)
-        optional = {"binding": self.binding, "notes": "; ".join(self.notes)}
+        optional = {
+            "times": "" if self.times is None else str(self.times),
+            "binding": self.binding,
+            "notes": "; ".join(self.notes),
+        }
         return facts | {name: text for name, text in optional.items() if text}
 
     def to_pandas(self) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.argument import need_number, need_one_of, need_type
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
+from meshwright.cost.compute import time_sources
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -141,6 +142,7 @@ def find_plan(
     kernels, which happens once on a machine.
     """
     _check(graph, method, seed, budget_seconds, sharing, microbatches, scope)
+    times = time_sources(graph, cluster)
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
@@ -149,7 +151,7 @@ def find_plan(
     report = progress or (lambda _: None)
     if choice.refusal is not None:
         bound = plan_bound(make_instance(graph, cluster))
-        return refuse(method, choice.refusal, bound, started)
+        return replace(refuse(method, choice.refusal, bound, started), times=times)
     searches = {name: _find_method(name, microbatches, scope, engine) for name in choice.names}
     if choice.note:
         report(choice.note)
@@ -167,7 +169,8 @@ def find_plan(
             answer = allocator(name, answer)
         report(_line(name, answer))
         answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
-    return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
+    notes = (*answer.notes, nothing) if nothing else answer.notes
+    return replace(answer, notes=notes, times=times)
 
 
 Allocator = Callable[[str, Answer], Answer]
