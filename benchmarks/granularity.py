@@ -25,7 +25,6 @@ from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.describe import describe_plan
 from meshwright.plan.part import Recompute, Schedule, ScheduleKind
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import MAX_OP_INSTANCES, count_instances
@@ -66,13 +65,13 @@ def compare(name: str, count: int, chance: random.Random) -> Iterator[dict[str, 
                 simulate(graph, cluster, plan, granularity=each) for each in ("op", "layer")
             )
         except InputError as error:
-            print(f"{name}, {describe_plan(plan)}: {error}", file=sys.stderr)
+            print(f"{name}, {plan.description}: {error}", file=sys.stderr)
             continue
         found += 1
         yield {
             "model": name,
             "cluster": cluster.name,
-            "plan": describe_plan(plan),
+            "plan": plan.description,
             "op_seconds": by_op.step_seconds,
             "layer_seconds": by_layer.step_seconds,
             "step_ratio": by_op.step_seconds / by_layer.step_seconds,

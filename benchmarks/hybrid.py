@@ -20,7 +20,6 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
-from meshwright.plan.describe import describe_plan
 from meshwright.search.engine import Sequential
 from meshwright.search.hybrid.baseline import manual, mcmc, unaware
 from meshwright.search.hybrid.draft import Draft
@@ -74,7 +73,7 @@ def compare(
         "simulated": answer.statistics.get("simulated"),
         "tokens_per_second": _finite(graph.batch * tokens / ours) if ours else None,
         "mfu": _finite(step_flops / ours / peak) if ours else None,
-        "plan": describe_plan(answer.plan) if answer.plan else answer.binding,
+        "plan": answer.plan.description if answer.plan else answer.binding,
         "runner_ups": [
             {"step_seconds": each.step_seconds, "plan": each.description}
             for each in answer.runner_ups[:3]
@@ -116,7 +115,7 @@ def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
     if not fitting:
         return float("inf"), ""
     verdict, draft = trials.ranked()[0]
-    return verdict.step_seconds, describe_plan(scene.plan(draft))
+    return verdict.step_seconds, scene.plan(draft).description
 
 
 def _precision(graph: Graph) -> str:

@@ -1,7 +1,7 @@
 """Compiles most kernels into Numba's cache, by searching for plans with every method."""
 
 import meshwright as mw
-from meshwright.search.portfolio import METHODS
+from meshwright.search.method import METHODS
 
 
 def main() -> None:

@@ -15,6 +15,9 @@ from meshwright.units import (
     RATE_PATTERN,
     SECONDS_PATTERN,
     format_bytes,
+    format_count,
+    format_number,
+    format_percent,
     format_rate,
     format_seconds,
     parse_bytes,
@@ -208,10 +211,10 @@ def test_a_long_text_is_no_quantity() -> None:
 
 def test_sizes_are_printed() -> None:
     assert format_bytes(0) == "0 B"
-    assert format_bytes(1023) == "1023 B"
+    assert format_bytes(1023) == "1,023 B"
     assert format_bytes(1536) == "1.5 KiB"
     assert format_bytes(80 * GIB) == "80 GiB"
-    assert format_bytes(2.0**53) == "8192 TiB"
+    assert format_bytes(2.0**53) == "8,192 TiB"
     assert format_bytes(math.inf) == "inf"
 
 
@@ -279,3 +282,20 @@ def test_patterns_match_what_is_read(number: str, unit: str, second: str, space:
         except InputError:
             is_read = False
         assert (re.search(pattern, text) is not None) == is_read, (text, pattern)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(15789.6, "15,790"), (602.234, "602.2"), (999.96, "1,000"), (0, "0"), (2e9, "2,000,000,000"),
+     (0.00123, "0.00123"), (-4321.0, "-4,321"), (math.inf, "inf")],
+)  # fmt: skip
+def test_numbers_have_four_digits_and_commas(value: float, text: str) -> None:
+    assert format_number(value) == text
+
+
+def test_counts_have_a_noun_and_shares_a_sign() -> None:
+    assert [format_count(n, "op") for n in (0, 1, 1218)] == ["0 ops", "1 op", "1,218 ops"]
+    assert format_count(2, "switch") == "2 switches"
+    assert [format_percent(each) for each in (1.75, 0.0271, 0, math.inf, 123.4)] == [
+        "175 %", "2.71 %", "0 %", "unknown", "12,300 %",
+    ]  # fmt: skip

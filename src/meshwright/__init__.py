@@ -111,14 +111,30 @@ def __getattr__(name: str) -> "Any":
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 class _CallablePackage(ModuleType):
-    """A subpackage that is also the public function of its name in `meshwright.api`."""
+    # A subpackage that is also the public function of its name in `meshwright.api`. No docstring:
+    # `__doc__` is the function's.
 
     def __call__(self, *args: "Any", **kwargs: "Any") -> "Any":
         return self.__wrapped__(*args, **kwargs)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What `help` shows: the function's summary, its signature, and the rest."""
+        from inspect import Parameter, cleandoc, signature
+
+        summary, _, rest = cleandoc(self.__wrapped__.__doc__).partition("\n")
+        name, found = self.__name__.rpartition(".")[2], signature(self.__wrapped__)
+        given = [str(each) for each in found.parameters.values()]
+        kinds = [each.kind for each in found.parameters.values()]
+        if Parameter.KEYWORD_ONLY in kinds:
+            given.insert(kinds.index(Parameter.KEYWORD_ONLY), "*")
+        lines = "".join(f"    {each},\n" for each in given)
+        returns = getattr(found.return_annotation, "__name__", found.return_annotation)
+        return f"{summary}\n\n{name}(\n{lines}) -> {returns}\n{rest}"
 
     @property
     def __wrapped__(self) -> "Any":  # where `inspect.signature` looks

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.argument import need_type, shown
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -36,6 +37,17 @@ __all__ = [
     "simulate",
     "training",
 ]
+
+
+def _need_plan(plan: Plan | None, use: str) -> None:
+    if plan is None:
+        raise InputError(f"plan: there is none to {use}; the answer's binding says why")
+    need_type(plan, Plan, "plan", "a Plan, as `Answer.plan` or `Plan.load` gives it")
+
+
+def _need_callable(value: Any, what: str) -> None:
+    if value is not None and not callable(value):
+        raise InputError(f"{what}: must be a function or None, got {shown(value)}")
 
 
 def cluster(source: str | Path | Cluster) -> Cluster:
@@ -108,6 +120,8 @@ def plan(
     `progress` receives a line of text now and then. That no plan fits is an answer too: `plan` is
     None.
     """
+    need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
+    _need_callable(progress, "progress")
     return find_plan(
         load_graph(graph, say=progress),
         load_cluster(cluster),
@@ -139,8 +153,8 @@ def simulate(
     or "layer" (the same by what whole layers cost); `with_links` records every link's rate over
     time.
     """
-    if plan is None:
-        raise InputError("plan: there is none to simulate; the answer's binding says why")
+    _need_plan(plan, "simulate")
+    assert plan is not None
     return run_plan(
         load_graph(graph),
         load_cluster(cluster),
@@ -207,8 +221,8 @@ def training(
     that of the model in `eval` mode, `losses()`, `measure(*batch)`, `save(folder)`,
     `resume(folder)` and `state_dict()`; all ranks make the same calls.
     """
-    if plan is None:
-        raise InputError("plan: there is none to train by; the answer's binding says why")
+    _need_plan(plan, "train by")
+    assert plan is not None
     need_torch("training")
     from meshwright.capture.capture import capture_workload
     from meshwright.capture.workload import Workload

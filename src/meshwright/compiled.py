@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import Any, TypeVar, cast
 
 from meshwright.interpreter import can_start_python, module_command
-from meshwright.message import say
+from meshwright.message import remark, say
 
 
 def _import_numba() -> None:
@@ -226,7 +226,7 @@ class _Announcer(event.Listener):
         if not self.announced and function.__module__.startswith("meshwright."):
             self.announced = True
             self._start_beside()
-            say("compiling its kernels for this machine, once (under 30 s) ...")
+            remark("compiling its kernels for this machine, once (under 30 s) ...")
 
     def _start_beside(self) -> None:
         # Numba compiles under one lock, so a second core needs a second process.

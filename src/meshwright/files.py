@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from meshwright.argument import need_type
 from meshwright.errors import InputError, quoted
 from meshwright.from_yaml import yaml_to_json
 
@@ -52,6 +53,7 @@ _COMMA, _COLON, _QUOTE, _OPENING = 0x2C, 0x3A, 0x22, 0x7B
 
 def read_bytes(path: str | Path) -> bytes:
     """The content of a file, unpacked when it is gzip."""
+    need_type(path, (str, Path), "a file", "a path")
     path = Path(path)
     try:
         with _open_regular(path) as stream:

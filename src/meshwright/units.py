@@ -151,13 +151,34 @@ def _find_flops(unit: str) -> float | None:
     return _PREFIXES[match[1].upper()]
 
 
+def format_number(value: float) -> str:
+    """Four digits, and commas between thousands: 15789.6 -> '15,790', 602.234 -> '602.2'."""
+    if not math.isfinite(value):
+        return str(value)
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 1000 else f"{rounded:g}"
+
+
+def format_count(number: int, noun: str) -> str:
+    """1 -> '1 op', 1218 -> '1,218 ops'."""
+    plural = noun if number == 1 else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {plural}"
+
+
+def format_percent(share: float) -> str:
+    """0.1234 -> '12.3 %'."""
+    if not math.isfinite(share):
+        return "unknown"
+    return f"{float(f'{100 * share:.3g}'):,g} %" if abs(share) >= 1e-6 else "0 %"
+
+
 def format_bytes(size: float) -> str:
     """1536 -> '1.5 KiB'."""
     if not math.isfinite(size):
         return str(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.4g} {unit}"
+            return f"{size:,.0f} B" if unit == "B" else f"{format_number(size)} {unit}"
         size /= 1024
     raise AssertionError
 
@@ -168,13 +189,13 @@ def format_seconds(seconds: float) -> str:
         return str(seconds)
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(seconds) >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return "0 s" if seconds == 0 else f"{seconds * 1e9:.4g} ns"
+            return f"{format_number(seconds / scale)} {unit}"
+    return "0 s" if seconds == 0 else f"{format_number(seconds * 1e9)} ns"
 
 
 def format_rate(bytes_per_second: float) -> str:
     """5e10 -> '50 GB/s'."""
     for scale, unit in ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
         if bytes_per_second >= scale:
-            return f"{bytes_per_second / scale:.4g} {unit}"
-    return f"{bytes_per_second:.4g} B/s"
+            return f"{format_number(bytes_per_second / scale)} {unit}"
+    return f"{format_number(bytes_per_second)} B/s"

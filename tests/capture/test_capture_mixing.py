@@ -127,7 +127,7 @@ def test_times_never_rise_as_samples_fall(model: type[nn.Module]) -> None:
 def test_nothing_impossible_is_proven_of_a_contrastive_loss() -> None:
     answer = find_plan(step(Contrast, 256), find_cluster("a100-80-x4"), "data", budget_seconds=1.0)
     assert 0 < answer.bound_seconds <= answer.step_seconds
-    assert answer.stop is Stop.LIMIT
+    assert answer.stop is Stop.ENDED
 
 
 @pytest.mark.parametrize(

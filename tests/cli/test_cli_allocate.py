@@ -114,4 +114,4 @@ def test_teams_across_hosts_are_the_reason_where_they_are(tmp_path: Path) -> Non
         "hybrid", "--tensor", "2", "--budget", 2, "--allocate",
     )  # fmt: skip
     assert result.code == 0
-    assert "none for teams, experts or ZeRO 2 and 3 across hosts" in result.out
+    assert "none for tensor, context or expert parallelism or ZeRO 2 and 3 across" in result.out

@@ -58,7 +58,7 @@ def test_parts_tell_devices_samples_and_synchronisation(graph: Graph) -> None:
     rows = "\n".join(lines[2:])
     (equal,) = [line for line in lines if "all 16" in line]
     assert " 6 " in equal
-    (served,) = [line for line in lines if "servers in turn" in line]
+    (served,) = [line for line in lines if "parameter servers" in line]
     assert "4 v100-32, 2 of 8 1080ti" in served
     assert "9.6 to 48 (v100-32), 9.6 (1080ti)" in served
     (duplicated,) = [line for line in lines if "none to sum" in line]

@@ -188,7 +188,7 @@ def test_not_a_plan(tmp_path: Path) -> None:
     assert "not a plan file" in refusal(
         "simulate", "mlp", "--cluster", "cpu-x1", "--plan", tmp_path / "plan.json"
     )
-    assert "cannot be read" in refusal(
+    assert "no such plan" in refusal(
         "simulate", "mlp", "--cluster", "cpu-x1", "--plan", tmp_path / "none.json"
     )
 

@@ -115,7 +115,10 @@ sys.exit(main(["plan", {str(path)!r}, "--cluster", "cpu-x1"]))
     assert os.listdir(tmp_path) == ["graph.json"]
 
 
-@pytest.mark.parametrize("words", [["zoo", "--json"], ["zoo"], ["--help"]])
+PLAN = ["plan", "mlp", "--cluster", "cpu-x1", "--method", "single", "--quiet"]
+
+
+@pytest.mark.parametrize("words", [["zoo", "--json"], ["zoo"], ["--help"], PLAN, [*PLAN, "--json"]])
 def test_a_full_disk_under_standard_output_is_a_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "meshwright", *words]

@@ -255,13 +255,13 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
     Plans are lowered once for all ranks, and steps traced once for all calls.
     """
     from meshwright.execute import expanded, trainer
+    from meshwright.execute.bind_rank import bind_rank
     from meshwright.execute.expanded import ExpandedSteps
     from meshwright.execute.lowered import Lowered, lower_frozen
     from meshwright.execute.steps import Steps
 
     lowered_by: dict[Any, Lowered] = {}
     cuts: dict[int, Any] = {}
-    bind_rank = trainer.bind_rank
 
     def lower_once(graph: Any, cluster: Any, plan: Any) -> Lowered:
         key = id(graph), id(plan), tuple(each.name for each in cluster.devices)

@@ -15,7 +15,8 @@ from instances import (
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import is_below
-from meshwright.search.portfolio import METHODS, find_plan
+from meshwright.search.method import METHODS
+from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 
 BUDGET_SECONDS = 0.1

@@ -316,7 +316,7 @@ def test_stages_on_one_device_have_one_team() -> None:
     with pytest.raises(InputError) as caught:
         lower_given(connected(4), schedule("gpipe", 1), *given)
     assert str(caught.value) == (
-        "part 1: device 'd2' must be in the same team in every part, stands in another one before"
+        "part 1: device 'd2' must be in the same group in every part, stands in another one before"
     )
 
 

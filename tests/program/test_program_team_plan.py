@@ -200,8 +200,8 @@ def test_layers_must_stand_in_order() -> None:
     with pytest.raises(InputError) as caught:
         lower(model().graph, host(), Plan(parts=plan.parts[::-1]), "part")
     assert str(caught.value) == (
-        "part 1: with teams, ZeRO or recomputation parts must hold the layers in order, but "
-        "layer 4 is in part 0"
+        "part 1: with tensor, context or expert parallelism, ZeRO or recomputation parts must hold "
+        "the layers in order, but layer 4 is in part 0"
     )
 
 
@@ -211,7 +211,8 @@ def test_layers_must_stand_in_order() -> None:
         ({"tensor": 3}, "part 0: tensor must divide heads of .*, got 3"),
         (
             {"tensor": 2, "sync": Sync.RING},
-            "part 0: with teams, ZeRO or recomputation sync must be all_reduce, got ring",
+            "part 0: with tensor, context or expert parallelism, ZeRO or recomputation sync must "
+            "be all_reduce, got ring",
         ),
     ],
 )
@@ -234,9 +235,10 @@ def test_people_see_every_member(tmp_path: Path) -> None:
     assert lines[0] == lines[1] != lines[2] == lines[3]
     text = io.StringIO()
     show_simulation(Console(file=text, width=120), graph, host(), plan, timeline)
-    assert text.getvalue().count("stage 1") == 2
+    assert text.getvalue().count("stage 1") == 1
+    assert "host0.2-host0.3 (2)" in text.getvalue()
     write_trace(timeline, host(), tmp_path / "trace.json")
-    assert "host0.0 (team of 2)" in (tmp_path / "trace.json").read_text()
+    assert "host0.0 (group of 2)" in (tmp_path / "trace.json").read_text()
 
 
 def test_pairs_that_are_listed_take_what_tables_say() -> None:

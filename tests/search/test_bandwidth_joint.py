@@ -191,7 +191,7 @@ def test_interrupted_search_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(JointSearch, "run", interrupted)
     found = joint(fan_out(2), rails(2, 2), sharing="none", budget_seconds=EASE)
-    assert found.statistics["interrupted"] == 1.0
+    assert found.stop is Stop.INTERRUPTED
     assert found.plan is not None
     assert found.step_seconds <= found.statistics["uniform_seconds"]
 
@@ -206,8 +206,7 @@ def test_search_under_uniform_bandwidth_that_is_interrupted_is_the_answer(
         plan=uniform.plan,
         step_seconds=uniform.step_seconds,
         bound_seconds=uniform.bound_seconds,
-        stop=Stop.LIMIT,
-        statistics={"interrupted": 1.0},
+        stop=Stop.INTERRUPTED,
     )
     monkeypatch.setattr(joint_module, "placement", lambda *_, **__: cut)
     assert joint(graph, cluster) is cut
@@ -268,7 +267,7 @@ def test_ctrl_c_while_allocating_leaves_the_answer(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(joint_answer, "allocate", interrupted)
     found = find_plan(fan_out(2), rails(2, 2), "data", budget_seconds=1.0, allocate=True)
     assert found.plan is not None
-    assert found.statistics["interrupted"] == 1.0
+    assert found.stop is Stop.INTERRUPTED
 
 
 def test_hundreds_of_hosts_are_not_allocated() -> None:

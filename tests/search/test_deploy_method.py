@@ -213,7 +213,7 @@ def test_ctrl_c_ends_it_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) ->
     graph = chain([8.0, 4.0], [0.1, 40.0], activation=0.5)
     answer = find(graph, MIXED)
     assert answer.plan is not None
-    assert answer.statistics["interrupted"] == 1
+    assert answer.stop is Stop.INTERRUPTED
     assert answer.statistics["iterations"] == 20
     assert "polish_gain" not in answer.statistics
     assert answer.step_seconds < find_plan(graph, MIXED, "data").step_seconds

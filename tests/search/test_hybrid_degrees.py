@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwright.graph.architecture.mixtral import mixtral
-from meshwright.plan.describe import describe_plan
 from meshwright.plan.plan import Plan
 from meshwright.search.engine import Sequential
 from meshwright.search.hybrid.find import find_drafts
@@ -77,7 +76,7 @@ def test_simulate_by_degrees_gives_what_forty_drafts_do() -> None:
         granularity = None if again.is_plain else "layer"  # as drafts are simulated
         seconds = simulate(graph, cluster, again, granularity=granularity).step_seconds
         assert seconds == pytest.approx(try_draft(scene, draft).step_seconds, rel=1e-12)
-        seen.add(describe_plan(plan))
+        seen.add(plan.description)
     assert len(drafts) >= 40
     for word in ("tensor 4", "context 2", "data 8", "pipeline 4", "chunks", "zero 3", "full"):
         assert any(word in text for text in seen), (word, seen)

@@ -218,7 +218,7 @@ def test_an_interrupted_search_gives_its_best_so_far(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("meshwright.search.pipeline.pipeline.neighbours", interrupt)
     answer = pipeline(chain(6), make_cluster(["fast"] * 2, rate=1e9))
     assert answer.plan is not None
-    assert answer.statistics["interrupted"] == 1.0
+    assert answer.stop is Stop.INTERRUPTED
 
 
 @pytest.mark.parametrize(

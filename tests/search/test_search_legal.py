@@ -14,7 +14,8 @@ from meshwright.plan.part import Part
 from meshwright.plan.plan import Plan
 from meshwright.search.consecutive import possible_microbatches
 from meshwright.search.instance import make_instance, order_plan
-from meshwright.search.portfolio import METHODS, find_plan
+from meshwright.search.method import METHODS
+from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 
 BUDGET_SECONDS = 0.2

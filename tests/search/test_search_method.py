@@ -25,8 +25,9 @@ from meshwright.search.baseline import divide_batch
 from meshwright.search.bound import memory_bound
 from meshwright.search.instance import make_instance
 from meshwright.search.mcmc import Walk, mcmc
+from meshwright.search.method import METHODS
 from meshwright.search.metis import partition_units
-from meshwright.search.portfolio import METHODS, find_plan
+from meshwright.search.portfolio import find_plan
 
 
 def chain(num_ops: int, state_bytes: float = 0.0) -> Graph:
@@ -238,7 +239,7 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("meshwright.search.mcmc.walk", interrupted)
     answer = mcmc(build_model("unet"), find_cluster("a100-80-x4"))
     assert answer.plan is not None
-    assert answer.statistics["interrupted"] == 1
+    assert answer.stop is Stop.INTERRUPTED
     assert answer.statistics["evaluations"] == 16 + 32
 
 
@@ -251,7 +252,7 @@ def test_ctrl_c_ends_auto_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(portfolio, "_SEARCHES", searches)
     answer = find_plan(build_model("mlp"), find_cluster("a100-80-x4"))
     assert answer.method == "auto:data"
-    assert answer.statistics["interrupted"] == 1
+    assert answer.stop is Stop.INTERRUPTED
 
 
 def test_a_walk_never_takes_what_does_not_fit_once_it_fits() -> None:

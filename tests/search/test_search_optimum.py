@@ -16,7 +16,8 @@ from meshwright.plan.answer import Stop
 from meshwright.search.bound import placement_bound, plan_bound, work_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.mcmc import mcmc
-from meshwright.search.portfolio import METHODS, find_plan
+from meshwright.search.method import METHODS
+from meshwright.search.portfolio import find_plan
 
 PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft", "m-sct", "placement", "quickp")
 

@@ -59,7 +59,7 @@ def test_the_coarse_bound_is_not_the_answers() -> None:
     assert answer.step_seconds == 2.0
     assert answer.statistics["coarse_bound_seconds"] == pytest.approx(2.0)
     assert answer.bound_seconds == pytest.approx(1.0)
-    assert answer.stop is Stop.LIMIT
+    assert answer.stop is Stop.ENDED
 
 
 def test_coarse_ops_take_the_sum_of_their_members_on_every_type() -> None:

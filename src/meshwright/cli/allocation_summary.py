@@ -10,14 +10,14 @@ from meshwright.plan.part import Allocation
 from meshwright.plan.plan import Plan
 from meshwright.search.bandwidth.allocate import talks_within_ops
 from meshwright.search.bandwidth.joint import UNIFORM
-from meshwright.units import format_rate, format_seconds
+from meshwright.units import format_percent, format_rate, format_seconds
 
 __all__ = ["UNIFORM", "allocation_row", "show_allocations"]
 
 MAX_ROWS = 32
 """Allocations that get lines of their own."""
-_LEAST_PERCENT = 0.005
-"""What is written as 0.00 %."""
+_LEAST_GAIN = 5e-5
+"""A gain below this is called none."""
 
 
 def allocation_row(cluster: Cluster, answer: Answer) -> dict[str, str]:
@@ -26,11 +26,14 @@ def allocation_row(cluster: Cluster, answer: Answer) -> dict[str, str]:
     if uniform is None or answer.plan is None:
         return {}
     if talks_within_ops(cluster, answer.plan):
-        return {"allocation": "none for teams, experts or ZeRO 2 and 3 across hosts"}
-    percent = 100 * (1 - answer.step_seconds / uniform) if uniform > 0 else 0.0
-    if not answer.plan.allocations or percent < _LEAST_PERCENT:
+        text = "none for tensor, context or expert parallelism or ZeRO 2 and 3 across hosts"
+        return {"allocation": text}
+    gain = 1 - answer.step_seconds / uniform if uniform > 0 else 0.0
+    if not answer.plan.allocations or gain < _LEAST_GAIN:
         return {"allocation": "none is faster than uniform bandwidth"}
-    text = f"{percent:.3g} % faster than uniform bandwidth ({format_seconds(uniform)} a step)"
+    text = (
+        f"{format_percent(gain)} faster than uniform bandwidth ({format_seconds(uniform)} a step)"
+    )
     return {"allocation": text}
 
 
@@ -66,4 +69,4 @@ def _ways(cluster: Cluster, allocation: Allocation) -> str:
         for way, share in zip(ways, allocation.shares, strict=True)
         if share > 0
     ]
-    return ", ".join(f"{switch} {100 * share:.3g} %" for switch, share in parts)
+    return ", ".join(f"{switch} {format_percent(share)}" for switch, share in parts)

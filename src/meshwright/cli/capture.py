@@ -8,15 +8,15 @@ import numpy as np
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.graph.graph import Graph
-from meshwright.message import say
+from meshwright.message import remark
 from meshwright.source import capture_model
-from meshwright.units import format_bytes
+from meshwright.units import format_bytes, format_number
 
 
 def run_capture(arguments: Namespace) -> int:
     """Run `capture`."""
     if ":" in arguments.model:
-        say(f"importing and calling {arguments.model}")
+        remark(f"importing and calling {arguments.model}")
     graph = capture_model(
         arguments.model,
         arguments.optimizer,
@@ -28,19 +28,20 @@ def run_capture(arguments: Namespace) -> int:
         compile=arguments.compile,
         untie=arguments.untie,
         use_cache=arguments.use_cache,
-        say=say,
+        say=remark,
     )
     graph.save(arguments.output)
     if arguments.json:
         print_json({**_document(graph), "graph": str(arguments.output)})
     else:
-        say(
-            f"wrote {arguments.output}: {graph.num_ops} ops, "
+        flops = format_number(float(graph.flops.sum()) / 1e12)
+        remark(
+            f"wrote {arguments.output}: {graph.num_ops:,} ops, "
             f"{format_bytes(float(graph.parameter_bytes.sum()))} of parameters, "
-            f"{float(graph.flops.sum()) / 1e12:.4g} TFLOP a step at batch {graph.batch:g}"
+            f"{flops} TFLOP a step at batch {graph.batch:,.10g}"
         )
         if arguments.profiles:
-            say(_describe_measured(graph))
+            remark(_describe_measured(graph))
     return ExitCode.DONE
 
 

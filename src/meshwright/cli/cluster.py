@@ -12,8 +12,8 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cluster.catalogue import list_clusters, load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
-from meshwright.message import say
-from meshwright.units import format_bytes, format_rate, format_seconds
+from meshwright.message import remark
+from meshwright.units import format_bytes, format_number, format_rate, format_seconds
 
 MAX_PAIRWISE_DEVICES = 4096
 """Bandwidths of all pairs of more devices would take over 100 MB and minutes."""
@@ -35,7 +35,7 @@ def run_cluster(arguments: Namespace) -> int:
         show_schema(is_text=arguments.text)
     else:
         load_cluster(arguments.source).save(arguments.file)
-        say(f"wrote {arguments.file}")
+        remark(f"wrote {arguments.file}")
     return ExitCode.DONE
 
 
@@ -97,17 +97,17 @@ def _list(*, is_json: bool) -> None:
 def show_cluster(document: dict[str, Any]) -> None:
     """Print what `cluster_document` says, as tables."""
     names = ("devices", "hosts", "switches", "links")
-    print_line(f"{document['name']}: {', '.join(f'{name} {document[name]}' for name in names)}")
+    print_line(f"{document['name']}: {', '.join(f'{name} {document[name]:,}' for name in names)}")
     print_line()
     print_table(
         ("type", "devices", "memory", "memory bandwidth", "peak fp32"),
         [
             (
                 each["name"],
-                str(each["devices"]),
+                f"{each['devices']:,}",
                 format_bytes(each["memory_bytes"]),
                 format_rate(each["memory_bytes_per_second"]),
-                f"{each['flops_per_second']['fp32'] / 1e12:.4g} TFLOP/s",
+                f"{format_number(each['flops_per_second']['fp32'] / 1e12)} TFLOP/s",
             )
             for each in document["types"]
         ],
@@ -121,8 +121,8 @@ def show_cluster(document: dict[str, Any]) -> None:
             (
                 str(number),
                 format_rate(each["bytes_per_second"]),
-                str(each["groups"]),
-                str(each["largest_group"]),
+                f"{each['groups']:,}",
+                f"{each['largest_group']:,}",
             )
             for number, each in enumerate(document["levels"])
         ],

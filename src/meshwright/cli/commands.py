@@ -1,14 +1,21 @@
-"""The commands that start the ranks of a plan on its hosts, by torchrun and by Slurm's srun."""
+"""The commands that start the ranks of a plan on its hosts, by torchrun and by Slurm's srun, and
+what to do next with a plan."""
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.environment import HOST, INTERFACES
+from meshwright.graph.architecture.shape import is_shape
+from meshwright.plan.plan import Plan
 
 PORT = 29500
 """torchrun's usual one."""
+MAX_HOSTS = 4
+"""Hosts whose commands are shown with a plan; `run --commands` prints all."""
 
 
 def launch_commands(
@@ -32,6 +39,28 @@ def launch_commands(
         command = ["env", *given, "torchrun", *options, "-m", "meshwright", *words]
         lines += [f"# on {host}:", shlex.join(command)]
     return [*lines, *_slurm(counts, address, port, words)]
+
+
+def next_commands(model: str, folder: Path | None, cluster: Cluster, plan: Plan) -> list[str]:
+    """Lines for people: how to run a plan that was written to a folder, on as many hosts as it has.
+
+    `model` is what was planned; a graph file does not say which model to run.
+    """
+    if folder is None:
+        return ["", "next: give -o DIR to keep the plan, then `meshwright run DIR --model MODEL`"]
+    is_file = os.path.exists(model) or is_shape(model)
+    words = ["run", str(folder), "--model", "MODEL" if is_file else model]
+    used = {device for part in plan.parts for device in part.devices}
+    devices = [place for place, each in enumerate(cluster.devices) if each.name in used]
+    hosts = {cluster.devices[device].host for device in devices}
+    if len(hosts) == 1:
+        return ["", f"next: {shlex.join(['meshwright', *words])}"]
+    lines = launch_commands(cluster, devices, words)
+    shown = lines[: 2 * MAX_HOSTS] if len(hosts) > MAX_HOSTS else lines
+    if len(hosts) > MAX_HOSTS:
+        whole = shlex.join(["meshwright", *words, "--commands"])
+        shown.append(f"# and {len(hosts) - MAX_HOSTS:,} hosts more, or Slurm: {whole}")
+    return ["", "next, where all hosts see the same files:", *shown]
 
 
 def _slurm(counts: "Counter[str]", address: str, port: str, words: Sequence[str]) -> Iterator[str]:

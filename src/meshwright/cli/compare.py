@@ -19,7 +19,7 @@ from meshwright.errors import InputError
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
-from meshwright.message import say
+from meshwright.message import remark
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, merge_profiles, read_profile
 from meshwright.report.breakdown import Breakdown
@@ -53,7 +53,7 @@ class _Case:
 
 def run_compare(arguments: Namespace) -> int:
     """Compare, write what is asked for, and show where prediction and reality part."""
-    with shown_progress(f"comparing {arguments.plan}", is_quiet=arguments.json):
+    with shown_progress(f"comparing {arguments.plan}", arguments):
         case = _read_case(arguments)
         comparison = compare(case.predicted, case.measured, case.cluster)
         if arguments.trace is not None:
@@ -64,12 +64,12 @@ def run_compare(arguments: Namespace) -> int:
         return ExitCode.DONE
     _show(case, comparison)
     if written is not None:
-        say(
+        remark(
             f"with the costs written, the same plan is predicted to take "
             f"{format_seconds(written)} a step"
         )
     if arguments.trace is not None:
-        say(f"wrote {arguments.trace}; open it in ui.perfetto.dev")
+        remark(f"wrote {arguments.trace}; open it in ui.perfetto.dev")
     return ExitCode.DONE
 
 
@@ -130,7 +130,9 @@ def _write_back(arguments: Namespace, case: _Case) -> float | None:
         cluster = calibrated_cluster(cluster, case.measured)
         cluster.save(arguments.write_cluster)
         if _network_of(cluster) == _network_of(case.cluster):
-            say("no transfer had its route to itself for long enough: the links stay as they were")
+            remark(
+                "no transfer had its route to itself for long enough: the links stay as they were"
+            )
     if graph is case.graph and cluster is case.cluster:
         return None
     return simulate(graph, cluster, case.plan).step_seconds

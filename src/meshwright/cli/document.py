@@ -1,6 +1,7 @@
 """Answers and timelines as plain objects, for JSON."""
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,11 @@ import numpy as np
 from meshwright.cli.console import finite
 from meshwright.cli.hybrid_facts import HybridFacts, StageFacts, name_devices
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import time_sources
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import word_degrees
-from meshwright.plan.describe import describe_plan
 from meshwright.plan.plan import Plan
 from meshwright.simulate.timeline import Timeline
 
@@ -35,6 +36,7 @@ def answer_document(
         "bound_seconds": finite(answer.bound_seconds),
         "gap": finite(answer.gap),
         "stop": answer.stop.value,
+        "times": None if answer.times is None else asdict(answer.times),
         "binding": answer.binding,
         "search_seconds": finite(answer.search_seconds),
         "peak_bytes": [finite(size) for size in answer.peak_bytes],
@@ -65,7 +67,7 @@ def facts_document(
     if facts is None or plan is None:
         return None
     return {
-        "description": describe_plan(plan),
+        "description": plan.description,
         "degrees": None if facts.degrees is None else word_degrees(facts.degrees),
         "schedule": facts.schedule,
         "microbatches": facts.microbatches,
@@ -117,6 +119,7 @@ def timeline_document(timeline: Timeline, graph: Graph, cluster: Cluster) -> dic
         "sharing": timeline.sharing,
         "step_seconds": finite(timeline.step_seconds),
         "peak_bytes": [finite(size) for size in timeline.peak_bytes],
+        "times": asdict(time_sources(graph, cluster)),
         "launch_bound": timeline.is_launch_bound,
         "fits": bool(np.all(np.array(timeline.peak_bytes) <= usable_bytes(graph, cluster))),
         "utilisation": [finite(share) for share in timeline.device_utilisation.tolist()],

@@ -17,7 +17,7 @@ from typing import Any
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.parser import make_parser
 from meshwright.errors import InputWarning, MeshwrightError, printable, quoted
-from meshwright.message import say
+from meshwright.message import say, without_remarks
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +81,9 @@ def _told_warnings() -> Iterator[None]:
 
 def _run_or_leave(arguments: list[str]) -> int:
     try:
-        return _run(make_parser().parse_args(arguments))
+        parsed = make_parser().parse_args(arguments)
+        with without_remarks(parsed.quiet):
+            return _run(parsed)
     except SystemExit as stop:  # argparse, after --help and --version
         return stop.code if isinstance(stop.code, int) else ExitCode.DONE
 
@@ -156,6 +158,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.cluster import run_cluster
 
         return run_cluster(arguments)
+    if arguments.command == "completion":
+        from meshwright.cli.completion.complete import run_completion
+
+        return run_completion(arguments)
     from meshwright.cli.zoo import run_zoo
 
     return run_zoo(arguments)

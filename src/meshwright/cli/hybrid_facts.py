@@ -1,4 +1,4 @@
-"""What a plan of stages and teams comes to, in numbers, for tables and JSON alike.
+"""What a plan of stages comes to, in numbers, for tables and JSON alike.
 
 Reads a plan and its simulated step; decides only how to word what binds it.
 """
@@ -23,6 +23,7 @@ from meshwright.program.collective import Lane
 from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
 from meshwright.simulate.timeline import Timeline
+from meshwright.units import format_percent
 
 FULL = 0.9
 """Of a device's usable memory: above this it is said to be what made a stage compute again."""
@@ -223,7 +224,7 @@ def word_binding(stages: Sequence[StageFacts], timeline: Timeline) -> str:
         _idle_words(stages, timeline): max(0.0, 1 - stage.busy),
     }
     ranked = sorted(shares.items(), key=lambda each: -each[1])
-    text = ", ".join(f"{name} {100 * share:.3g} %" for name, share in ranked if share >= 0.005)
+    text = ", ".join(f"{name} {format_percent(share)}" for name, share in ranked if share >= 0.005)
     forced = [
         place
         for place, each in enumerate(stages)
@@ -231,7 +232,7 @@ def word_binding(stages: Sequence[StageFacts], timeline: Timeline) -> str:
     ]
     if forced:
         more = f" and {len(forced) - 1} more" if len(forced) > 1 else ""
-        text += f"; memory makes stage {forced[0]}{more} compute again"
+        text += f"; memory makes stage {forced[0]}{more} recompute"
     return text
 
 

@@ -1,6 +1,7 @@
-"""Plans of stages and teams for people: degrees, stages, memory, and the plans that came next."""
+"""Plans of stages for people: degrees, stages, memory, and the plans that came next."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,10 +12,9 @@ from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import Degrees, word_degrees
-from meshwright.plan.describe import describe_plan
 from meshwright.plan.part import Keys, Part
 from meshwright.plan.plan import Plan
-from meshwright.units import GIB, format_seconds
+from meshwright.units import GIB, format_count, format_number, format_percent, format_seconds
 
 MAX_STAGES = 32
 """Stages of a longer pipeline that get lines of their own."""
@@ -35,12 +35,14 @@ _ITEMS = {
 def hybrid_rows(plan: Plan, facts: HybridFacts) -> dict[str, str]:
     """The plan's degrees, how well it uses its devices and what binds it, for the panel."""
     samples = sorted({stage.samples for stage in facts.stages})
-    sizes = " to ".join(f"{each:.4g}" for each in dict.fromkeys((samples[0], samples[-1])))
+    sizes = " to ".join(format_number(each) for each in dict.fromkeys((samples[0], samples[-1])))
     return {
-        "degrees": describe_plan(plan),
+        "degrees": plan.description,
         **_word_row(facts.degrees),
-        "batch": f"microbatches {facts.microbatches}, samples of one on a replica {sizes}",
-        "MFU": f"{100 * facts.mfu:.3g} % of {facts.num_devices} devices' {facts.precision} peak",
+        "batch": f"{format_count(facts.microbatches, 'microbatch')}, samples of each on a replica "
+        f"{sizes}",
+        "MFU": f"{format_percent(facts.mfu)} of the {facts.precision} peak of "
+        f"{format_count(facts.num_devices, 'device')}",
         "binding": facts.binding,
     }
 
@@ -83,15 +85,14 @@ def _table(*heads: str) -> Table:
 
 
 def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Table:
-    table = _table(
-        "#", "layers", "devices", "teams", "ZeRO", "again", "forward", "backward", "busy"
-    )
+    heads = "#", "layers", "devices", "parallelism", "ZeRO", "recompute"
+    table = _table(*heads, "forward", "backward", "busy")
     for number, stage in enumerate(stages[:MAX_STAGES]):
         table.add_row(
             str(number),
             _name_layers(stage),
             f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices)})",
-            _name_teams(stage.part),
+            _name_degrees(stage.part),
             str(stage.part.zero),
             str(stage.part.recompute),
             _name_seconds(stage.forward_seconds, stage.forward_call_seconds),
@@ -106,12 +107,12 @@ def _name_layers(stage: StageFacts) -> str:
     return first if stage.num_layers == 1 else f"{first} - {last}"
 
 
-def _name_teams(part: Part) -> str:
-    """How many, and of what widths: "32 x t4 c2"."""
-    context = "r" if part.keys is Keys.RING else "c"
-    widths = {"t": part.tensor, context: part.context, "e": part.expert}
-    shown = " ".join(f"{axis}{width}" for axis, width in widths.items() if width > 1)
-    return f"{part.num_replicas} x {shown}" if shown else str(part.num_replicas)
+def _name_degrees(part: Part) -> str:
+    """How many replicas, and over how many devices each is split: "dp32 tp4 cp2"."""
+    context = "ring" if part.keys is Keys.RING else "cp"
+    widths = {"tp": part.tensor, context: part.context, "ep": part.expert}
+    shown = (f"{axis}{width}" for axis, width in widths.items() if width > 1)
+    return " ".join((f"dp{part.num_replicas}", *shown))
 
 
 def _name_seconds(seconds: float, calls: float) -> str:
@@ -123,27 +124,36 @@ def _name_seconds(seconds: float, calls: float) -> str:
 def _memory_table(stages: Sequence[StageFacts]) -> Table:
     shown = [name for name in _ITEMS if any(stage.memory[name] > 0 for stage in stages)]
     table = _table("#", *(_ITEMS[name] for name in shown), "peak", "of usable GiB")
-    for number, stage in enumerate(stages[:MAX_STAGES]):
-        share = stage.peak_bytes / stage.usable_bytes
-        style = "red" if share > 1 else "yellow" if share > FULL else "green"
-        table.add_row(
-            str(number),
-            *(f"{stage.memory[name] / GIB:.2f}" for name in shown),
-            Words(f"{stage.peak_bytes / GIB:.2f}", style=style),
-            f"{stage.usable_bytes / GIB:.2f} ({100 * share:.0f} %)",
-        )
+    rows = [_memory_cells(stage, shown) for stage in stages[:MAX_STAGES]]
+    # Stages in a row that hold the same are one line.
+    for cells, run in groupby(range(len(rows)), key=rows.__getitem__):
+        first, *rest = run
+        *texts, peak, style, usable = cells
+        name = f"{first}-{rest[-1]} ({1 + len(rest)})" if rest else str(first)
+        table.add_row(name, *texts, Words(peak, style=style), usable)
     return _shortened(table, stages)
+
+
+def _memory_cells(stage: StageFacts, shown: Sequence[str]) -> tuple[str, ...]:
+    """What each item takes, the peak, its style, and how much of the usable memory that is."""
+    share = stage.peak_bytes / stage.usable_bytes
+    return (
+        *(f"{stage.memory[name] / GIB:.2f}" for name in shown),
+        f"{stage.peak_bytes / GIB:.2f}",
+        "red" if share > 1 else "yellow" if share > FULL else "green",
+        f"{stage.usable_bytes / GIB:.2f} ({100 * share:.0f} %)",
+    )
 
 
 def _legend(stages: Sequence[StageFacts]) -> str:
     """What the tables' short words mean, and the margin."""
     text = (
-        "teams: replicas x their widths (t tensor, c context, r context by a ring, e experts over "
-        "replicas); (%) of a time: collectives"
+        "parallelism: dp data, tp tensor, cp context, ring context by ring attention, ep experts; "
+        "(%) of a time: collectives"
     )
     margin = 1 - stages[0].usable_bytes / stages[0].memory_bytes
     if margin > 0:
-        text += f"; {100 * margin:.3g} % of memory is kept free"
+        text += f"; {format_percent(margin)} of memory is kept free"
     return text
 
 

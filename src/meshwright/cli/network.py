@@ -12,7 +12,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.errors import InputError
-from meshwright.message import say
+from meshwright.message import remark, say
 from meshwright.network.local import Ran, check_machine, choose_host, run_script
 from meshwright.network.script import interface_document, write_scripts
 from meshwright.network.shape import HostNetwork, shape_network
@@ -32,7 +32,7 @@ def run_network(arguments: Namespace) -> int:
     elif arguments.output is None:
         _print_rates(networks)
     if arguments.output is not None:
-        say(f"wrote scripts for {len(networks)} hosts to {arguments.output}")
+        remark(f"wrote scripts for {len(networks)} hosts to {arguments.output}")
     return ExitCode.DONE
 
 
@@ -67,7 +67,7 @@ def _run_here(arguments: Namespace, networks: Sequence[HostNetwork]) -> int:
     if ran.differences:
         say(f"error: host {network.host} differs in {len(ran.differences)} points")
         return ExitCode.FAULT
-    say(ran.message or f"host {network.host}: {arguments.verb} done")
+    remark(ran.message or f"host {network.host}: {arguments.verb} done")
     return ExitCode.DONE
 
 

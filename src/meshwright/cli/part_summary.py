@@ -16,7 +16,7 @@ from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Graph, Phase
 from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan
-from meshwright.units import format_bytes
+from meshwright.units import format_bytes, format_number
 
 MAX_PARTS = 12
 """Parts of a plan that get lines of their own, the most work first."""
@@ -24,7 +24,7 @@ _SYNCS = {
     Sync.ALL_REDUCE: "all-reduce",
     Sync.RING: "ring all-reduce",
     Sync.TREE: "tree all-reduce",
-    Sync.PARAMETER_SERVER: "servers in turn",
+    Sync.PARAMETER_SERVER: "parameter servers",
 }
 
 
@@ -60,11 +60,11 @@ def show_parts(console: Console, graph: Graph, cluster: Cluster, plan: Plan) -> 
         table.add_column(name, no_wrap=name in ("work", "ops"), overflow="fold")
     rows = sorted(_make_rows(graph, cluster, plan), key=lambda row: -row.work)
     for row in rows[:MAX_PARTS]:
-        cells = (str(row.ops), row.kinds, row.devices, row.samples, row.gradients)
+        cells = (f"{row.ops:,}", row.kinds, row.devices, row.samples, row.gradients)
         table.add_row(f"{100 * row.work:3.0f} %", *cells)
     if left := rows[MAX_PARTS:]:
         work, ops = sum(row.work for row in left), sum(row.ops for row in left)
-        table.add_row(f"{100 * work:3.0f} %", str(ops), f"... {len(left)} more parts")
+        table.add_row(f"{100 * work:3.0f} %", f"{ops:,}", f"... {len(left)} more parts")
     console.print(table)
     console.print()
 
@@ -150,7 +150,7 @@ def _name_samples(cluster: Cluster, part: Part, batch: float) -> str:
         return "all"
     samples = [batch * (high - low) for low, high in part.rows()]
     if max(samples) - min(samples) < 1e-6 * batch:
-        return f"{samples[0]:.3g}"
+        return format_number(samples[0])
     type_of = {device.name: device.type for device in cluster.devices}
     spans: dict[str, list[float]] = {}
     for device, count in zip(part.devices, samples, strict=True):
@@ -159,7 +159,7 @@ def _name_samples(cluster: Cluster, part: Part, batch: float) -> str:
 
 
 def _span(samples: list[float]) -> str:
-    low, high = (f"{count:.3g}" for count in (min(samples), max(samples)))
+    low, high = (format_number(count) for count in (min(samples), max(samples)))
     return low if low == high else f"{low} to {high}"
 
 

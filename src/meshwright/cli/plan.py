@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.api import load_graph, open_engine, plan, simulate
-from meshwright.cli.console import make_console, print_json
+from meshwright.cli.commands import next_commands
+from meshwright.cli.console import make_console, print_json, print_line
+from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import answer_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
-from meshwright.cli.interrupt import noticed_interrupt
+from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
@@ -23,19 +25,18 @@ from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
-from meshwright.message import say
-from meshwright.plan.answer import Answer
+from meshwright.message import remark, say
+from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
-from meshwright.simulate.timeline import Timeline
 
 
 def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=say)
+    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=remark)
     cluster = load_cluster(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     if answer.plan is None:
@@ -58,7 +59,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
     with (
         _opened_engine(arguments) as engine,
         noticed_interrupt() as notice,
-        shown_progress(title, is_quiet=arguments.json) as progress,
+        shown_progress(title, arguments) as progress,
     ):
         answer = plan(
             graph,
@@ -101,24 +102,29 @@ def _present(
     folder: Path | None = arguments.output
     is_hybrid = answer.method in ("hybrid", "auto:hybrid")
     timeline, facts = None, None
-    if folder is not None or not arguments.json or is_hybrid:
-        timeline = simulate(
-            graph,
-            cluster,
-            found,
-            sharing=arguments.sharing,
-            with_links=folder is not None,
-        )
+    # A trace takes longer to write than all else: who interrupts a search waits for none.
+    has_trace = folder is not None and answer.stop is not Stop.INTERRUPTED
+    if has_trace or not arguments.json or is_hybrid:
+        timeline = simulate(graph, cluster, found, sharing=arguments.sharing, with_links=has_trace)
         facts = hybrid_facts(graph, cluster, found, timeline, answer.binding) if is_hybrid else None
-    if folder is not None and timeline is not None:
-        _write(folder, graph, cluster, answer, found, timeline, facts)
+    if folder is not None:
+        with held_interrupt():
+            _write(folder, graph, cluster, answer, found, facts)
+        if has_trace and timeline is not None:
+            traced = timeline
+            write_folder(folder, {"trace.json": lambda path: write_trace(traced, cluster, path)})
     if arguments.json:
         path = None if folder is None else str(folder / "plan.json")
         print_json(answer_document(answer, graph, cluster, path, facts))
     elif timeline is not None:
-        show_answer(make_console(), graph, cluster, answer, timeline, facts)
+        detail = Detail.of(arguments)
+        show_answer(make_console(), graph, cluster, answer, timeline, facts, detail)
         if folder is not None:
-            say(f"wrote {folder}; open {folder / 'trace.json'} in ui.perfetto.dev")
+            trace = f"; open {folder / 'trace.json'} in ui.perfetto.dev" if has_trace else ""
+            remark(f"wrote {folder}{trace}")
+        if detail is not Detail.SHORT:
+            for line in next_commands(arguments.graph, folder, cluster, found):
+                print_line(line)
 
 
 def _write(
@@ -127,7 +133,6 @@ def _write(
     cluster: Cluster,
     answer: Answer,
     found: Plan,
-    timeline: Timeline,
     facts: HybridFacts | None,
 ) -> None:
     document = {
@@ -140,7 +145,6 @@ def _write(
         {
             "plan.json": found.save,
             "answer.json": lambda path: write_document(path, document),
-            "trace.json": lambda path: write_trace(timeline, cluster, path),
             "cluster.yaml": cluster.save,
             "graph.json.gz": graph.save,
         },

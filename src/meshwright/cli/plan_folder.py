@@ -18,17 +18,30 @@ PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.g
 
 def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
     """The plan in a folder or file, and the graph and cluster beside it."""
+    return read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path), read_plan(path)
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan in a folder or file."""
     # Of `os`: a name that is too long for a file is one that does not exist, no error.
     if not os.path.exists(path):
         raise InputError(f"{path}: no such plan, neither a file nor a folder")
-    is_folder = os.path.isdir(path)
-    folder = path if is_folder else path.parent
-    for name in (GRAPH_FILE, CLUSTER_FILE):
-        if not os.path.isfile(folder / name):
-            raise InputError(
-                f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
-            )
-    plan = Plan.load(folder / PLAN_FILE if is_folder else path)
-    # Whoever planned was warned of what the cluster's file hardly means.
-    cluster = decode_cluster(read_bytes(folder / CLUSTER_FILE), str(folder / CLUSTER_FILE))
-    return read_graph(folder / GRAPH_FILE), cluster, plan
+    return Plan.load(path / PLAN_FILE if os.path.isdir(path) else path)
+
+
+def read_cluster_beside(path: Path) -> Cluster:
+    """The cluster that a plan is for; whoever planned was warned of what its file hardly means."""
+    file = beside_plan(path, CLUSTER_FILE)
+    return decode_cluster(read_bytes(file), str(file))
+
+
+def beside_plan(path: Path, name: str) -> Path:
+    """A file that `meshwright plan -o` has written with a plan."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such plan, neither a file nor a folder")
+    folder = path if os.path.isdir(path) else path.parent
+    if not os.path.isfile(folder / name):
+        raise InputError(
+            f"{folder}: must hold {name} beside the plan, as `meshwright plan -o` writes it"
+        )
+    return folder / name

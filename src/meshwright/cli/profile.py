@@ -12,7 +12,7 @@ from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.interrupt import held_interrupt
 from meshwright.cli.progress import shown_progress
 from meshwright.errors import InputError, some
-from meshwright.message import say
+from meshwright.message import remark, say
 from meshwright.profile.device import find_device_type
 from meshwright.profile.profile import (
     Profile,
@@ -55,7 +55,7 @@ def run_profile(arguments: Namespace) -> int:
     wanted = Counter({call: count for call, count in calls.items() if call not in known})
 
     title = f"profiling {arguments.model} on {name}"
-    with shown_progress(title, is_quiet=arguments.json) as progress:
+    with shown_progress(title, arguments) as progress:
         found = _collect(time_calls(wanted, device) if wanted else (), len(wanted), progress)
     if found.calls or found.failed:
         new = Table(
@@ -83,7 +83,7 @@ def _read_output(path: Path) -> Profile:
 
 def _trace(arguments: Namespace) -> Counter[str]:
     if ":" in arguments.model:
-        say(f"importing and calling {arguments.model}")
+        remark(f"importing and calling {arguments.model}")
     return step_calls(
         arguments.model,
         arguments.optimizer,
@@ -139,11 +139,11 @@ def _report(
             }
         )
         return
-    say(
+    remark(
         f"{arguments.output}: has times on {kind} of {len(timed)} of {len(calls)} distinct calls, "
         f"{len(found.calls)} of them timed now"
     )
-    say(
+    remark(
         f"{sum(timed.values())} of the {calls.total()} calls of a step take "
         f"{format_seconds(seconds)}, one after another"
     )

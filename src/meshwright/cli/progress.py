@@ -2,6 +2,7 @@
 
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,18 +12,23 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 @contextmanager
-def shown_progress(title: str, *, is_quiet: bool) -> Iterator[Callable[[str], None]]:
+def shown_progress(title: str, arguments: Namespace) -> Iterator[Callable[[str], None]]:
     """Within this, lines given to the yielded function appear on standard error.
 
-    `is_quiet`: only on a terminal, where it does not end up in anybody's log.
+    With --verbose all of them; with --json only on a terminal, where they do not end up in
+    anybody's log; with --quiet none.
     """
-    if sys.stderr.isatty():
+    if arguments.verbose:
+        yield lambda line: say(f"{title}: {line}")
+    elif arguments.quiet:
+        yield lambda _: None
+    elif sys.stderr.isatty():
         from meshwright.cli.console import Words, make_console  # rich takes 0.1 s to import
 
         head = Words(title, "bold")
         with make_console(is_error=True).status(head) as status:
             yield lambda line: status.update(Words.assemble(head, f"  {line}"))
-    elif is_quiet:
+    elif arguments.json:
         yield lambda _: None
     else:
         yield _Lines(title)

@@ -39,7 +39,7 @@ from meshwright.files import write_bytes
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
-from meshwright.message import say
+from meshwright.message import remark, say
 from meshwright.network.script import Kind as Network
 from meshwright.network.testbed import check_name
 from meshwright.network.testbed_apply import (
@@ -165,8 +165,8 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     kind: Network = arguments.network or "tc"
     check_machine(kind)
     with built(cluster, check_name(arguments.name), plan=plan, kind=kind) as testbed:
-        for remark in testbed.remarks:
-            say(f"testbed {quoted(testbed.name)}: {remark}")
+        for text in testbed.remarks:
+            remark(f"testbed {quoted(testbed.name)}: {text}")
         return _start_ranks(arguments, hosts, testbed.name)
 
 
@@ -191,8 +191,9 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
     from meshwright.execute.process import Guard
 
     if arguments.model:
-        say(f"importing and calling {arguments.model}" if ":" in arguments.model else
-            f"training {arguments.model} on {len(hosts)} ranks")  # fmt: skip
+        training = f"training {arguments.model} on {len(hosts)} ranks"
+        is_own = ":" in arguments.model
+        remark(f"importing and calling {arguments.model}" if is_own else training)
     command = module_command("meshwright", *sys.argv[1:])
     code = int(ExitCode.DONE)
     with Guard() as guard:
@@ -294,7 +295,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         end_process(code)
     if build is not None:
         graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
-    outcome = run_rank(graph, cluster, plan, build, settings, say)
+    outcome = run_rank(graph, cluster, plan, build, settings, remark)
     if outcome.rank == 0:
         with handed_over():
             _present(arguments, graph, cluster, plan, outcome)
@@ -361,7 +362,7 @@ def _check_losses(outcome: "Outcome", graph: Graph) -> int:
     if worst > limit:
         say(f"error: losses must be those of one process to {limit:g}, are off by {worst:.2g}")
         return ExitCode.FAULT
-    say(f"losses are those of one process, to {worst:.1e}")
+    remark(f"losses are those of one process, to {worst:.1e}")
     return ExitCode.DONE
 
 
@@ -407,7 +408,9 @@ def _present(
             f"(predicted {format_seconds(predicted.step_seconds)})"
         )
     if arguments.output is not None and has_run:
-        say(f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`")
+        remark(
+            f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`"
+        )
 
 
 def run_document(outcome: "Outcome", program: Program, predicted_seconds: float) -> dict[str, Any]:

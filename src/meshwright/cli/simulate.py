@@ -5,26 +5,33 @@ from typing import Any
 
 from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
+from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import facts_document, timeline_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.hybrid_facts import hybrid_facts
 from meshwright.cli.parser.degrees import DEGREES
+from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto import write_trace
-from meshwright.message import say
+from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
 
 
 def run_simulate(arguments: Namespace) -> int:
     """Simulate, write the trace when asked to, and show the prediction."""
     degrees = _given_degrees(arguments)
-    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=say)
-    cluster = load_cluster(arguments.cluster)
-    plan = Plan.from_degrees(graph, cluster, **degrees) if degrees else Plan.load(arguments.plan)
-    with shown_progress(f"simulating {graph.name}", is_quiet=arguments.json):
+    source, name = arguments.graph, arguments.cluster
+    if degrees and (source is None or name is None):
+        raise InputError("simulate: a plan by its degrees needs a model and --cluster")
+    if source is None:
+        source = beside_plan(arguments.plan, GRAPH_FILE)
+    graph = load_graph(source, arguments.batch, compile=arguments.compile, say=remark)
+    cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster(name)
+    plan = Plan.from_degrees(graph, cluster, **degrees) if degrees else read_plan(arguments.plan)
+    with shown_progress(f"simulating {graph.name}", arguments):
         timeline = simulate(
             graph,
             cluster,
@@ -40,10 +47,12 @@ def run_simulate(arguments: Namespace) -> int:
     if arguments.json:
         trace = None if arguments.trace is None else str(arguments.trace)
         stages = facts_document(plan, cluster, facts)
-        print_json({**document, "plan": arguments.plan, "trace": trace, "hybrid": stages})
+        path = None if arguments.plan is None else str(arguments.plan)
+        print_json({**document, "plan": path, "trace": trace, "hybrid": stages})
     else:
         shown = facts if degrees else None  # of a file: its devices
-        show_simulation(make_console(), graph, cluster, plan, timeline, shown)
+        detail = Detail.of(arguments)
+        show_simulation(make_console(), graph, cluster, plan, timeline, shown, detail)
     if not document["fits"]:
         say("the plan does not fit into its devices' memory")
     return ExitCode.DONE

@@ -19,7 +19,7 @@ from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
-from meshwright.message import say
+from meshwright.message import remark
 from meshwright.network.testbed import Testbed, check_name, plan_testbed
 from meshwright.network.testbed_apply import (
     build,
@@ -45,7 +45,7 @@ def run_testbed(arguments: Namespace) -> int:
     if arguments.action == "run":
         return _run(arguments)
     namespaces = remove(arguments.name)
-    say(f"testbed {quoted(arguments.name)}: {_down_text(len(namespaces))}")
+    remark(f"testbed {quoted(arguments.name)}: {_down_text(len(namespaces))}")
     return ExitCode.DONE
 
 
@@ -79,7 +79,7 @@ def _up(arguments: Namespace) -> int:
         )
         _say_remarks(testbed)
     if not is_new:
-        say(f"testbed {quoted(arguments.name)}: was up already")
+        remark(f"testbed {quoted(arguments.name)}: was up already")
     return ExitCode.DONE
 
 
@@ -107,8 +107,8 @@ def testbed_document(testbed: Testbed) -> dict[str, Any]:
 
 
 def _say_remarks(testbed: Testbed) -> None:
-    for remark in testbed.remarks:
-        say(f"testbed {quoted(testbed.name)}: {remark}")
+    for text in testbed.remarks:
+        remark(f"testbed {quoted(testbed.name)}: {text}")
 
 
 def _run(arguments: Namespace) -> int:

@@ -5,8 +5,9 @@ from typing import Any
 
 from meshwright.cli.console import make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.message import say
+from meshwright.message import remark
 from meshwright.source import list_zoo, zoo_graph
+from meshwright.units import format_number
 
 _SOURCES = (
     "source: `shipped` and `formula` are there at once; `torch` is captured with PyTorch when "
@@ -23,10 +24,10 @@ def run_zoo(arguments: Namespace) -> int:
             sequence=arguments.sequence,
             precision=arguments.precision,
             optimizer=arguments.optimizer,
-            say=say,
+            say=remark,
         )
         graph.save(arguments.file)
-        say(f"wrote {arguments.file}")
+        remark(f"wrote {arguments.file}")
         return ExitCode.DONE
     models = zoo_documents()
     if arguments.json:
@@ -67,4 +68,4 @@ def zoo_documents() -> list[dict[str, Any]]:
 
 
 def _millions(count: int) -> str:
-    return f"{count / 1e6:,.4g} M" if count < 1e9 else f"{count / 1e9:.4g} G"
+    return f"{format_number(count / 1e6)} M" if count < 1e9 else f"{format_number(count / 1e9)} G"

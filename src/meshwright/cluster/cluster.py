@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,9 +39,10 @@ from meshwright.cluster.part import (
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
 from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, one_line, quoted
 from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
-from meshwright.units import LEAST_RATE, broken_rule
+from meshwright.table import as_frame, as_html
+from meshwright.units import LEAST_RATE, broken_rule, format_count
 
 __all__ = ["Cluster", "CollectiveTable", "Device", "DeviceType", "Interface", "Link", "Routes"]
 
@@ -87,6 +89,33 @@ class Cluster:
         _check_reachable(self)
         if self.interfaces:
             _check_interfaces(self)
+
+    def __repr__(self) -> str:
+        return f"Cluster({', '.join((quoted(self.name), *self.facts.values()))})"
+
+    def _repr_html_(self) -> str:
+        return as_html(f"cluster {self.name}", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it is made of, for people."""
+        counts = Counter(device.type for device in self.devices)
+        types = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        return {
+            "devices": f"{format_count(self.num_devices, 'device')} ({one_line(types, 200)})",
+            "hosts": format_count(len(self.hosts), "host"),
+            "switches": format_count(len(self.switches), "switch"),
+            "links": format_count(len(self.links), "link"),
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with a row for each device."""
+        return as_frame(
+            {
+                name: [getattr(device, name) for device in self.devices]
+                for name in ("name", "type", "host", "memory_bytes")
+            }
+        )
 
     @property
     def num_devices(self) -> int:

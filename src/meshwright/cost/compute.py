@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cluster.cluster import DeviceType
-from meshwright.cost.fitted import fitted_seconds
+from meshwright.cluster.cluster import Cluster, DeviceType
+from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
+from meshwright.plan.answer import TimeSources
 
 Floats = npt.NDArray[np.float64]
 
@@ -51,6 +52,22 @@ def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     while len(memo) > max(1, _MEMO_BYTES // max(1, seconds.nbytes)):
         memo.popitem(last=False)
     return seconds
+
+
+def time_sources(graph: Graph, cluster: Cluster) -> TimeSources:
+    """How the time of each op is known, on that type of the cluster on which it is known least."""
+    worst = np.zeros(graph.num_ops, dtype=np.int8)
+    for name in cluster.type_names:
+        device_type = cluster.types[name]
+        own = np.full(graph.num_ops, 2, dtype=np.int8)
+        if device_type.is_asynchronous:
+            own[has_fitted_kinds(graph)] = 1
+        measured = _measured_seconds(graph, device_type, graph.batch)
+        if measured is not None:
+            own[~np.isnan(measured)] = 0
+        worst = np.maximum(worst, own)
+    counts = np.bincount(worst, minlength=3).tolist()
+    return TimeSources(measured=counts[0], fitted=counts[1], estimated=counts[2])
 
 
 def _find_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:

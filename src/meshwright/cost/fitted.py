@@ -87,6 +87,20 @@ def fitted_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Flo
     return np.clip(_seconds(graph, device_type, samples), low, whole)
 
 
+def has_fitted_kinds(graph: Graph) -> npt.NDArray[np.bool_]:
+    """Whether each op is timed by a model of its own kind; others are timed as most kinds are.
+
+    What moves no bytes takes no time, whatever its kind.
+    """
+    names, codes = graph.kind_codes
+    kinds, _, _ = _product_kinds(graph)
+    known = [_find(name, is_half) is not USUAL for name in names for is_half in (True, False)]
+    is_known = np.reshape(np.array(known, dtype=np.bool_), (len(names), 2)).all(axis=1)
+    moves_nothing = graph.bytes_read + graph.bytes_written == 0
+    found: npt.NDArray[np.bool_] = (is_known | (kinds >= 0))[codes] | moves_nothing
+    return found & (graph.calls > 0)
+
+
 def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     captured = graph.calls > 0
     if not captured.any():

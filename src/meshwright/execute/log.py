@@ -14,6 +14,7 @@ from meshwright.errors import InputError
 from meshwright.execute.curves import Curves
 from meshwright.execute.entry import Callback, Entry
 from meshwright.execute.pulse import Pulse
+from meshwright.units import format_number
 
 COLUMNS = (
     "step", "loss", "learning_rate", "seconds", "samples_per_second", "validation_loss",
@@ -106,7 +107,9 @@ class Log:
         if self.clock() - self._said >= _SAY_SECONDS:
             self._said = self.clock()
             of = f" of {self.steps}" if self.steps else ""
-            self.say(f"step {pulse.step}{of}: loss {pulse.loss:.4f}, {speed:.4g} samples a second")
+            self.say(
+                f"step {pulse.step}{of}: loss {pulse.loss:.4f}, {format_number(speed)} samples/s"
+            )
 
 
 def _cut(path: Path, first_step: int) -> None:

@@ -125,8 +125,8 @@ class Cutter:
             return cut_call(old.target, args, kwargs, value, context.width, context.member)
         except Uncut as error:
             raise InputError(
-                f"op {quoted(old.name)}: a context team of {context.width} cannot divide its "
-                f"tokens: {error}"
+                f"op {quoted(old.name)}: a context-parallel group of {context.width} cannot "
+                f"divide its tokens: {error}"
             ) from error
 
     def take_features(
@@ -249,7 +249,7 @@ class Cutter:
                 return
         shown = ", ".join(quoted(name) for name in unknown.values())
         raise InputError(
-            f"op {quoted(old.name)}: no cut of {shown} over a team of {self.builder.team.width} "
+            f"op {quoted(old.name)}: no cut of {shown} over a group of {self.builder.team.width} "
             f"gives what its readers need"
         )
 
@@ -313,8 +313,8 @@ def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
     if isinstance(cut, Cut) != has_rows:
         planned = "rows of its own" if has_rows else "no rows"
         raise InputError(
-            f"op {quoted(name)}: a member of its context team has {cut!r} of what it makes, but "
-            f"was planned to have {planned}"
+            f"op {quoted(name)}: a member of its context-parallel group has {cut!r} of what it "
+            f"makes, but was planned to have {planned}"
         )
 
 
@@ -323,7 +323,7 @@ def check_held(name: str, cut: AnyCut, held: Held) -> None:
     after it follow from that."""
     if not _matches(cut, held):
         raise InputError(
-            f"op {quoted(name)}: a member of its team has {cut!r} of what it makes, but was "
+            f"op {quoted(name)}: a member of its group has {cut!r} of what it makes, but was "
             f"planned to have {held.name.lower()}"
         )
 
@@ -345,6 +345,6 @@ def token_cut(shape: Sequence[int], samples: int, tokens: int) -> Cut:
         if dim < len(shape) and shape[dim] == tokens:
             return plain_cut(dim, tokens)
     raise InputError(
-        f"tensor of shape {tuple(shape)}: found no dimension of {tokens} tokens for a team to "
+        f"tensor of shape {tuple(shape)}: found no dimension of {tokens} tokens for a group to "
         f"divide"
     )

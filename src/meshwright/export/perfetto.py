@@ -127,7 +127,7 @@ def _name_devices(program: Program) -> list[Event]:
         if program.leader[device] != device:
             continue  # as the first of its team, which has the track
         if sizes.get(device, 1) > 1:
-            name = f"{name} (team of {sizes[device]})"
+            name = f"{name} (group of {sizes[device]})"
         events += _name_thread(DEVICES, _compute_track(device), name)
         if device in has_collectives:
             events += _name_thread(DEVICES, _compute_track(device) + 1, f"{name} collectives")

@@ -9,6 +9,7 @@ cycle.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -16,7 +17,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.errors import InputError
+from meshwright.argument import need_type
+from meshwright.errors import InputError, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
 from meshwright.graph.column import (
@@ -37,6 +39,7 @@ from meshwright.graph.column import (
 )
 from meshwright.graph.file import encode_columns
 from meshwright.graph.recognise import read_columns
+from meshwright.units import format_bytes, format_count
 
 __all__ = [
     "ANY_TYPE",
@@ -172,6 +175,14 @@ class Graph:
             object.__setattr__(self, name, MappingProxyType(columns))
         check_columns(self.columns())
 
+    def __repr__(self) -> str:
+        weights = format_bytes(float(self.parameter_bytes.sum()))
+        return (
+            f"Graph({quoted(self.name)}, batch {self.batch:,.10g}, "
+            f"{format_count(self.num_ops, 'op')}, {format_count(self.num_tensors, 'tensor')}, "
+            f"{weights} of weights)"
+        )
+
     @property
     def num_ops(self) -> int:
         """How many ops."""
@@ -272,6 +283,7 @@ class Graph:
         batch, with the bytes they move for ops that mix samples, and stay for the others: profiles
         record no fixed part.
         """
+        need_type(samples, Real, f"graph {self.name}: samples", "a number")
         if not 0 < samples < np.inf:
             raise InputError(f"graph {self.name}: samples must be positive, got {samples}")
         if samples == self.batch:  # exactly, where sums of parts may round

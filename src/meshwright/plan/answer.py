@@ -4,9 +4,14 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from meshwright.plan.plan import Plan
+from meshwright.table import as_frame, as_html, as_text
+from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
+PROVEN = "proven under this cost model"
+"""What a bound is: a proof about the model's times, and no better than these."""
 ROUNDING = 1e-9
 """Relative. Sums in another order differ in the last bits: so far a step may be below its bound."""
 
@@ -15,12 +20,35 @@ class Stop(StrEnum):
     """Why a search stopped, and so what it claims."""
 
     PROVED = "PROVED"
-    """No plan of the kind that was searched is faster."""
+    """No plan of the kind that was searched is faster, by the times that the cost model has."""
+    ENDED = "ENDED"
+    """The search has looked at all that it looks at; the plan is its best, the bound holds."""
     LIMIT = "LIMIT"
-    """The method or its time ended; the plan is its best, the bound holds."""
+    """The budget cut the search short; the plan is the best so far, the bound holds."""
+    INTERRUPTED = "INTERRUPTED"
+    """Ctrl-C cut it short; the plan, if there is one, is the best so far, the bound holds."""
     INFEASIBLE = "INFEASIBLE"
     """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
     where it is the memory bound, as a heuristic may miss one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSources:
+    """Where the times of ops come from: how many are known how, on all device types there are."""
+
+    measured: int
+    """On a device of the type, or whatever the type."""
+    fitted: int
+    """By models of their kind that were fitted to measured kernels of other sizes or types."""
+    estimated: int
+    """By a share of the memory bandwidth that most kinds reach, or by peak rates (roofline)."""
+
+    def __str__(self) -> str:
+        total = self.measured + self.fitted + self.estimated
+        return (
+            f"measured {self.measured:,}, fitted {self.fitted:,}, estimated {self.estimated:,} of "
+            f"{format_count(total, 'op')}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +88,8 @@ class Answer:
     """Counts of the search: evaluations, accepted moves, ..."""
     runner_ups: tuple[RunnerUp, ...] = ()
     """The next best plans of other degrees, the fastest first, where the search keeps them."""
+    times: TimeSources | None = None
+    """Where the times of ops come from, which the step and the bound are only as good as."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
 
@@ -77,3 +107,55 @@ class Answer:
         if self.plan is None or self.bound_seconds <= 0:
             return float("inf") if self.step_seconds > 0 else 0.0
         return max(0.0, self.step_seconds / self.bound_seconds - 1)
+
+    def __repr__(self) -> str:
+        if self.plan is None:
+            return f"Answer({self.method}: no plan fits; {self.binding})"
+        return (
+            f"Answer({self.method}: step {format_seconds(self.step_seconds)}, bound "
+            f"{format_seconds(self.bound_seconds)}, gap {format_percent(self.gap)}, {self.stop}, "
+            f"{self.plan!r})"
+        )
+
+    def __str__(self) -> str:
+        return as_text(self.facts)
+
+    def _repr_html_(self) -> str:
+        return as_html("answer", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The answer for people, a line each."""
+        facts = {"method": f"{self.method}, searched for {format_seconds(self.search_seconds)}"}
+        if self.plan is not None:
+            facts |= {
+                "plan": self.plan.description,
+                "step": format_seconds(self.step_seconds),
+                "bound": f"{format_seconds(self.bound_seconds)}, {PROVEN}; the gap is at most "
+                f"{format_percent(self.gap)}",
+                "peak": f"{format_bytes(max(self.peak_bytes, default=0.0))} on the fullest device",
+            }
+        facts["stop"] = str(self.stop)
+        optional = {
+            "times": "" if self.times is None else str(self.times),
+            "binding": self.binding,
+            "notes": "; ".join(self.notes),
+        }
+        return facts | {name: text for name, text in optional.items() if text}
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame: a row for the plan, and one for each of `runner_ups`."""
+        if self.plan is None:
+            plans = [("", self.step_seconds)]
+        else:
+            plans = [(self.plan.description, self.step_seconds)]
+            plans += [(each.description, each.step_seconds) for each in self.runner_ups]
+        return as_frame(
+            {
+                "method": [self.method for _ in plans],
+                "plan": [description for description, _ in plans],
+                "step_seconds": [seconds for _, seconds in plans],
+                "bound_seconds": [self.bound_seconds for _ in plans],
+                "stop": [str(self.stop) for _ in plans],
+            }
+        )

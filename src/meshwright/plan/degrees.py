@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.choice import read_choice
+from meshwright.argument import read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.nest import find_nest
 from meshwright.cost.group_price import group_prices

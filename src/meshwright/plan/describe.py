@@ -2,33 +2,36 @@
 
 from collections.abc import Iterable, Sequence
 
-from meshwright.plan.part import Keys, Part, Recompute, ScheduleKind
-from meshwright.plan.plan import Plan
+from meshwright.plan.part import Keys, Part, Recompute, Schedule, ScheduleKind
 
 
-def describe_plan(plan: Plan) -> str:
-    """Such as "tensor 8, pipeline 16, data 8, 1f1b x 512, zero 1, recompute selective".
+def describe_parts(parts: Sequence[Part], schedule: Schedule | None) -> str:
+    """Such as "tensor 8, pipeline 16, data 8, 1f1b x 512, zero 1, recompute selective"; parts that
+    are no stages of a pipeline are "parts 3".
 
     What differs between parts is a range of numbers or a list of words; what no part has is left
     out, but tensor, pipeline and data never are.
     """
-    parts = plan.parts
-    kind = None if plan.schedule is None else plan.schedule.kind
+    kind = None if schedule is None else schedule.kind
     texts = [
         f"tensor {span(part.tensor for part in parts)}",
         *_width("context", parts),
         *_describe_keys(parts),
         *_width("expert", parts),
-        f"pipeline {_describe_stages(parts, kind)}",
+        f"{_name_parts(parts, schedule)} {_describe_stages(parts, kind)}",
         f"data {span(part.num_replicas for part in parts)}",
     ]
-    if plan.schedule is not None:
-        texts.append(f"{plan.schedule.kind} x {plan.schedule.microbatches}")
+    if schedule is not None:
+        texts.append(f"{schedule.kind} x {schedule.microbatches}")
     if any(part.zero for part in parts):
         texts.append(f"zero {span(part.zero for part in parts)}")
     if any(part.recompute is not Recompute.NONE for part in parts):
         texts.append(f"recompute {words(part.recompute for part in parts)}")
     return ", ".join(texts)
+
+
+def _name_parts(parts: Sequence[Part], schedule: Schedule | None) -> str:
+    return "parts" if schedule is None and len(parts) > 1 else "pipeline"
 
 
 def span(numbers: Iterable[int]) -> str:

@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 from math import fsum, isfinite
 from numbers import Integral
 
-from meshwright.choice import read_choice
+from meshwright.argument import need_type, read_choice
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
@@ -118,7 +118,12 @@ class Part:
     sequence: bool = False
     """Whether those that share tensors also share the rows of what lies between products."""
 
+    def __repr__(self) -> str:
+        return f"Part({self._describe()})"
+
     def __post_init__(self) -> None:
+        for name in ("ops", "devices", "shares", "priorities"):
+            need_type(getattr(self, name), (tuple, list), f"part: {name}", "a tuple")
         if not self.ops:
             raise self._error("must have at least one op")
         if not self.devices:

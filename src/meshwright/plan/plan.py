@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.choice import read_choice
+from meshwright.argument import need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
+from meshwright.plan.describe import describe_parts
 from meshwright.plan.file import read_fields, write_fields
 from meshwright.plan.part import (
     Allocation,
@@ -28,6 +29,7 @@ from meshwright.plan.part import (
     ScheduleKind,
     Sync,
 )
+from meshwright.units import format_count
 
 __all__ = [
     "Allocation",
@@ -62,6 +64,12 @@ class Plan:
         object.__setattr__(
             self, "discipline", read_choice(self.discipline, Discipline, "plan: discipline")
         )
+        need_type(self.schedule, (Schedule, type(None)), "plan: schedule", "a Schedule or None")
+        for name, kind in (("parts", Part), ("allocations", Allocation)):
+            values = getattr(self, name)
+            need_type(values, (tuple, list), f"plan: {name}", f"a tuple of {kind.__name__}s")
+            for each in values:
+                need_type(each, kind, f"plan: each of {name}", f"of type {kind.__name__}")
         if not self.parts:
             raise InputError("plan: must have at least one part")
         pairs = Counter((each.source, each.target) for each in self.allocations)
@@ -71,6 +79,19 @@ class Plan:
                     f"plan: allocations must name a pair of hosts once, {source} -> {target} "
                     f"stands {count} times"
                 )
+
+    def __repr__(self) -> str:
+        ops = sum(len(part.ops) for part in self.parts)
+        devices = {device for part in self.parts for device in part.devices}
+        return (
+            f"Plan({self.description}; {format_count(ops, 'op')} on "
+            f"{format_count(len(devices), 'device')})"
+        )
+
+    @property
+    def description(self) -> str:
+        """The degrees and the schedule in one line for people."""
+        return describe_parts(self.parts, self.schedule)
 
     @property
     def is_plain(self) -> bool:

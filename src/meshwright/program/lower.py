@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.argument import need_one_of
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.errors import InputError
@@ -74,10 +75,7 @@ def lower(graph: Graph, cluster: Cluster, plan: Plan, granularity: str = "op") -
     with teams, ZeRO or recomputation `part` means it, too. A plan without a schedule has one
     microbatch then.
     """
-    if granularity not in GRANULARITIES:
-        raise InputError(
-            f"granularity: must be one of {', '.join(GRANULARITIES)}, got {granularity}"
-        )
+    need_one_of(granularity, GRANULARITIES, "granularity")
     if granularity == "layer" or (granularity == "part" and not plan.is_plain):
         return lower_teams(graph, cluster, plan)
     if granularity == "part" and plan.schedule is None:

@@ -19,7 +19,7 @@ from meshwright.plan.plan import Plan
 from meshwright.search.bound import plan_bound
 from meshwright.search.chain import Chain, make_chain, stages_plan
 from meshwright.search.instance import Floats, Instance, Ints, make_instance
-from meshwright.search.judge import Verdict, judge, refuse, try_plan
+from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
 
 _MAX_MICROBATCHES = 64
 """Where the batch does not count samples, powers of two up to this are tried."""
@@ -107,6 +107,7 @@ class Trial:
         self._graph, self._cluster = graph, cluster
         self._microbatches = microbatches
         self._sharing, self._until = sharing, until
+        self._is_cut = False
         self._best: tuple[Verdict, Plan] | None = None
         self._reason = ""
         self.statistics: dict[str, float] = {"simulations": 0.0}
@@ -128,6 +129,7 @@ class Trial:
                 )
                 continue
             if self._best is not None and perf_counter() > self._until:
+                self._is_cut = True
                 return
             plan = stages_plan(self._graph, self._cluster, chain, ends, devices, count)
             verdict = self._simulate(plan)
@@ -158,8 +160,9 @@ class Trial:
             "microbatches": float(plan.schedule.microbatches),
         }
         return judge(
-            method, self._graph, self._cluster, plan, bound, started, self.statistics, self._sharing
-        )
+            method, self._graph, self._cluster, plan, bound, started, self.statistics,
+            self._sharing, stop=why_stopped(is_cut=self._is_cut),
+        )  # fmt: skip
 
 
 def microbatch_choices(graph: Graph, stages: int, replicas: int) -> list[int]:

@@ -6,8 +6,9 @@ every engine. Knows nothing about what is evaluated.
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
+from meshwright.argument import need_type
 from meshwright.errors import InputError, quoted
 from meshwright.search.engine_process import Processes
 from meshwright.search.engine_ray import RayEngine
@@ -20,6 +21,7 @@ ENGINES = ("local", "one", "ray", "ray:ADDRESS")
 """What `open_engine` knows."""
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Something that evaluates items; to be closed, since it may hold processes."""
 
@@ -81,6 +83,7 @@ class Sequential:
 def open_engine(name: str, ray_address: str | None = None) -> Engine:
     """The engine of a name: `local` uses all cores, `one` this process alone, `ray` the cluster at
     `ray_address`, or where there is none one of this machine's, `ray:ADDRESS` the one there."""
+    need_type(name, str, "engine", f"one of {', '.join(ENGINES)}")
     if name == "local":
         return Processes()
     if name == "one":

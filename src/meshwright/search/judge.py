@@ -83,29 +83,44 @@ def judge(
     statistics: Mapping[str, float],
     sharing: str = "fair",
     verdict: Verdict | None = None,
+    stop: Stop = Stop.ENDED,
 ) -> Answer:
     """The answer of a method that found this plan; `started` is a `perf_counter` time.
 
     `verdict` is given where the method has simulated the plan under the same sharing already.
+    `stop`: why the search stopped, where nothing is proven.
     """
     if verdict is None:
         verdict = try_plan(graph, cluster, plan, sharing, choose_granularity(plan))
     if not verdict.fits:
         more = {"missing_bytes": verdict.missing_bytes}
         return refuse(
-            method, verdict.binding, bound, started, {**statistics, **more}, verdict.peak_bytes
-        )
-    is_proved = verdict.step_seconds <= bound * (1 + 1e-9)
+            method, verdict.binding, bound, started, {**statistics, **more}, verdict.peak_bytes,
+            stop,
+        )  # fmt: skip
     return Answer(
         method=method,
         plan=plan,
         step_seconds=verdict.step_seconds,
         bound_seconds=bound,
-        stop=Stop.PROVED if is_proved else Stop.LIMIT,
+        stop=settle_stop(stop, verdict.step_seconds, bound),
         search_seconds=perf_counter() - started,
         peak_bytes=verdict.peak_bytes,
         statistics=statistics,
     )
+
+
+def why_stopped(*, is_interrupted: bool = False, is_cut: bool = False) -> Stop:
+    """Why a search stopped that has proven nothing; `is_cut`: its budget ended before it did."""
+    if is_interrupted:
+        return Stop.INTERRUPTED
+    return Stop.LIMIT if is_cut else Stop.ENDED
+
+
+def settle_stop(stop: Stop, step_seconds: float, bound: float) -> Stop:
+    """The same where a plan was found: proven if it is as fast as its bound, unless by Ctrl-C."""
+    is_proved = step_seconds <= bound * (1 + 1e-9) and stop is not Stop.INTERRUPTED
+    return Stop.PROVED if is_proved else stop
 
 
 def refuse(
@@ -115,14 +130,15 @@ def refuse(
     started: float,
     statistics: Mapping[str, float] | None = None,
     peak_bytes: tuple[float, ...] = (),
+    stop: Stop = Stop.INFEASIBLE,
 ) -> Answer:
-    """The answer of a method that has no plan that fits."""
+    """The answer of a method that has no plan that fits; interrupted, it may have missed one."""
     return Answer(
         method=method,
         plan=None,
         step_seconds=math.inf,
         bound_seconds=bound,
-        stop=Stop.INFEASIBLE,
+        stop=stop if stop is Stop.INTERRUPTED else Stop.INFEASIBLE,
         binding=binding,
         search_seconds=perf_counter() - started,
         peak_bytes=peak_bytes,

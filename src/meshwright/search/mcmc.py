@@ -28,7 +28,7 @@ from meshwright.search.anneal import (
 )
 from meshwright.search.bound import placement_bound
 from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
-from meshwright.search.judge import judge, refuse, tighten, try_plan
+from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.list_schedule import Schedule
 
 DEFAULT_STEPS = 25_000
@@ -69,8 +69,9 @@ def mcmc(
             break
         limits, left = tighten(limits, verdict), max(1, steps // 4)
         found.restart(limits)
+    stop = why_stopped(is_interrupted=found.is_interrupted, is_cut=found.is_cut)
     statistics = found.statistics
-    return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict)
+    return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
 
 
 class Walk:
@@ -95,6 +96,8 @@ class Walk:
         self._times[SCALE] /= beta * max(1, instance.num_units)
         self._counts = np.zeros(3, np.int64)
         self._is_interrupted = False
+        self.is_cut = False
+        """Whether it had to stop before its last step because of the time."""
         self._walk(0)
 
     def run(self, steps: int, until: float) -> None:
@@ -109,6 +112,7 @@ class Walk:
                 taken = perf_counter() - began
                 # Grows slowly, so that one slice of slow steps cannot exceed the budget by much.
                 size = int(min(2 * size, max(1, size * _SLICE_SECONDS / max(taken, 1e-9))))
+            self.is_cut |= left > 0
         except KeyboardInterrupt:
             self._is_interrupted = True  # the best so far is the answer
 
@@ -157,8 +161,7 @@ class Walk:
     @property
     def statistics(self) -> dict[str, float]:
         """Steps, and how many were accepted or were the best so far."""
-        interrupted = {"interrupted": 1.0} if self._is_interrupted else {}
-        return interrupted | {
+        return {
             "evaluations": float(self._counts[STEPS]),
             "accepted": float(self._counts[ACCEPTED]),
             "improved": float(self._counts[IMPROVED]),

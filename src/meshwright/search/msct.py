@@ -36,7 +36,7 @@ from meshwright.search.instance import (
     order_plan,
     placement_plan,
 )
-from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan
+from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.mcmc import no_device_message
 
 _TRIES = 6
@@ -71,7 +71,8 @@ def msct(
     best = min(found, key=lambda each: each.verdict.rank)
     plan, verdict = best.plan, best.verdict
     statistics = best.statistics | {"evaluations": float(sum(each.tries for each in found))}
-    return judge("m-sct", graph, cluster, plan, bound, started, statistics, sharing, verdict)
+    stop = why_stopped(is_cut=perf_counter() >= until)
+    return judge("m-sct", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,17 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol
 
+import numpy as np
+
+from meshwright.argument import need_number, need_one_of, need_type
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
+from meshwright.cost.compute import time_sources
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
 from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
@@ -27,8 +32,10 @@ from meshwright.search.heft import heft
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
-from meshwright.search.judge import refuse
+from meshwright.search.interrupt import pressed_again
+from meshwright.search.judge import refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import mcmc
+from meshwright.search.method import METHODS, SEARCHES
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
@@ -37,6 +44,7 @@ from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
+from meshwright.simulate.tasks import SHARINGS
 from meshwright.units import format_seconds
 
 
@@ -55,7 +63,6 @@ class Method(Protocol):
         """Search; the same seed gives the same answer unless the budget cuts it short."""
 
 
-# From the quickest to the slowest, so that an interrupted `auto` has something.
 _SEARCHES: Mapping[str, Method] = MappingProxyType(
     {
         "single": single,
@@ -102,9 +109,6 @@ _MAX_INSTANCES = 200_000
 others go op by op, and on GPT-3 and 128 or 1,024 devices none finds a plan that fits, while
 `pipeline` takes 82 and 117 s of a budget of 10 (2026-11-15, 2 busy cores)."""
 
-METHODS: tuple[str, ...] = (*_SEARCHES, "auto")
-"""What `find_plan` knows."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
@@ -137,7 +141,8 @@ def find_plan(
     network interfaces out to the destinations, too. The budget does not count the compilation of
     kernels, which happens once on a machine.
     """
-    _check(graph, method, budget_seconds, microbatches, scope)
+    _check(graph, method, seed, budget_seconds, sharing, microbatches, scope)
+    times = time_sources(graph, cluster)
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
@@ -146,7 +151,7 @@ def find_plan(
     report = progress or (lambda _: None)
     if choice.refusal is not None:
         bound = plan_bound(make_instance(graph, cluster))
-        return refuse(method, choice.refusal, bound, started)
+        return replace(refuse(method, choice.refusal, bound, started), times=times)
     searches = {name: _find_method(name, microbatches, scope, engine) for name in choice.names}
     if choice.note:
         report(choice.note)
@@ -164,7 +169,8 @@ def find_plan(
             answer = allocator(name, answer)
         report(_line(name, answer))
         answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
-    return replace(answer, notes=(*answer.notes, nothing)) if nothing else answer
+    notes = (*answer.notes, nothing) if nothing else answer.notes
+    return replace(answer, notes=notes, times=times)
 
 
 Allocator = Callable[[str, Answer], Answer]
@@ -190,19 +196,24 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
 def _check(
     graph: Graph,
     method: str,
+    seed: int,
     budget_seconds: float,
+    sharing: str,
     microbatches: Sequence[int],
     scope: Scope | None,
 ) -> None:
-    if method not in METHODS:
-        raise InputError(f"method: must be one of {', '.join(METHODS)}, got {quoted(method)}")
-    if not budget_seconds > 0:
-        raise InputError(f"budget_seconds: must be positive, got {budget_seconds}")
+    need_one_of(method, METHODS, "method")
+    need_number(seed, "seed", is_whole=True)
+    need_number(budget_seconds, "budget_seconds", is_positive=True)
+    need_one_of(sharing, SHARINGS, "sharing")
     if graph.num_ops == 0:
         raise InputError(f"graph {graph.name}: must have at least one op to be planned")
+    need_type(microbatches, (Sequence, np.ndarray), "microbatches", "a list of whole numbers")
     for count in microbatches:
-        if not 1 <= count <= 1_000_000:
-            raise InputError(f"microbatches: must be from 1 to 1000000, got {count}")
+        need_number(count, "microbatches", is_whole=True)
+        if not 1 <= count <= MOST_MICROBATCHES:
+            raise InputError(f"microbatches: must be from 1 to {MOST_MICROBATCHES}, got {count}")
+    need_type(scope, (Scope, type(None)), "scope", "a Scope or None")
     if graph.mixes.any() and any(count > 1 for count in microbatches):
         raise InputError(
             f"microbatches: must be 1, because op {quoted(graph.mixing_op)} of graph {graph.name} "
@@ -219,7 +230,7 @@ def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
-    names = tuple(name for name in _SEARCHES if name not in _NOT_IN_AUTO)
+    names = tuple(name for name in SEARCHES if name not in _NOT_IN_AUTO)
     if not _has_layers(graph):
         return _Choice(names=tuple(name for name in names if name != "hybrid"), refusal=reason)
     if reason is not None:
@@ -291,24 +302,34 @@ def _find_best(
     end = until if allocator is None else started + _ALLOCATED_SHARE * (until - started)
     bound = plan_bound(make_instance(graph, cluster))
     answers: dict[str, Answer] = {}
-    is_interrupted = False
-    try:
-        for name, search in searches.items():
-            left = end - perf_counter()
-            if answers and left <= 0:
-                break
-            budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
-            found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
-            answers[name] = found
-            report(_line(name, found))
-        if allocator is not None:
-            _allocate_all(answers, allocator, until, report)
-    except KeyboardInterrupt:
-        if not answers:
-            raise
-        is_interrupted = True
-    is_interrupted |= any("interrupted" in each.statistics for each in answers.values())
-    return _best_answer(answers, bound, started, is_interrupted)
+    is_interrupted = is_cut = False
+    with pressed_again() as press:
+        try:
+            for name, search in searches.items():
+                left = end - perf_counter()
+                if answers and left <= 0:
+                    is_cut = True
+                    break
+                press.is_armed = bool(answers)
+                budget = max(_SHARES.get(name, 1.0) * left, 1e-3)
+                found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
+                press.is_armed = False
+                answers[name] = found
+                if found.stop is Stop.INTERRUPTED:
+                    raise KeyboardInterrupt
+                report(_line(name, found))
+            if allocator is not None:
+                _allocate_all(answers, allocator, until, report)
+        except KeyboardInterrupt:
+            press.is_armed = False
+            if not answers:
+                raise
+            is_interrupted = True
+    stops = {each.stop for each in answers.values()}
+    is_interrupted |= Stop.INTERRUPTED in stops
+    is_cut |= Stop.LIMIT in stops
+    stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
+    return _best_answer(answers, bound, started, stop)
 
 
 def _allocate_all(
@@ -327,12 +348,12 @@ def _allocate_all(
         # Of hybrid for its bound, too.
         if name == "hybrid" or (name != "placement" and has_time and not is_far):
             answers[name] = allocator(name, answers[name])
+            if answers[name].stop is Stop.INTERRUPTED:
+                return
             report(_line(name, answers[name]))
 
 
-def _best_answer(
-    answers: Mapping[str, Answer], bound: float, started: float, is_interrupted: bool
-) -> Answer:
+def _best_answer(answers: Mapping[str, Answer], bound: float, started: float, stop: Stop) -> Answer:
     """The fastest that fits, with the bound on all plans; else why the nearest does not fit."""
     statistics = {f"{name}_seconds": each.step_seconds for name, each in answers.items()}
     of_hybrid = answers.get("hybrid")
@@ -340,8 +361,6 @@ def _best_answer(
         of_hybrid = None  # the step was not for it
     if of_hybrid is not None:
         bound = min(bound, of_hybrid.bound_seconds)  # the other is of ops that are not divided
-    if is_interrupted:
-        statistics["interrupted"] = 1.0
     if any(UNIFORM in each.statistics for each in answers.values()):
         statistics[UNIFORM] = min(
             each.statistics.get(UNIFORM, each.step_seconds) for each in answers.values()
@@ -356,13 +375,14 @@ def _best_answer(
         binding = f"{answers[nearest].binding} (by the nearest method, {nearest})"
         if of_hybrid is not None:  # of all plans its own need the least, so it knows what would do
             nearest, binding = "hybrid", of_hybrid.binding
-        return refuse("auto", binding, bound, started, statistics, answers[nearest].peak_bytes)
+        peak_bytes = answers[nearest].peak_bytes
+        return refuse("auto", binding, bound, started, statistics, peak_bytes, stop)
     return replace(
         best,
         method=f"auto:{winner}",
         notes=(),  # of what one method looked at; the bound is of all plans
         bound_seconds=bound,
-        stop=Stop.PROVED if best.step_seconds <= bound * (1 + 1e-9) else Stop.LIMIT,
+        stop=settle_stop(stop, best.step_seconds, bound),
         search_seconds=perf_counter() - started,
         statistics=statistics,
     )

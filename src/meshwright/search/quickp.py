@@ -31,7 +31,7 @@ from meshwright.search.instance import (
     mean_transfer,
     order_plan,
 )
-from meshwright.search.judge import judge, refuse, tighten, try_plan
+from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.list_schedule import order_seconds
 from meshwright.search.mcmc import first_placement, no_device_message
 from meshwright.search.programme import ProgrammeResult, keeps_to, solve_programme
@@ -92,7 +92,10 @@ def quickp(
         if verdict.fits or "interrupted" in found.statistics:
             break
         limits = tighten(limits, verdict)
-    return judge("quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict)
+    stop = why_stopped(
+        is_interrupted="interrupted" in found.statistics, is_cut=not found.is_optimal
+    )
+    return judge("quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
 
 
 def reference_delays(instance: Instance) -> tuple[Floats, float]:
@@ -138,13 +141,12 @@ def _solved(
     found: ProgrammeResult, seconds: float, statistics: dict[str, float]
 ) -> dict[str, float]:
     """What the last try adds to the statistics."""
-    more = {
+    return {
         "solve_seconds": statistics["solve_seconds"] + seconds,
         "coarse_seconds": found.seconds,
         "coarse_bound_seconds": found.bound_seconds,
         "coarse_optimal": float(found.is_optimal),
     }
-    return more | ({"interrupted": 1.0} if "interrupted" in found.statistics else {})
 
 
 def _fine_plan(instance: Instance, coarsening: Coarsening, found: ProgrammeResult) -> Plan:

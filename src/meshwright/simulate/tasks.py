@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.argument import need_one_of
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -19,7 +20,6 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
-from meshwright.errors import InputError
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
@@ -82,8 +82,7 @@ class Engine:
 
 def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     """Everything the engine needs; `sharing` is "none" or "fair"."""
-    if sharing not in SHARINGS:
-        raise InputError(f"sharing: must be one of {', '.join(SHARINGS)}, got {sharing}")
+    need_one_of(sharing, SHARINGS, "sharing")
     rows = program.instructions
     num_tasks = int(rows["task"].max()) + 1 if len(rows) else 0
     tasks = np.empty(num_tasks + 1, TASK)

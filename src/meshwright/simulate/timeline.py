@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from meshwright.errors import InputError
 from meshwright.program.collective import Lane
 from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.tasks import Network
+from meshwright.table import as_frame, as_html
+from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -48,6 +51,40 @@ class Timeline:
     def __post_init__(self) -> None:
         for array in (self.start, self.finish, self.cause, self.flow_class, self.flow_bytes):
             array.setflags(write=False)
+
+    def __repr__(self) -> str:
+        return f"Timeline({', '.join(f'{name} {text}' for name, text in self.facts.items())})"
+
+    def _repr_html_(self) -> str:
+        return as_html(f"timeline of {self.program.graph.name}", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it predicts, for people."""
+        spent = self.attribution
+        total = sum(spent.values()) or 1.0
+        shares = (f"{name} {format_percent(spent[name] / total)}" for name in spent if spent[name])
+        return {
+            "step": format_seconds(self.step_seconds),
+            "peak": f"{format_bytes(max(self.peak_bytes, default=0.0))} on the fullest of "
+            f"{format_count(self.program.num_devices, 'device')}",
+            "instructions": f"{self.program.num_instructions:,}",
+            "critical path": " + ".join(shares),
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with a row for each instruction, in the order of their starts."""
+        program, order = self.program, np.argsort(self.start, kind="stable")
+        rows = program.instructions[order]
+        return as_frame(
+            {
+                "device": [program.device_names[device] for device in rows["device"]],
+                "kind": [Kind(kind).name.lower() for kind in rows["kind"].tolist()],
+                "instruction": [program.describe(number) for number in order.tolist()],
+                "start_seconds": self.start[order],
+                "finish_seconds": self.finish[order],
+            }
+        )
 
     @cached_property
     def step_seconds(self) -> float:

@@ -78,7 +78,7 @@ def test_uneven_dimensions_stay_by_themselves() -> None:
 
 def test_a_cut_through_rows_is_refused() -> None:
     # of 2 x 6 numbers four members have a half of a row each
-    with pytest.raises(Uncut, match="a team of 4"):
+    with pytest.raises(Uncut, match="a group of 4"):
         check_op(aten.view.default, operand(torch.randn(12), plain_cut(0, 12)), [2, 6], width=4)
 
 

@@ -19,7 +19,7 @@ _COUNTS = {
 }
 _CHOICES: dict[str, tuple[type[StrEnum], str]] = {
     "keys": (Keys, "how those that share tokens get at each other's keys"),
-    "recompute": (Recompute, "what backward computes again"),
+    "recompute": (Recompute, "activations that backward recomputes"),
     "schedule": (ScheduleKind, "pipeline schedule"),
 }
 _ZERO = ("0", "1", "2", "3")

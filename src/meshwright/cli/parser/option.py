@@ -1,7 +1,8 @@
 """Options that several commands have, and the values that they take."""
 
 import math
-from argparse import ArgumentParser, ArgumentTypeError
+import textwrap
+from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +25,37 @@ CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 PLAN_FOLDER = "a folder as `meshwright plan -o` writes it, or the plan file in it"
 
 
+class _Lines(HelpFormatter):
+    """Help whose texts may have several lines, each wrapped by itself."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Called by argparse for each option's help."""
+        indent = " " * 4
+        first, *rest = text.splitlines()
+        found = textwrap.wrap(" ".join(first.split()), width)
+        for line in rest:
+            found += textwrap.wrap(line, width, initial_indent="  ", subsequent_indent=indent)
+        return found
+
+
 def add_command(commands: Any, name: str, text: str) -> ArgumentParser:
-    """A command, with the option that all of them have."""
+    """A command, with the options that all of them have."""
     parser: ArgumentParser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        allow_abbrev=False,
+        formatter_class=_Lines,
+    )
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print results in short, and only errors and warnings beside them",
+    )
+    amount.add_argument(
+        "--verbose", action="store_true", help="print every line of progress and every table whole"
     )
     parser.add_argument(
         "--traceback", action="store_true", help="show where an internal error arose"

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from meshwright import __version__
 from meshwright.cli.parser.cluster import add_cluster
+from meshwright.cli.parser.completion import add_completion
 from meshwright.cli.parser.model import add_capture, add_profile, add_zoo
 from meshwright.cli.parser.network import add_network
 from meshwright.cli.parser.plan import add_plan, add_simulate
@@ -49,4 +50,5 @@ def make_parser() -> ArgumentParser:
     add_profile(commands)
     add_cluster(commands)
     add_zoo(commands)
+    add_completion(commands)
     return parser

@@ -8,6 +8,7 @@ from meshwright.cli.parser.degrees import add_degrees, add_limits
 from meshwright.cli.parser.option import (
     CLUSTER,
     GRAPH,
+    PLAN_FOLDER,
     add_batch,
     add_command,
     add_compile,
@@ -17,8 +18,15 @@ from meshwright.cli.parser.option import (
     positive,
     whole,
 )
+from meshwright.search.method import SEARCHES
 
 GRANULARITIES = ("op", "part", "layer")
+_METHOD_HELP = "\n".join(
+    (
+        "how to search (default: auto, the best of all)",
+        *(f"{name}: {text}" for name, text in SEARCHES.items()),
+    )
+)
 
 
 def add_plan(commands: Any) -> None:
@@ -30,8 +38,7 @@ def add_plan(commands: Any) -> None:
         "--method",
         default="auto",
         metavar="M",
-        help="how to search: placement, pipeline, hybrid, deploy, or one that a wrong name lists "
-        "(default: auto, the best of all)",
+        help=_METHOD_HELP,
     )
     parser.add_argument(
         "--budget",
@@ -93,9 +100,10 @@ def _add_scope(parser: ArgumentParser) -> None:
 def add_simulate(commands: Any) -> None:
     """Add `meshwright simulate`."""
     parser = add_command(commands, "simulate", "predict one step of a plan")
-    parser.add_argument("graph", metavar="MODEL|GRAPH", help=GRAPH)
-    parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER)
-    parser.add_argument("--plan", metavar="FILE", help="a plan file")
+    own = "default: the one beside the plan"
+    parser.add_argument("graph", nargs="?", metavar="MODEL|GRAPH", help=f"{GRAPH} ({own})")
+    parser.add_argument("--cluster", metavar="C", help=f"{CLUSTER} ({own})")
+    parser.add_argument("--plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
     add_batch(parser)
     add_compile(parser)
     add_sharing(parser)

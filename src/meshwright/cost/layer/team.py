@@ -27,7 +27,7 @@ class Team:
         for name in ("tensor", "context", "expert"):
             width = getattr(self, name)
             if not 1 <= width <= 1_000_000:
-                raise InputError(f"team: {name} must be from 1 to 1000000, got {width}")
+                raise InputError(f"group: {name} must be from 1 to 1000000, got {width}")
 
     @property
     def num_devices(self) -> int:

@@ -19,7 +19,7 @@ _MASKS = ("mask", "attn_mask")
 _NEEDS = (
     "query, key and value cut alike along samples or heads, or the query alone along its rows; "
     "where several query heads share a key head, both counts of heads must divide by the width of "
-    "the team"
+    "the group"
 )
 
 

@@ -103,7 +103,7 @@ def check_cut(what: str, shape: Sequence[int], cut: AnyCut, width: int) -> None:
     if not cut.is_plain and not cut.divides(width):
         raise InputError(
             f"{what}: segments of dimension {cut.dim} of size {cut.size} must divide by the width "
-            f"{width} of the team, got {cut}"
+            f"{width} of the group, got {cut}"
         )
 
 

@@ -22,7 +22,7 @@ def cut_view(request: Request) -> Call:
     if cut is None:
         raise request.refuse(
             f"a cut of shape {tuple(operand.value.shape)} that is one of shape {shape}, too, over "
-            f"a team of {request.width}"
+            f"a group of {request.width}"
         )
     target = _aten.reshape.default
     return request.answer([cut], target, args=(operand, request.local(shape, cut)))

@@ -47,8 +47,8 @@ def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
     word = [t for t in read if builder.expansion.tensor_origin[t] < 0]
     if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
         raise InputError(
-            f"op {quoted(graph.op_names[loss])}: a team divides the classes of a negative "
-            f"log-likelihood after a log-softmax only"
+            f"op {quoted(graph.op_names[loss])}: tensor parallelism divides the classes of a "
+            f"negative log-likelihood after a log-softmax only"
         )
     logs, targets, *_, ignored = kernel.node.args
     assert isinstance(logs, Node) and isinstance(targets, Node) and isinstance(ignored, int)

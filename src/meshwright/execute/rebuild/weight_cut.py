@@ -51,7 +51,7 @@ def find_cut(builder: Builder, old: Node, wanted: AnyCut | None) -> Cut:
             if _cut_of(builder, old, None, {start: cut}) == wanted:
                 return cut
     raise InputError(
-        f"op {quoted(old.name)}: found no cut over a team of {builder.team.width} by which it is "
+        f"op {quoted(old.name)}: found no cut over a group of {builder.team.width} by which it is "
         f"cut as {wanted!r}"
     )
 

@@ -99,7 +99,7 @@ class Exchange:
                 return self._arrive_gradient(op, tensor)
             if self.held(tensor) == Held.FEATURES:
                 raise InputError(
-                    f"op {quoted(graph.op_names[op])}: must read no features that only a team of "
+                    f"op {quoted(graph.op_names[op])}: must read no features that only a group of "
                     f"another part divides, reads those of {quoted(graph.op_names[source])}"
                 )
             agrees = (there.tensor, there.sequence) == (here.tensor, here.sequence)

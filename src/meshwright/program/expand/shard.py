@@ -76,8 +76,8 @@ def check_parts(before: Expansion, stack: Stack, members: Members, plan: Plan) -
     if len(torn):
         op = int(torn[0])
         raise InputError(
-            f"part {part_of_op[op]}: must hold whole layers where a team divides them, op "
-            f"{quoted(graph.op_names[op])} is of a layer in part {here[op]}"
+            f"part {part_of_op[op]}: must hold whole layers where tensor parallelism divides them, "
+            f"op {quoted(graph.op_names[op])} is of a layer in part {here[op]}"
         )
     is_expert = members.role == Role.EXPERT
     for number, part in enumerate(plan.parts):
@@ -130,7 +130,8 @@ class _Sharding:
         if held == {True, False} or (self.members.role[op] == Role.WHOLE and True in held):
             raise InputError(
                 f"op {quoted(self.graph.op_names[op])}: all copies of a tensor or weight must be "
-                f"divided alike, but a team has features of one that it reads and all of another"
+                f"divided alike, but a tensor-parallel group has features of one that it reads and "
+                f"all of another"
             )
 
     def _visit_alone(self, op: int) -> None:

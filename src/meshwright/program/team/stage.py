@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int32]
 
 
 NOTHING = Deferred(0.0, 0.0)
+_DIVIDED = "with tensor, context or expert parallelism, ZeRO or recomputation"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -169,16 +170,16 @@ def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:
     if len(bad):
         op = int(bad[0])
         raise InputError(
-            f"op {quoted(stack.graph.op_names[op])}: with teams, ZeRO or recomputation a part must "
-            f"hold whole layers, but layer {layer[op]} is in part {part_of_layer[layer[op]]} and "
+            f"op {quoted(stack.graph.op_names[op])}: {_DIVIDED} a part must hold whole layers, but "
+            f" layer {layer[op]} is in part {part_of_layer[layer[op]]} and "
             f"{part[op]}"
         )
     back = np.flatnonzero(np.diff(part_of_layer) < 0)
     if len(back):
         first = int(back[0])
         raise InputError(
-            f"part {part_of_layer[first]}: with teams, ZeRO or recomputation parts must hold the "
-            f"layers in order, but layer {first + 1} is in part {part_of_layer[first + 1]}"
+            f"part {part_of_layer[first]}: {_DIVIDED} parts must hold the layers in order, "
+            f"but layer {first + 1} is in part {part_of_layer[first + 1]}"
         )
     bounds = np.searchsorted(part_of_layer, np.arange(placement.num_parts + 1)).tolist()
     return [range(low, high) for low, high in pairwise(bounds)]
@@ -190,8 +191,7 @@ def _check_part(stack: Stack, number: int, part: Part, layers: range) -> None:
             raise InputError(f"part {number}: {rule}")
     if part.sync is not Sync.ALL_REDUCE:
         raise InputError(
-            f"part {number}: with teams, ZeRO or recomputation sync must be {Sync.ALL_REDUCE}, "
-            f"got {part.sync}"
+            f"part {number}: {_DIVIDED} sync must be {Sync.ALL_REDUCE}, got {part.sync}"
         )
 
 
@@ -210,7 +210,7 @@ def check_teams(cluster: Cluster, stages: Sequence[TeamStage]) -> None:
         if len(bad):
             name = cluster.devices[int(devices[bad[0]])].name
             raise InputError(
-                f"part {number}: device {quoted(name)} must be in the same team in every part, "
+                f"part {number}: device {quoted(name)} must be in the same group in every part, "
                 f"stands in another one before"
             )
         leader[devices], place[:, devices] = first, own

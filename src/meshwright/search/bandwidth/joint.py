@@ -20,7 +20,7 @@ from meshwright.search.bandwidth.joint_space import Space, find_space
 from meshwright.search.bound import placement_bound
 from meshwright.search.branch import branch_bound, can_branch
 from meshwright.search.instance import Instance, Ints, make_instance
-from meshwright.search.judge import judge
+from meshwright.search.judge import judge, why_stopped
 from meshwright.search.placement.improve import improve
 from meshwright.search.placement.placement import placement
 from meshwright.search.placement.walk import Walk
@@ -68,7 +68,7 @@ def joint(
 
 
 def _can_go_on(answer: Answer) -> bool:
-    return bool(np.isfinite(answer.bound_seconds)) and "interrupted" not in answer.statistics
+    return bool(np.isfinite(answer.bound_seconds)) and answer.stop is not Stop.INTERRUPTED
 
 
 def search_uniform(
@@ -97,10 +97,11 @@ def search_uniform(
         is_interrupted = True
     if search.best is None:
         return plain
+    is_cut = plain.stop is Stop.LIMIT or perf_counter() >= until
     found = judge(
         "placement", graph, cluster, search.best.plan, plain.bound_seconds, started,
-        {**plain.statistics, **({"interrupted": 1.0} if is_interrupted else {})}, sharing,
-        search.best.verdict,
+        plain.statistics, sharing, search.best.verdict,
+        why_stopped(is_interrupted=is_interrupted, is_cut=is_cut),
     )  # fmt: skip
     return replace(found, search_seconds=plain.search_seconds + found.search_seconds)
 
@@ -118,12 +119,13 @@ class _Joint:
         self._limits = usable_bytes(instance.graph, instance.cluster)
         self._judge = Judge(instance=instance, space=space, sharing=sharing)
         now = perf_counter()
+        self._searched = now + _SEARCH_SHARE * (until - now)
         self._search = JointSearch(
             self._judge,
             space,
             self._limits,
             seed=seed,
-            until=now + _SEARCH_SHARE * (until - now),
+            until=self._searched,
             bound=self._bound,
         )
 
@@ -131,6 +133,7 @@ class _Joint:
         """Search; Ctrl-C ends it with the best so far."""
         graph, cluster, search = self._instance.graph, self._instance.cluster, self._search
         statistics: dict[str, float] = {UNIFORM: uniform.step_seconds}
+        is_interrupted = False
         try:
             if uniform.plan is not None:
                 plain = Found(plan=uniform.plan, verdict=self._judge.try_plan(uniform.plan))
@@ -142,7 +145,7 @@ class _Joint:
         except KeyboardInterrupt:
             if search.best is None:
                 raise
-            statistics["interrupted"] = 1.0
+            is_interrupted = True
         best = search.best
         assert best is not None, "a first turn always ends"
         # The plan may be better than the other without an allocation, too.
@@ -150,9 +153,11 @@ class _Joint:
         if bare.fits:
             statistics[UNIFORM] = min(statistics[UNIFORM], bare.step_seconds)
         statistics |= search.statistics
+        is_cut = uniform.stop is Stop.LIMIT or perf_counter() >= self._searched
         return judge(
             "placement", graph, cluster, best.plan, self._bound, started, statistics,
             self._judge.sharing, best.verdict,
+            why_stopped(is_interrupted=is_interrupted, is_cut=is_cut),
         )  # fmt: skip
 
     def _polish_best(self) -> dict[str, float]:

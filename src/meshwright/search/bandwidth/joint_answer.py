@@ -18,7 +18,7 @@ from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.space import make_space
 from meshwright.search.instance import make_instance
-from meshwright.search.judge import try_plan
+from meshwright.search.judge import settle_stop, try_plan
 
 _PLACEMENTS = ("single", "round-robin", "metis", "heft", "m-sct", "placement", "mcmc", "quickp")
 """Methods whose bound is of placements, and so of the network; of the others it knows none."""
@@ -48,13 +48,12 @@ def allocate_method(
     Ctrl-C leaves the answer as it was.
     """
     bound = _bound(graph, cluster, scope, name, answer)
-    if "interrupted" in answer.statistics:
+    if answer.stop is Stop.INTERRUPTED:
         return replace(answer, bound_seconds=bound)
     try:
         return allocate_answer(graph, cluster, answer, bound=bound, sharing=sharing)
     except KeyboardInterrupt:
-        statistics = {**answer.statistics, "interrupted": 1.0}
-        return replace(answer, bound_seconds=bound, statistics=statistics)
+        return replace(answer, bound_seconds=bound, stop=Stop.INTERRUPTED)
 
 
 def _bound(graph: Graph, cluster: Cluster, scope: Scope | None, name: str, answer: Answer) -> float:
@@ -97,10 +96,10 @@ def allocate_answer(
             peak_bytes=verdict.peak_bytes,
         )
         statistics[GAP] = found.gap
-    is_proved = chosen.step_seconds <= bound * (1 + 1e-9)
+    stop = Stop.ENDED if answer.stop is Stop.PROVED else answer.stop  # proven without allocations
     return replace(
         chosen,
-        stop=Stop.PROVED if is_proved else Stop.LIMIT,
+        stop=settle_stop(stop, chosen.step_seconds, bound),
         search_seconds=answer.search_seconds + perf_counter() - started,
         statistics=statistics,
     )

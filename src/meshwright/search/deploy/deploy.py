@@ -33,7 +33,7 @@ from meshwright.search.deploy.polish import polish
 from meshwright.search.deploy.prior import Prior, uniform_prior
 from meshwright.search.deploy.tree import Tree
 from meshwright.search.heft import heft
-from meshwright.search.judge import judge, refuse
+from meshwright.search.judge import judge, refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import no_device_message
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
@@ -163,7 +163,7 @@ class _Search:
             "device_groups": float(len(analysis.device_groups)),
             "actions": float(len(analysis.actions)),
         }
-        self.is_interrupted = False
+        self.is_interrupted = self._is_cut = False
 
     @property
     def has_any(self) -> bool:
@@ -235,7 +235,13 @@ class _Search:
         return self._end - perf_counter()
 
     def _has_time(self) -> bool:
-        return perf_counter() < self._started + _QUICK_SHARE * self._budget
+        has_time = perf_counter() < self._started + _QUICK_SHARE * self._budget
+        self._is_cut |= not has_time
+        return has_time
+
+    @property
+    def _stop(self) -> Stop:
+        return why_stopped(is_interrupted=self.is_interrupted, is_cut=self._is_cut)
 
     def grow(self, prior: Prior, share: float) -> None:
         """Tree search."""
@@ -249,6 +255,7 @@ class _Search:
             self._statistics["data_seconds"] = evaluator.reference_seconds
         for strategy in chain(self._proportional(), fitting_strategies(evaluator)):
             if self._left <= taken:
+                self._is_cut = True
                 break
             self._keep_strategy(strategy, evaluator)
             self._starts.append(strategy)
@@ -256,6 +263,7 @@ class _Search:
         until = perf_counter() + share * self._left - taken
         try:
             tree.run(_MAX_ITERATIONS, until, self._has_settled)
+            self._is_cut |= perf_counter() >= until
         finally:  # an interrupt, too
             strategy, _ = tree.best
             self._keep_strategy(strategy, evaluator)
@@ -286,6 +294,7 @@ class _Search:
     def polish(self) -> None:
         """Local search, and what it gains."""
         if self._evaluator is None or self._left <= 0:
+            self._is_cut |= self._evaluator is not None
             return
         before = self.best_seconds
         found = polish(
@@ -297,6 +306,7 @@ class _Search:
         )
         self._keep(found.plan, len(found.duplicated), found.evaluation)
         self.is_interrupted |= found.is_interrupted
+        self._is_cut |= self._left <= 0
         gain = before / self.best_seconds - 1 if 0 < self.best_seconds < before < math.inf else 0.0
         self._statistics |= {
             "simulations": float(self._evaluator.num_evaluations),
@@ -316,8 +326,6 @@ class _Search:
 
     def answer(self) -> Answer:
         """The best of all; where nothing fits, what lacks least and why."""
-        if self.is_interrupted:
-            self._statistics["interrupted"] = 1.0
         ranked = sorted(
             (each.statistics.get("missing_bytes", math.inf) if each.plan is None else 0.0,
              each.step_seconds, name)
@@ -339,6 +347,7 @@ class _Search:
             self._started,
             self._statistics,
             self._sharing,
+            stop=self._stop,
         )
         return replace(answer, notes=tuple(self._notes))
 
@@ -351,13 +360,13 @@ class _Search:
                        other.statistics}  # fmt: skip
             return refuse(
                 "deploy", other.binding, self._bound, self._started,
-                self._statistics | missing, other.peak_bytes,
+                self._statistics | missing, other.peak_bytes, self._stop,
             )  # fmt: skip
         return replace(
             other,
             method="deploy",
             bound_seconds=self._bound,
-            stop=Stop.PROVED if self._is_proved else Stop.LIMIT,
+            stop=settle_stop(self._stop, other.step_seconds, self._bound),
             search_seconds=spent,
             statistics=self._statistics,
             notes=(*self._notes, f"the plan is that of {name}: nothing found was faster"),

@@ -15,9 +15,8 @@ from time import perf_counter
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, RunnerUp
+from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.plan.degrees import stage_degrees
-from meshwright.plan.describe import describe_plan
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.draft import Draft
@@ -28,7 +27,7 @@ from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.smallest import explain_lack
 from meshwright.search.hybrid.space import Space, describe_space, make_space
 from meshwright.search.hybrid.trial import Scene, Trials
-from meshwright.search.judge import judge, refuse
+from meshwright.search.judge import judge, refuse, why_stopped
 
 _DRAFT_SHARE = 0.5
 """Of the budget, for drafts; the rest is the simulator's."""
@@ -78,12 +77,16 @@ def hybrid(
     pool = Pool(refuses_plain=space.stack.shares_groups)
     scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
     trials = Trials(scene, engine or Sequential(), chosen.keys)
-    is_whole = is_interrupted = False
+    is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:
         try:
-            find_drafts(space, pool, started + _DRAFT_SHARE * budget_seconds)
-            _simulate(space, trials, pool.drafts(), until, stack if engine is None else None)
+            drafted = started + _DRAFT_SHARE * budget_seconds
+            find_drafts(space, pool, drafted)
+            is_cut = perf_counter() >= drafted
+            own = stack if engine is None else None
+            is_cut |= _simulate(space, trials, pool.drafts(), until, own)
             is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, until)
+            is_cut |= perf_counter() >= until
         except KeyboardInterrupt:
             is_interrupted = True
             if not pool.kept:
@@ -91,16 +94,14 @@ def hybrid(
             if not trials.num_fitting:  # a moment more, to have something
                 trials.run(pool.drafts()[:1])
     bound = space_bound(space)
+    stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
     if not trials.num_fitting:
         tried = trials.ranked()
         reason = tried[0][0].binding if tried else explain_lack(space)
-        return refuse("hybrid", reason, bound, started)
+        return refuse("hybrid", reason, bound, started, stop=stop)
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
-    answer = _answer(space, trials, bound, started, is_whole)
-    if is_interrupted:
-        answer = replace(answer, statistics={**answer.statistics, "interrupted": 1.0})
-    return answer
+    return _answer(space, trials, bound, started, is_whole, stop)
 
 
 def _is_small(space: Space) -> bool:
@@ -109,10 +110,14 @@ def _is_small(space: Space) -> bool:
 
 def _simulate(
     space: Space, trials: Trials, drafts: Sequence[Draft], until: float, stack: ExitStack | None
-) -> None:
-    """From the best estimate on, one of a family first; then the family of the best."""
+) -> bool:
+    """From the best estimate on, one of a family first; then the family of the best.
+
+    Whether there was no time for some of them.
+    """
     if not drafts:
-        return
+        return False
+    is_cut = False
     first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
     margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
     most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
@@ -130,15 +135,19 @@ def _simulate(
         if not wave or trials.num_fitting >= most:
             break
         room = int((until - perf_counter()) / spent * trials.engine.workers)
+        is_cut |= room < len(wave)
         if room < 1 and trials.num_fitting:
             break
         trials.run(wave[: max(1, room)])
     best = trials.ranked()[0][1]
-    if perf_counter() + spent < until:
-        # A draft's stages are only as even as its estimate needs them, those of people more so.
-        trials.run(_described(space, trials.scene, best))
-        if perf_counter() + spent < until:
-            trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+    if perf_counter() + spent >= until:
+        return True
+    # A draft's stages are only as even as its estimate needs them, those of people more so.
+    trials.run(_described(space, trials.scene, best))
+    if perf_counter() + spent >= until:
+        return True
+    trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+    return is_cut
 
 
 def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
@@ -151,11 +160,13 @@ def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
     return [replace(draft, frame=frame, stages=stages)]
 
 
-def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole: bool) -> Answer:
+def _answer(
+    space: Space, trials: Trials, bound: float, started: float, is_whole: bool, stop: Stop
+) -> Answer:
     """The best plan with the next best; the bound is on what is simulated op by op."""
     settled, reason = trials.settle(1 + _RUNNER_UPS)
     if not settled:
-        return refuse("hybrid", reason, bound, started)
+        return refuse("hybrid", reason, bound, started, stop=stop)
     verdict, draft = settled[0]
     statistics = {
         "simulated": float(len(trials.verdicts)),
@@ -173,10 +184,11 @@ def _answer(space: Space, trials: Trials, bound: float, started: float, is_whole
         statistics,
         trials.scene.sharing,
         verdict,
+        stop,
     )
     plans = [(verdict, trials.scene.plan(each)) for verdict, each in settled[1:]]
     runner_ups = tuple(
-        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=describe_plan(plan))
+        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=plan.description)
         for verdict, plan in plans
     )
     notes = [describe_space(space)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from meshwright.choice import read_choice
+from meshwright.argument import need_number, need_type, read_choice
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
 from meshwright.graph.stack.stack import Stack
@@ -52,10 +52,14 @@ class Scope:
     """Whether stages may differ in devices and widths; else in layers, ZeRO and recomputation."""
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            for width in getattr(self, name):
-                if width < 1:
-                    raise InputError(f"scope: {name} must be positive, got {width}")
+        for name in (*_COUNTS, "zero"):
+            given = getattr(self, name)
+            need_type(given, (tuple, list), f"scope: {name}", "a tuple of whole numbers")
+            for each in given:
+                is_positive = name != "zero"
+                need_number(each, f"scope: {name}", is_positive=is_positive, is_whole=True)
+        if set(self.zero) - {0, 1, 2, 3}:
+            raise InputError(f"scope: zero must be some of 0, 1, 2, 3, got {max(self.zero)}")
         for name, kind in (("keys", Keys), ("recompute", Recompute), ("schedules", ScheduleKind)):
             given = getattr(self, name)
             several = (given,) if isinstance(given, str) else given

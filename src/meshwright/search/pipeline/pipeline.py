@@ -18,7 +18,7 @@ from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import plan_bound
 from meshwright.search.consecutive import counts_samples, possible_microbatches, refuse_pipeline
 from meshwright.search.instance import Instance, Ints, make_instance
-from meshwright.search.judge import judge, refuse, try_plan
+from meshwright.search.judge import judge, refuse, try_plan, why_stopped
 from meshwright.search.mapping.problem import links_differ
 from meshwright.search.pipeline.ahead import Ahead
 from meshwright.search.pipeline.baseline import usual_candidates
@@ -136,7 +136,7 @@ class _Search:
         except KeyboardInterrupt:
             if self.trials.best is None:
                 raise
-            self.trials.statistics["interrupted"] = 1.0
+            self.trials.is_interrupted = True
 
     def _run(self) -> None:
         """The usual pipelines, those of exact splits, other mappings; then small changes."""
@@ -174,6 +174,7 @@ class _Search:
         for sketch in self.cutter.sketches(list(choices), until):
             self.sketches[sketch.cut.key] = sketch
             yield from self._placed(sketch, choices[sketch.shape])
+        self.trials.is_cut |= perf_counter() > until
 
     def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
         cut = sketch.cut
@@ -285,6 +286,7 @@ class _Search:
         if trials.best is None:
             reason = self._few_samples() or trials.reason or self.cutter.reason
             return refuse("pipeline", reason, bound, started, trials.statistics)
+        stop = why_stopped(is_interrupted=trials.is_interrupted, is_cut=trials.is_cut)
         verdict, candidate = self._judge_finalists()
         statistics = trials.statistics | {
             "stages": float(candidate.cut.num_stages),
@@ -296,8 +298,9 @@ class _Search:
         graph, cluster = self.instance.graph, self.instance.cluster
         plan = candidate.plan(cluster)
         return judge(
-            "pipeline", graph, cluster, plan, bound, started, statistics, trials.sharing, verdict
-        )
+            "pipeline", graph, cluster, plan, bound, started, statistics, trials.sharing, verdict,
+            stop,
+        )  # fmt: skip
 
 
 def _scheduled(cut: Cut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:

@@ -36,6 +36,8 @@ class Trials:
         self.reason = ""
         self._fails_by_stage = False
         self.statistics = {"candidates": 0.0, "simulations": 0.0}
+        self.is_interrupted = self.is_cut = False
+        """Whether Ctrl-C, or the end of the time, left candidates out."""
 
     def __enter__(self) -> "Trials":
         return self
@@ -46,7 +48,9 @@ class Trials:
     @property
     def is_over(self) -> bool:
         """Whether there is no time left."""
-        return self.best is not None and perf_counter() > self.until
+        is_over = self.best is not None and perf_counter() > self.until
+        self.is_cut |= is_over
+        return is_over
 
     def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
         """Try the promising first, until so many in a row were no better than the best."""

@@ -14,14 +14,14 @@ import numpy as np
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
+from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.bound import placement_bound
 from meshwright.search.branch import branch_bound, can_branch
 from meshwright.search.exhaustive import exhaust
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import Floats, Instance, Ints, make_instance, order_plan
-from meshwright.search.judge import Verdict, judge, refuse, try_plan
+from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
 from meshwright.search.mcmc import no_device_message
 from meshwright.search.placement.contend import contend
 from meshwright.search.placement.decode import Decoder
@@ -83,7 +83,7 @@ def placement(
     assert best is not None, "a first round always ends"
     return judge(
         "placement", graph, cluster, best.plan, search.bound, started, statistics, sharing,
-        best.verdict,
+        best.verdict, search.stop,
     )  # fmt: skip
 
 
@@ -102,6 +102,12 @@ class _Search:
         self._sharing = sharing
         self._limits = usable_bytes(instance.graph, instance.cluster)
         self._statistics: dict[str, float] = {"rounds": 0.0}
+        self._is_interrupted = self._is_cut = False
+
+    @property
+    def stop(self) -> Stop:
+        """Why it stopped, where nothing is proven."""
+        return why_stopped(is_interrupted=self._is_interrupted, is_cut=self._is_cut)
 
     def run(self) -> dict[str, float]:
         """Walk in rounds, then search neighbourhoods, then raise the bound; Ctrl-C ends it."""
@@ -117,14 +123,16 @@ class _Search:
                 self._improve()
             if not self._is_proved():
                 self._branch()
+            self._is_over()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
-            self._statistics["interrupted"] = 1.0
+            self._is_interrupted = True
         return self._statistics
 
     def _is_over(self) -> bool:
-        return perf_counter() >= self._until
+        self._is_cut |= perf_counter() >= self._until
+        return self._is_cut
 
     def _is_proved(self) -> bool:
         verdict = self.best.verdict if self.best else None
