@@ -44,6 +44,39 @@ def yaml_to_json(data: bytes, where: str) -> bytes:
         raise InputError(f"{where}: not YAML ({type(error).__name__}: {error})") from None
 
 
+def find_line(data: bytes, message: str) -> int | None:
+    """The line, from 1, of the field that a message begins with, such as "hosts[0].nics: ...", as
+    far as the document has it; None: it begins with none.
+
+    Only documents that were read before are safe to be looked through.
+    """
+    try:
+        node: Any = yaml.compose(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    found, rest = None, message
+    while True:
+        step = _find_field(node, rest)
+        if step is None:
+            return found
+        (mark, node), rest = step
+        found = mark.line + 1
+
+
+def _find_field(node: Any, text: str) -> tuple[tuple[Any, Any], str] | None:
+    """Where the entry of a node that a text begins with stands, the entry, and the rest."""
+    entries: list[tuple[str, Any, Any]] = []
+    if isinstance(node, yaml.MappingNode):
+        entries = [(key.value, key.start_mark, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        entries = [(f"[{k}]", each.start_mark, each) for k, each in enumerate(node.value)]
+    for name, mark, value in sorted(entries, key=lambda each: -len(str(each[0]))):
+        rest = text.removeprefix(name) if isinstance(name, str) and name else text
+        if rest != text and rest[:1] in ("", " ", ":", ".", "[", ","):
+            return (mark, value), rest.removeprefix(".").removeprefix(": ")
+    return None
+
+
 @dataclass(slots=True, kw_only=True)
 class _Collection:
     """A list or a mapping that has begun and not ended."""

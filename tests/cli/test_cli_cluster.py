@@ -55,7 +55,7 @@ def test_check_lists_doubts_once(path: Path) -> None:
     path.write_text(SHORT.replace("8 x 400 Gb/s", "8 x 400"))
     shown = run("cluster", "check", path)
     assert (shown.code, shown.err) == (0, "")
-    assert "- racks[0].hosts[0].nics is below 1 MB/s, got 400 B/s" in shown.out
+    assert "- line 5: racks[0].hosts[0].nics is below 1 MB/s, got 400 B/s" in shown.out
     assert len(run("cluster", "check", path, "--json").json["doubts"]) == 1
 
 

@@ -105,4 +105,5 @@ def test_the_short_form_is_doubted_by_its_fields(text: str, doubt: str, tmp_path
     path.write_text(text)
     with pytest.warns(InputWarning) as caught:
         read_cluster(path)
-    assert [str(each.message) for each in caught] == [f"{path}: {doubt}"]
+    line = len(text.splitlines())  # each has its fault in the last
+    assert [str(each.message) for each in caught] == [f"{path}: line {line}: {doubt}"]

@@ -7,6 +7,7 @@ files (dnn-partitioning, Piper) state beside their graphs.
 
 import dataclasses
 import inspect
+import re
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from meshwright.files import (
     probe_json,
     read_bytes,
 )
+from meshwright.from_yaml import find_line
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
 BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
@@ -60,6 +62,14 @@ _UNSTATED_RATE = 1e12
 """Stands for peaks that these files do not state: their ops carry measured times instead."""
 
 
+_AT = re.compile(r" - at `([^`]*)`$")
+"""How messages of msgspec name a field."""
+_TYPE = re.compile(r"^device type '([^']*)': ")
+"""How messages name what stands among a file's types."""
+MAX_LINED_BYTES = 1 << 20
+"""Lines are looked for in files up to this size; larger ones nobody has written by hand."""
+
+
 class _DnnPartitioning(msgspec.Struct):
     max_fpgas: int = msgspec.field(name="maxFPGAs")
     max_size_per_fpga: float = msgspec.field(name="maxSizePerFPGA")
@@ -74,11 +84,27 @@ class _Piper(msgspec.Struct):
 
 def read_cluster(path: str | Path) -> Cluster:
     """Read a cluster file of any form, gzip or not, and warn of what it hardly means."""
-    data = as_json(read_bytes(path), str(path))
-    cluster = decode_cluster(data, str(path))
+    text = read_bytes(path)
+    data = as_json(text, str(path))
+    try:
+        cluster = decode_cluster(data, str(path))
+    except InputError as error:
+        raise InputError(_with_line(str(error), text, path)) from None
     for doubt in find_doubts(cluster, data):
-        warnings.warn(InputWarning(one_line(f"{path}: {doubt}")), stacklevel=2)
+        remark = _with_line(f"{path}: {doubt}", text, path)
+        warnings.warn(InputWarning(one_line(remark)), stacklevel=2)
     return cluster
+
+
+def _with_line(message: str, text: bytes, path: str | Path) -> str:
+    """A message on a file with the line of the field that it names."""
+    start = f"{path}: "
+    if len(text) > MAX_LINED_BYTES or not message.startswith(start):
+        return message
+    rest = message.removeprefix(start)
+    at = _AT.search(rest)
+    line = find_line(text, at[1] if at else _TYPE.sub(r"types.\1.", rest, count=1))
+    return message if line is None else f"{start}line {line}: {rest}"
 
 
 def write_cluster(cluster: Cluster, path: str | Path) -> None:
