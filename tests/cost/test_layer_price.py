@@ -298,7 +298,7 @@ def test_samples_must_be_positive() -> None:
 
 
 def test_a_width_must_be_positive() -> None:
-    with pytest.raises(InputError, match=r"^team: tensor must be from 1 to 1000000, got 0$"):
+    with pytest.raises(InputError, match=r"^group: tensor must be from 1 to 1000000, got 0$"):
         Team(tensor=0)
 
 

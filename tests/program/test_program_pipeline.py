@@ -221,9 +221,9 @@ def test_part_granularity_needs_a_schedule() -> None:
 def test_unknown_granularity_and_sharing_are_refused() -> None:
     graph = layers(1)
     plan = stages(graph, [["d0"]])
-    with pytest.raises(InputError, match="granularity: must be one of op, part, layer, got unit"):
+    with pytest.raises(InputError, match="granularity: must be one of op, part, layer, got 'unit'"):
         simulate(graph, connected(1), plan, granularity="unit")
-    with pytest.raises(InputError, match="sharing: must be one of none, fair, got some"):
+    with pytest.raises(InputError, match="sharing: must be one of none, fair, got 'some'"):
         simulate(graph, connected(1), plan, sharing="some")
 
 

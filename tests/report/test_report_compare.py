@@ -204,9 +204,9 @@ def test_concatenations_are_compared_as_copies() -> None:
     late = measured_timeline(timeline.program, run_of(timeline, start=start, finish=finish))
     comparison = compare(timeline, late, connected(3))
     (found,) = [text for text in comparison.findings if text.startswith("compute")]
-    assert re.search(r"compute on d2 took 33% longer .*: concatenate \+(1 s|1000 ms)$", found)
+    assert re.search(r"compute on d2 took 33% longer .*: concatenate \+(1 s|1,000 ms)$", found)
     (found,) = [text for text in comparison.findings if text.startswith("concatenate")]
-    assert re.fullmatch("concatenate took (1 s|1000 ms) longer than predicted", found)
+    assert re.fullmatch("concatenate took (1 s|1,000 ms) longer than predicted", found)
 
 
 def test_timelines_of_other_programs_are_refused() -> None:
