@@ -22,7 +22,7 @@ def completed(line: str) -> list[str]:
     ("line", "found"),
     [
         ("si", ["simulate"]),
-        ("cluster ", ["list", "show", "save"]),
+        ("cluster ", ["list", "show", "save", "check", "schema"]),
         ("cluster sh", ["show"]),
         ("plan bert-b", ["bert-base"]),
         ("plan bert-base --cl", ["--cluster"]),
@@ -32,7 +32,7 @@ def completed(line: str) -> list[str]:
         ("plan --method=hybrid bert-b", ["bert-base"]),
         ("plan --json bert-b", ["bert-base"]),
         ("plan bert-base --sharing ", ["none", "fair"]),
-        ("plan bert-base --microbatches 2 4 --se", ["--seed"]),
+        ("plan bert-base --microbatches 2 4 --see", ["--seed"]),
         ("plan bert-base --budget ", []),
         ("plan bert-base more", []),
         ("zoo save resnet5", ["resnet50"]),

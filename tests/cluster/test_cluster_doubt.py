@@ -89,7 +89,7 @@ def test_commands_say_it_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         ("hosts: [{count: 2, devices: t4, nics: 400}]",
          "hosts[0].nics is below 1 MB/s, got 400 B/s"),
-        ("hosts: [{devices: t4, pcie: 1e15}]", "hosts[0].pcie is above 100 TB/s, got 1000 TB/s"),
+        ("hosts: [{devices: t4, pcie: 1e15}]", "hosts[0].pcie is above 100 TB/s, got 1,000 TB/s"),
         ("hosts: [{devices: 2 x h100, nvlink: 450}]",
          "hosts[0].nvlink is below 1 MB/s, got 450 B/s"),
         ("hosts: [{devices: t4, latency: 5}]", "hosts[0].latency is above 100 ms, got 5 s"),

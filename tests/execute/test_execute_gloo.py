@@ -14,8 +14,8 @@ def _all_ways(rank: int, count: int, length: int, is_alone: bool) -> list[bool]:
     from meshwright.execute import gloo
     from meshwright.execute.bundle import AS_GIVEN
 
-    # Not in the order of their numbers.
-    order = [*range(1, count), 0]
+    # Not in the order of their numbers, where torch leaves it.
+    order = [*range(1, count), 0] if AS_GIVEN else list(range(count))
     ranks = gloo.Ranks(order, dist.new_group(order, **AS_GIVEN))
     place = order.index(rank)
     generator = torch.Generator().manual_seed(length)
