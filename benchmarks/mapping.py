@@ -46,8 +46,8 @@ LARGE_SHAPES = {
     256: ((64, 4), (32, 8)),
     512: ((128, 4), (64, 8)),
 }
-"""Those of 256 and 512 devices are ours, not Parmesan's: `--shape` runs others. SemanticFPN has
-some 220 blocks in line, which is the most stages that it can be cut into here."""
+"""Those of 256 and 512 devices are ours, not Parmesan's: `--shape` runs others. SemanticFPN has 138
+blocks in line, which is the most stages that it can be cut into here."""
 LARGE_CLUSTERS = {
     64: ("mesh2d-8x8", "mesh3d-4x4x4", "torus2d-8x8", "torus3d-4x4x4"),
     256: ("mesh2d-16x16", "mesh3d-4x8x8", "torus2d-16x16", "torus3d-4x8x8"),
