@@ -1,7 +1,7 @@
 """Stage replicas on devices: our mapping against the usual orders and Parmesan's two searches.
 
 Parmesan's tables, one JSON object a row. `titan`: ResNet-152, BERT-Large and Swin-L on 4 hosts of 4
-Titan V. `dgx`: Swin-L with UPerNet and BERT with 24, 36 and 48 layers on 4 DGX-1. `large`:
+Titan V. `dgx`: Swin-U and BERT with 24, 36 and 48 layers on 4 DGX-1. `large`:
 SemanticFPN on meshes, tori and random networks of 64, 256 and 512 devices. Every row has the
 largest stage time, compute plus transfers plus ring all-reduce, of: consecutive (all-reduce first),
 p2p-first, Parmesan's two instantiations and their ensemble, and ours with its proven bound and gap.
@@ -10,6 +10,7 @@ Graphs are captured, and kernels compiled, before any clock starts.
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from time import perf_counter
@@ -19,6 +20,7 @@ import numpy as np
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.search.chain import make_chain
 from meshwright.search.consecutive import equal_stages
@@ -32,10 +34,11 @@ from meshwright.search.mapping.stages import stage_problem
 from meshwright.search.mapping.warm import compile_mapping
 from meshwright.source import load_graph
 
+Shape = tuple[int, int]
+"""Stages and replicas."""
 TABLES = ("titan", "dgx", "large")
 TITAN_MODELS = ("resnet152", "bert-large", "swin-l")
 TITAN_SHAPES = ((4, 4), (8, 2), (16, 1))
-"""Stages and replicas."""
 DGX_MODELS = ("swin-u", "bert-large", "bert-36", "bert-48")
 DGX_SHAPES = ((4, 8), (8, 4), (16, 2), (32, 1))
 LARGE_SHAPES = {
@@ -43,7 +46,8 @@ LARGE_SHAPES = {
     256: ((64, 4), (32, 8)),
     512: ((128, 4), (64, 8)),
 }
-"""SemanticFPN has some 220 blocks, so that 512 stages would be more than it has ops in line."""
+"""Those of 256 and 512 devices are ours, not Parmesan's: `--shape` runs others. SemanticFPN has 138
+blocks in line, which is the most stages that it can be cut into here."""
 LARGE_CLUSTERS = {
     64: ("mesh2d-8x8", "mesh3d-4x4x4", "torus2d-8x8", "torus3d-4x4x4"),
     256: ("mesh2d-16x16", "mesh3d-4x8x8", "torus2d-16x16", "torus3d-4x8x8"),
@@ -58,29 +62,38 @@ def cut_stages(graph: Graph, cluster: Cluster, stages: int) -> Ints:
     """The stage of every op: equal compute along the graph's chain; what wraps is in the first."""
     instance = make_instance(graph, cluster)
     chain = make_chain(instance, np.unique(instance.type_of).tolist())
-    ends = np.asarray(equal_stages(chain.seconds, min(stages, chain.num_blocks)))
+    if stages > chain.num_blocks:
+        raise InputError(f"stages: {graph.name} has {chain.num_blocks} blocks, got {stages}")
+    ends = np.asarray(equal_stages(chain.seconds, stages))
     stage = np.searchsorted(ends, chain.block_of_op, side="right")
     return np.where(chain.block_of_op < 0, 0, stage).astype(np.int32)
 
 
 def list_cases(
-    tables: Sequence[str], sizes: Sequence[int], network: int
+    tables: Sequence[str], sizes: Sequence[int], network: int, shapes: Sequence[Shape] = ()
 ) -> Iterator[tuple[str, str, str, int, int]]:
-    """Table, model, cluster, stages, replicas; `network` is the seed of random networks."""
+    """Table, model, cluster, stages, replicas; `network` is the seed of random networks.
+
+    `shapes`: stages and replicas in place of the usual, on clusters of just as many devices.
+    """
     suffix = f"-s{network}" if network else ""
+
+    def chosen(usual: Sequence[Shape], size: int) -> Sequence[Shape]:
+        return [each for each in shapes if math.prod(each) == size] if shapes else usual
+
     if "titan" in tables:
         for model in TITAN_MODELS:
-            for shape in TITAN_SHAPES:
+            for shape in chosen(TITAN_SHAPES, 16):
                 yield "titan", model, "titan-v-4x4", *shape
     if "dgx" in tables:
         for model in DGX_MODELS:
-            for shape in DGX_SHAPES:
+            for shape in chosen(DGX_SHAPES, 32):
                 yield "dgx", model, "dgx1-x4", *shape
     if "large" in tables:
         for size in sizes:
             names = [*LARGE_CLUSTERS[size], *(f"{each}-{size}{suffix}" for each in RANDOM_CLUSTERS)]
             for cluster in names:
-                for shape in LARGE_SHAPES[size]:
+                for shape in chosen(LARGE_SHAPES[size], size):
                     yield "large", "semantic-fpn", cluster, *shape
 
 
@@ -123,13 +136,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object a row")
     parser.add_argument("--table", choices=TABLES, action="append", help="default: all")
     parser.add_argument("--devices", type=int, choices=sorted(LARGE_SHAPES), action="append")
+    parser.add_argument(
+        "--shape", type=_shape, action="append", default=[], metavar="SxR",
+        help="stages and replicas in place of the usual; may be given again",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="of the search")
     parser.add_argument("--network", type=int, default=0, help="seed of the random networks")
     chosen = parser.parse_args(arguments)
     compile_mapping()
     graphs: dict[str, Graph] = {}
     sizes = chosen.devices or sorted(LARGE_SHAPES)
-    cases = list_cases(chosen.table or TABLES, sizes, chosen.network)
+    cases = list_cases(chosen.table or TABLES, sizes, chosen.network, chosen.shape)
     for table, model, name, stages, replicas in cases:
         graph = graphs.setdefault(model, load_graph(model))
         cluster = find_cluster(name)
@@ -140,6 +157,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record |= compare(problem, BUDGETS[problem.num_devices], chosen.seed)
         _show(record, chosen.json)
     return 0
+
+
+def _shape(text: str) -> Shape:
+    """Reads 64x4."""
+    stages, replicas = map(int, text.split("x"))
+    return stages, replicas
 
 
 def _show(record: dict[str, Any], is_json: bool) -> None:

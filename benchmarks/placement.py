@@ -26,15 +26,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.synthetic import synthetic_gpt
-from meshwright.graph.coarsen.colocate import coarsen_quickp, find_thresholds
 from meshwright.graph.coarsen.fusion import fuse_ops
-from meshwright.graph.coarsen.schemes import (
-    coarsen_colocrl,
-    coarsen_metis,
-    coarsen_parmesan,
-    coarsen_placeto,
-    coarsen_spotlight,
-)
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -43,7 +35,8 @@ from meshwright.search.instance import make_instance
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.placement.placement import placement
-from meshwright.search.quickp import quickp, reference_delays
+from meshwright.search.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.quickp_scope import Coarsener, QuickpScope, ThresholdRule
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
 
@@ -52,8 +45,6 @@ MODELS = (
 )  # fmt: skip
 """Zoo names and samples a step: 32 x 32 pictures, 128 tokens."""
 HOSTS = (1, 2, 3, 4)
-GROUPS = 60
-"""Of the schemes that are told how many to leave; what Parmesan and TAG use."""
 SIZES = (1_000, 10_000, 100_000)
 LARGE_LAYERS = 206
 """Of a BERT of base width that has 12,000 ops; the zoo's largest has 48 layers, 2,847 ops."""
@@ -75,19 +66,23 @@ def compare_methods(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]
                 "mcmc-5k": partial(mcmc, steps=5_000),
                 "mcmc-15k": partial(mcmc, steps=15_000),
                 "mcmc-25k": partial(mcmc, steps=25_000),
-                "quickp": partial(quickp, rule="percentile", budget_seconds=solver_seconds),
-                "quickp-slopes": partial(quickp, rule="slopes", budget_seconds=solver_seconds),
+                "quickp": partial(quickp, budget_seconds=solver_seconds),
+                "quickp-slopes": partial(
+                    quickp,
+                    scope=QuickpScope(rule=ThresholdRule.SLOPES),
+                    budget_seconds=solver_seconds,
+                ),
                 "quickp-capped": partial(
-                    quickp, scheme=partial(_capped, cluster), budget_seconds=solver_seconds
+                    quickp, scope=_capped(cluster), budget_seconds=solver_seconds
                 ),
                 "ours": placement,
             }
             yield _compare(name, graph, cluster, methods, seed)
 
 
-def _capped(cluster: Cluster, graph: Graph, seconds: Any, per_byte: float) -> Any:
+def _capped(cluster: Cluster) -> QuickpScope:
     """QuickP's coarsening with no group above half a device's share: the care ours has."""
-    return coarsen_quickp(graph, seconds, per_byte, max_share=0.5 / cluster.num_devices)
+    return QuickpScope(max_share=0.5 / cluster.num_devices)
 
 
 def _compare(
@@ -140,27 +135,21 @@ def _milliseconds(seconds: float) -> float:
 def compare_schemes(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]]:
     """One record a model and coarsening scheme, on 4 devices."""
     cluster = find_cluster("nvlink50-eth20-x2")
-    schemes: dict[str, Callable[..., Any]] = {
-        "fusion": _fused,
-        "quickp": coarsen_quickp,
-        "quickp-slopes": partial(coarsen_quickp, rule="slopes"),
-        "quickp-capped": partial(_capped, cluster),
-        "colocrl": coarsen_colocrl,
-        "placeto": partial(coarsen_placeto, num_ops=GROUPS),
-        "spotlight": coarsen_spotlight,
-        "metis": partial(coarsen_metis, num_groups=GROUPS),
-        "parmesan": partial(coarsen_parmesan, num_clusters=GROUPS),
+    scopes = {str(each): QuickpScope(scheme=each) for each in Coarsener} | {
+        "quickp-slopes": QuickpScope(rule=ThresholdRule.SLOPES),
+        "quickp-capped": _capped(cluster),
     }
     for name, batch in MODELS:
         graph = load_graph(name, batch)
         delays = reference_delays(make_instance(graph, cluster))
-        for label, scheme in schemes.items():
+        for label, scope in scopes.items():
+            scheme = find_scheme(scope, seed)
             scheme(graph, *delays)  # compiled, and the caches warm
             began = time.perf_counter()
             coarse = scheme(graph, *delays).graph
             coarsen_seconds = time.perf_counter() - began
             answer = quickp(
-                graph, cluster, seed=seed, sharing="none", scheme=scheme,
+                graph, cluster, seed=seed, sharing="none", scope=scope,
                 budget_seconds=solver_seconds,
             )  # fmt: skip
             yield {
@@ -177,11 +166,6 @@ def compare_schemes(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]
             }
 
 
-def _fused(graph: Graph, seconds: Any, per_byte: float) -> Any:  # noqa: ARG001 - called alike
-    alpha, _ = find_thresholds(seconds, "percentile")
-    return fuse_ops(graph, seconds, alpha)
-
-
 def measure_speed(seed: int) -> Iterator[dict[str, Any]]:
     """A BERT of 12,000 ops on 4 devices: MCMC, then ours with rising budgets, then ours at ease."""
     graph = bert(hidden=768, heads=12, layers=LARGE_LAYERS, sequence=128, batch=16)
@@ -192,9 +176,9 @@ def measure_speed(seed: int) -> Iterator[dict[str, Any]]:
     began = time.perf_counter()
     usual = mcmc(graph, cluster, seed=seed, sharing="none", budget_seconds=600.0)
     usual_seconds = time.perf_counter() - began
-    fused = _fused(graph, *reference_delays(make_instance(graph, cluster)))
+    fused = fuse_ops(graph, *reference_delays(make_instance(graph, cluster)))
     began = time.perf_counter()
-    fused = _fused(graph, *reference_delays(make_instance(graph, cluster)))
+    fused = fuse_ops(graph, *reference_delays(make_instance(graph, cluster)))
     fusion_seconds = time.perf_counter() - began
     for budget in (*BUDGETS, 30.0):
         began = time.perf_counter()

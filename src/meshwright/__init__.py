@@ -30,8 +30,10 @@ __all__ = [
     "MeshwrightError",
     "NonFiniteError",
     "Part",
+    "PipelineScope",
     "Plan",
     "Profile",
+    "QuickpScope",
     "Recompute",
     "Schedule",
     "ScheduleKind",
@@ -61,8 +63,10 @@ _HOME = {
     "MeshwrightError": "meshwright.errors",
     "NonFiniteError": "meshwright.errors",
     "Part": "meshwright.plan.part",
+    "PipelineScope": "meshwright.search.pipeline.scope",
     "Plan": "meshwright.plan.plan",
     "Profile": "meshwright.profile.profile",
+    "QuickpScope": "meshwright.search.quickp_scope",
     "Recompute": "meshwright.plan.part",
     "Schedule": "meshwright.plan.part",
     "ScheduleKind": "meshwright.plan.part",
@@ -98,6 +102,8 @@ if TYPE_CHECKING:
     from meshwright.plan.plan import Plan
     from meshwright.profile.profile import Profile, read_profile
     from meshwright.search.hybrid.scope import Scope
+    from meshwright.search.pipeline.scope import PipelineScope
+    from meshwright.search.quickp_scope import QuickpScope
     from meshwright.simulate.timeline import Timeline
     from meshwright.source import load_graph
 

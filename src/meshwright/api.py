@@ -15,8 +15,8 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
+from meshwright.search.check import AnyScope
 from meshwright.search.engine import Engine, open_engine
-from meshwright.search.hybrid.scope import Scope
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
@@ -105,18 +105,21 @@ def plan(
     *,
     sharing: str = "fair",
     microbatches: Sequence[int] = (),
-    scope: Scope | None = None,
+    scope: AnyScope | None = None,
     engine: Engine | None = None,
     allocate: bool = False,
+    gap: float = 0.0,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
 
     `graph` is a Graph, the path of a graph file, the name of a model of the zoo or a
     "package.module:factory" (see `load_graph`); `microbatches` are the numbers that pipelines
-    may use (none: whatever is best); `scope` limits what method `hybrid` looks at, and `engine`
-    (see `open_engine`) evaluates its candidates, on all cores if none is given; `allocate` shares
-    each host's network interfaces out to the destinations, too: the plan has `allocations`;
+    may use (none: whatever is best); `scope` limits what a method looks at: a `Scope` for `hybrid`
+    and `auto`, a `PipelineScope` for `pipeline`, a `QuickpScope` for `quickp`; `engine` (see
+    `open_engine`) evaluates the candidates of `hybrid`, on all cores if none is given; `gap` lets
+    `placement` and `quickp` end when nothing can be faster by more than this part; `allocate`
+    shares each host's network interfaces out to the destinations, too: the plan has `allocations`;
     `progress` receives a line of text now and then. That no plan fits is an answer too: `plan` is
     None.
     """
@@ -133,6 +136,7 @@ def plan(
         scope=scope,
         engine=engine,
         allocate=allocate,
+        gap=gap,
         progress=progress,
     )
 

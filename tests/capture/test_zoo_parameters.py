@@ -32,10 +32,20 @@ OWN = {
     # 4096 x 10 + 10.
     "vgg16-32": 14_714_688 + 2_101_248 + 16_781_312 + 40_970,
     # ResNet-50 less 2048 x 1000 + 1000; laterals 256 x 3840 + 4 x 256; 4 x (256 x 256 x 9 + 256);
-    # head 4 x 256 x 128 x 9 + 3 x 128 x 128 x 9, seven norms of 2 x 128, and 128 x 19 + 19.
-    "semantic-fpn": 23_508_032 + 984_064 + 2_360_320 + 1_622_016 + 1_792 + 2_451,
+    # head 4 x 256 x 128 x 9 + 3 x 128 x 128 x 9, seven norms of 2 x 128, and 128 x 150 + 150.
+    "semantic-fpn": 23_508_032 + 984_064 + 2_360_320 + 1_622_016 + 1_792 + 19_350,
     # Liu et al. (2021), table 1: 197 million; the exact count is the released checkpoint's.
     "swin-l": 196_532_476,
+    # Patches 48 x 256 + 256 and a norm of 512; blocks of 12 w^2 + 13 w and 169 biases for each of
+    # w / 32 heads, w = 256, 512, 1024, 2048; merges of 8 w^2 + 8 w, w = 256, 512, 1024; a norm of
+    # 4096 and 2048 x 1000 + 1000.
+    "swin-u": 13_056
+    + 2 * 791_112
+    + 2 * 3_155_088
+    + 24 * 12_601_632
+    + 2 * 50_369_088
+    + 11_024_384
+    + 2_053_096,
     # Embeddings 37,000 x 512, six encoder layers of 4 x (512 x 512 + 512) + 2 x 512 x 2048 + 2048
     # + 512 + 2 x 1024 and six decoder layers with one attention and one norm more.
     "transformer": 18_944_000 + 6 * 3_152_384 + 6 * 4_204_032,
@@ -66,9 +76,9 @@ TRANSFORMERS = {
     "mixtral-8x7b": 46_702_792_704,
 }
 ROUNDED = {
-    # Millions, as the papers print them: Liu et al. (2021), table 3; Lee-Thorp et al. (2022),
-    # table 1; Vaswani et al. (2017), table 3 (their vocabulary is not stated exactly).
-    "swin-u": (234, 0.005),
+    # Millions, as the papers print them: Parmesan (Liu et al. 2024); Lee-Thorp et al. (2022), table
+    # 1; Vaswani et al. (2017), table 3 (their vocabulary is not stated exactly).
+    "swin-u": (424, 0.001),
     "fnet-base": (83, 0.01),
     "transformer": (65, 0.04),
     # Fan et al. (2021, DAPPLE) and Brown et al. (2020).
@@ -87,7 +97,9 @@ def need_package(name: str) -> None:
         pytest.importorskip("transformers", reason="these models need the zoo extra")
 
 
-@pytest.mark.parametrize("name", few([*OWN, *TRANSFORMERS], "resnet50", "vit-l", "gpt2"))
+@pytest.mark.parametrize(
+    "name", few([*OWN, *TRANSFORMERS], "semantic-fpn", "swin-u", "vit-l", "gpt2")
+)
 def test_parameters_are_the_published_number(name: str) -> None:
     need_package(name)
     assert count_parameters(build(name, batch=2).model) == {**OWN, **TRANSFORMERS}[name]
@@ -124,6 +136,12 @@ def test_models_are_on_the_meta_device_with_inputs_of_the_batch(name: str) -> No
     assert all(each.is_meta for each in workload.model.buffers())
     assert workload.model.training
     assert count_parameters(workload.model) == find_model(name).parameters
+
+
+def test_semantic_fpn_is_trained_on_squares_of_512_pixels() -> None:
+    pictures, labels = build("semantic-fpn", batch=3).args
+    assert pictures.shape == (3, 3, 512, 512)
+    assert labels.shape == (3, 512, 512)
 
 
 def test_usual_batches_are_the_papers() -> None:

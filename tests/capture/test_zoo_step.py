@@ -26,7 +26,6 @@ from meshwright.capture.zoo.inception import InceptionV3  # noqa: E402
 from meshwright.capture.zoo.resnet import ResNet  # noqa: E402
 from meshwright.capture.zoo.seq2seq import Seq2SeqTransformer  # noqa: E402
 from meshwright.capture.zoo.swin import Swin, SwinBackbone  # noqa: E402
-from meshwright.capture.zoo.upernet import SwinUPerNet  # noqa: E402
 from meshwright.capture.zoo.vit import VisionTransformer  # noqa: E402
 from quick import few  # noqa: E402
 
@@ -75,10 +74,6 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[[], Arguments]]] = {
         lambda: labelled_pixels(64),
     ),
     "swin": (lambda: Swin(small_swin(32), classes=CLASSES), lambda: pictures(32)),
-    "swin-upernet": (
-        lambda: SwinUPerNet(small_swin(32), width=8, auxiliary=4, classes=CLASSES),
-        lambda: labelled_pixels(32),
-    ),
     "vit": (
         lambda: VisionTransformer(
             layers=2, width=16, heads=2, inner=32, patch=4, side=16, classes=CLASSES

@@ -207,7 +207,7 @@ def test_bad_limits_are_one_line(options: tuple[str, ...], message: str) -> None
 def test_limits_and_ray_are_for_hybrid_only() -> None:
     words = ("plan", "mlp", "--cluster", "v100-32-x2", "--method", "data")
     message = "must be hybrid or auto, got 'data'"
-    assert refusal(*words, "--tensor", "2") == f"scope: the method {message}"
+    assert refusal(*words, "--tensor", "2") == f"--tensor: the method {message}"
     assert refusal(*words, "--engine", "ray") == f"--engine ray: the method {message}"
 
 

@@ -154,10 +154,16 @@ def test_random_rates_convert_from_megabytes_a_microsecond() -> None:
 
 
 def test_random_blk_2_falls_with_distance_between_blocks() -> None:
+    # Seed 5 draws blocks of 11, 13, 1, 13, 8, 9 and 11 devices, the last of them cut off at 64.
+    sizes = np.random.default_rng(5).integers(1, 17, size=64)
+    assert sizes[:7].tolist() == [11, 13, 1, 13, 8, 9, 11]
     cluster = build.random_blk_2(num_devices=64, seed=5)
-    # Devices 0 and 40 to 63 are never in one block of at most 16.
-    far = cluster.bandwidth[0]
-    assert far[40] * 40 == pytest.approx(far[63] * 63)
+    block = np.repeat(np.arange(7), (11, 13, 1, 13, 8, 9, 9))
+    is_pair = (block[:, None] == block) & ~np.eye(64, dtype=bool)
+    mean = cluster.bandwidth[is_pair].mean()
+    for source, target, distance in ((0, 11, 1), (10, 23, 1), (0, 24, 2), (24, 63, 4), (0, 63, 6)):
+        assert cluster.bandwidth[source, target] == pytest.approx(mean / 10 / distance)
+        assert cluster.bandwidth[target, source] == pytest.approx(mean / 10 / distance)
 
 
 def test_mixed_clusters_keep_to_their_ranges() -> None:

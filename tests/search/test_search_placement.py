@@ -251,6 +251,20 @@ def test_a_step_that_fits_nowhere_names_the_bytes_and_the_devices() -> None:
     assert alone.statistics["missing_bytes"] >= 1000
 
 
+def test_a_gap_ends_the_search_within_it() -> None:
+    # A binary tree of uneven ops: the first round is proven to be within nine times the bound, and
+    # the proof of the optimum takes further rounds and an exact search.
+    seconds = [1.0 + 7 * number % 5 for number in range(16)]
+    edges = [(i, j, 3.0) for i in range(16) for j in (2 * i + 1, 2 * i + 2) if j < 16]
+    graph, cluster = dag(seconds, edges), connected(3)
+    exact = placement(graph, cluster, sharing="none")
+    near = placement(graph, cluster, sharing="none", gap=9.0)
+    assert (exact.stop, near.stop) == (Stop.PROVED, Stop.ENDED)
+    assert near.statistics == {"rounds": 1.0}
+    assert exact.statistics["neighbourhoods"] > 0
+    assert near.bound_seconds < exact.bound_seconds <= exact.step_seconds <= near.step_seconds
+
+
 def test_one_seed_gives_one_answer() -> None:
     graph, cluster = layers(12, weight=1.5, activation=1.0, gradient=2.0), connected(3, 2.0)
     one, other = (placement(graph, cluster, seed=5, budget_seconds=60.0) for _ in range(2))

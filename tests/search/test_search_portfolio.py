@@ -8,9 +8,12 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
 from meshwright.search import portfolio
+from meshwright.search.check import SCOPED, AnyScope
 from meshwright.search.engine import Sequential
 from meshwright.search.hybrid.scope import Scope
+from meshwright.search.pipeline.scope import PipelineScope
 from meshwright.search.portfolio import find_plan
+from meshwright.search.quickp_scope import Coarsener, QuickpScope
 from meshwright.search.warm import small_step
 
 
@@ -76,6 +79,42 @@ def test_a_scope_limits_hybrid_and_no_other_method() -> None:
     assert {part.zero for part in answer.plan.parts} == {1}
     with pytest.raises(InputError, match=r"^scope: the method must be hybrid or auto, got 'data'$"):
         find_plan(small_step(), cluster, "data", scope=scope)
+
+
+def test_a_scope_is_for_its_own_method() -> None:
+    cluster = make_cluster(["fast"] * 2)
+    found = find_plan(
+        small_step(), cluster, "pipeline", scope=PipelineScope(stages=(2,), replicas=(1,))
+    )
+    assert found.plan is not None
+    assert len(found.plan.parts) >= 2
+    found = find_plan(small_step(), cluster, "quickp", scope=QuickpScope(scheme=Coarsener.FUSION))
+    assert found.plan is not None
+    wrong: list[tuple[AnyScope, str]] = [(PipelineScope(), "auto"), (QuickpScope(), "placement")]
+    for scope, method in wrong:
+        wanted = SCOPED[type(scope)][0]
+        with pytest.raises(
+            InputError, match=f"^scope: the method must be {wanted}, got '{method}'"
+        ):
+            find_plan(small_step(), cluster, method, scope=scope)
+    with pytest.raises(InputError, match=r"^scope: must be a Scope, PipelineScope, QuickpScope or"):
+        find_plan(small_step(), cluster, "pipeline", scope="all")  # type: ignore[arg-type]
+
+
+def test_a_gap_is_for_methods_with_a_bound_to_stop_at() -> None:
+    cluster = make_cluster(["fast"] * 2)
+    for method in ("placement", "quickp"):
+        assert find_plan(small_step(), cluster, method, gap=0.5, budget_seconds=1).plan is not None
+    with pytest.raises(
+        InputError, match=r"^gap: the method must be placement or quickp, got 'auto'"
+    ):
+        find_plan(small_step(), cluster, gap=0.5)
+    with pytest.raises(InputError, match=r"^gap: must be a number from 0, got -1"):
+        find_plan(small_step(), cluster, "placement", gap=-1)
+    with pytest.raises(
+        InputError, match=r"^gap: must be 0 where the network is shared out, got 0.5"
+    ):
+        find_plan(small_step(), cluster, "placement", gap=0.5, allocate=True)
 
 
 def test_microbatches_reach_hybrid_beside_a_scope() -> None:

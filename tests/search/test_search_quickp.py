@@ -1,7 +1,7 @@
 """QuickP's method: coarsen, solve, un-coarsen, judge on the fine graph."""
 
 import math
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,16 +9,17 @@ from hypothesis import given, settings
 from search_strategies import clusters, graphs, make_cluster
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
-from meshwright.graph.coarsen.colocate import coarsen_quickp
 from meshwright.graph.column import Floats
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.bound import placement_bound
 from meshwright.search.instance import make_instance
 from meshwright.search.programme import solve_programme
-from meshwright.search.quickp import quickp, reference_delays
+from meshwright.search.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.quickp_scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
 from small import connected, dag
 
 
@@ -44,8 +45,8 @@ def test_without_coarsening_it_is_the_programme(graph: Graph, cluster: Cluster) 
 @settings(max_examples=15, deadline=None)
 def test_every_rule_gives_a_plan_above_the_fine_bound(graph: Graph, cluster: Cluster) -> None:
     bound = placement_bound(make_instance(graph, cluster))
-    for rule in ("percentile", "slopes"):
-        answer = quickp(graph, cluster, rule=rule, budget_seconds=5.0)
+    for rule in ThresholdRule:
+        answer = quickp(graph, cluster, scope=QuickpScope(rule=rule), budget_seconds=5.0)
         assert answer.plan is not None
         assert answer.bound_seconds == bound
         assert answer.step_seconds >= bound
@@ -119,8 +120,14 @@ def test_a_free_order_is_no_slower_on_the_coarse_graph() -> None:
     # o0 and o1 feed o2 and o3; the graph's order runs the one that is waited for last.
     graph = dag([4.0, 1.0, 1.0, 6.0], {(0, 2): 1.0, (1, 3): 1.0})
     fixed, free = (
-        quickp(graph, connected(2), order=order, sharing="none", scheme=nothing_merged)
-        for order in ("fixed", "free")
+        quickp(
+            graph,
+            connected(2),
+            scope=QuickpScope(order=order),
+            sharing="none",
+            scheme=nothing_merged,
+        )
+        for order in OpOrder
     )
     assert free.step_seconds <= fixed.step_seconds
     assert free.step_seconds == 7.0  # o1, o3 beside o0, o2
@@ -128,9 +135,62 @@ def test_a_free_order_is_no_slower_on_the_coarse_graph() -> None:
 
 def test_a_cap_on_what_is_joined_is_a_scheme() -> None:
     graph = dag([1.0] * 8, [(i, i + 2, 0.1) for i in range(6)])
-    answer = quickp(graph, connected(2), scheme=partial(coarsen_quickp, max_share=0.5))
+    answer = quickp(graph, connected(2), scope=QuickpScope(max_share=0.5))
     assert answer.plan is not None
     assert answer.statistics["groups"] >= 2
+
+
+def test_a_step_that_ends_in_one_group_says_so() -> None:
+    graph = dag([1.0] * 8, [(i, i + 2, 0.1) for i in range(6)])
+    lone = quickp(graph, connected(2), scheme=all_merged)
+    assert lone.notes[0].startswith("the co-location ended in one group")
+    assert quickp(graph, connected(2), scheme=nothing_merged).notes == ()
+    single = quickp(dag([1.0], {}), connected(2))
+    assert single.notes == ()  # one op has no other plan, whatever the co-location
+
+
+@pytest.mark.parametrize("scheme", Coarsener)
+def test_every_scheme_can_be_chosen(scheme: Coarsener) -> None:
+    graph = dag([1.0, 2.0, 3.0, 4.0], {(0, 1): 1.0, (1, 3): 1.0, (2, 3): 8.0})
+    scope = QuickpScope(scheme=scheme)
+    answer = quickp(graph, connected(2), scope=scope, sharing="none")
+    coarse = find_scheme(scope)(graph, *reference_delays(make_instance(graph, connected(2))))
+    assert answer.plan is not None
+    assert answer.statistics["coarse_ops"] == coarse.graph.num_ops
+
+
+def test_schemes_leave_as_many_as_they_are_told() -> None:
+    graph = dag([1.0] * 6, [(i, i + 1, 1.0) for i in range(5)])
+    scope = QuickpScope(scheme=Coarsener.PLACETO, groups=3)
+    assert quickp(graph, connected(2), scope=scope).statistics["coarse_ops"] == 3
+
+
+def test_a_gap_ends_the_programme_at_its_start() -> None:
+    # On two devices 3 + 3 beside 2 + 2 + 2 is best; list scheduling starts with 3 + 2 + 2 beside
+    # 3 + 2, which is within a gap of 20%, and not within one of 10%.
+    graph = dag([3.0, 3.0, 2.0, 2.0, 2.0], {})
+    found = [quickp(graph, connected(2), scheme=nothing_merged, gap=gap) for gap in (0.0, 0.1, 0.2)]
+    assert [answer.step_seconds for answer in found] == [6.0, 6.0, 7.0]
+    assert [answer.stop for answer in found] == [Stop.PROVED, Stop.PROVED, Stop.ENDED]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"scheme": "kmeans"}, "scheme: must be one of quickp, fusion, colocrl"),
+        ({"rule": "median"}, "rule: must be one of percentile, slopes, got 'median'"),
+        ({"max_share": 0.0}, "max_share: must be a positive number, got 0.0"),
+        ({"groups": 1.5}, "groups: must be a whole positive number, got 1.5"),
+        ({"groups": 9}, "groups: the scheme must be placeto or metis or parmesan, got quickp"),
+        (
+            {"scheme": "metis", "rule": "slopes"},
+            "rule: the scheme must be quickp, got metis",
+        ),
+    ],
+)
+def test_a_scope_refuses_what_its_scheme_does_not_know(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^scope: {message}"):
+        QuickpScope(**given)
 
 
 def test_an_op_before_the_one_that_saves_for_it_does_not_wait() -> None:

@@ -2,9 +2,10 @@
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.api import load_graph, open_engine, plan, simulate
@@ -17,19 +18,31 @@ from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
 from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
 from meshwright.cli.parser.degrees import LIMITS
+from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.errors import InputError, quoted
 from meshwright.export.perfetto import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.search.check import SCOPED, AnyScope, need_method
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
+from meshwright.search.pipeline.scope import PipelineScope
+from meshwright.search.quickp_scope import QuickpScope
+
+_OPTIONS: Mapping[type[AnyScope], Mapping[str, str]] = MappingProxyType(
+    {
+        Scope: LIMITS,
+        PipelineScope: {word: word for word in PIPELINE_OPTIONS},
+        QuickpScope: {word: word for word in QUICKP_OPTIONS},
+    }
+)
+"""The options of each scope, and their names there."""
 
 
 def run_plan(arguments: Namespace) -> int:
@@ -72,26 +85,30 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             scope=scope,
             engine=engine,
             allocate=arguments.allocate,
+            gap=arguments.gap,
             progress=progress,
         )
     return answer, notice.was_pressed
 
 
-def _make_scope(arguments: Namespace) -> Scope | None:
-    """What `hybrid` may look at; None: nothing was limited."""
-    limits: dict[str, Any] = {field: getattr(arguments, word) for word, field in LIMITS.items()}
-    given = {name: values for name, values in limits.items() if values is not None}
-    return Scope(**given) if given else None
+def _make_scope(arguments: Namespace) -> AnyScope | None:
+    """What the method may look at; None: nothing was limited. Options of others are refused."""
+    scope = None
+    for kind, fields in _OPTIONS.items():
+        values: dict[str, Any] = {word: getattr(arguments, word) for word in fields}
+        given = [word for word, value in values.items() if value is not None]
+        if given:
+            need_method(arguments.method, SCOPED[kind], f"--{given[0].replace('_', '-')}")
+            scope = kind(**{fields[word]: values[word] for word in given})
+    return scope
 
 
 @contextmanager
 def _opened_engine(arguments: Namespace) -> Iterator[Engine]:
     """What evaluates candidates; of Ray's only where there is a use for it."""
     name = arguments.engine
-    if name.startswith("ray") and arguments.method not in ("hybrid", "auto"):
-        raise InputError(
-            f"--engine {name}: the method must be hybrid or auto, got {quoted(arguments.method)}"
-        )
+    if name.startswith("ray"):
+        need_method(arguments.method, SCOPED[Scope], f"--engine {name}")
     with open_engine(name, os.environ.get("RAY_ADDRESS") or None) as engine:
         yield engine
 

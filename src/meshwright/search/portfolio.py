@@ -6,25 +6,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from meshwright.argument import need_number, need_one_of, need_type
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.cost.compute import time_sources
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
-from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
 from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
 from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
 from meshwright.search.baseline import data, data_proportional, horovod, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
+from meshwright.search.check import PIPELINES, SCOPED, AnyScope, check_gap, check_request
 from meshwright.search.consecutive import consecutive
 from meshwright.search.deploy.deploy import deploy
 from meshwright.search.engine import Engine
@@ -35,7 +32,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.interrupt import pressed_again
 from meshwright.search.judge import refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import mcmc
-from meshwright.search.method import METHODS, SEARCHES
+from meshwright.search.method import SEARCHES
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
@@ -44,7 +41,6 @@ from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
-from meshwright.simulate.tasks import SHARINGS
 from meshwright.units import format_seconds
 
 
@@ -87,11 +83,6 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
 _NOT_IN_AUTO = ("m-sct", "quickp")
 """Take long for what they find, and `placement` searches more than they do."""
 
-_PIPELINES = MappingProxyType(
-    {"consecutive": consecutive, "pipedream": pipedream, "pipeline": pipeline}
-)
-"""Those that can be told the numbers of microbatches."""
-
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
 _FIRST_FEW = 3
@@ -130,18 +121,21 @@ def find_plan(
     sharing: str = "fair",
     progress: Callable[[str], None] | None = None,
     microbatches: Sequence[int] = (),
-    scope: Scope | None = None,
+    scope: AnyScope | None = None,
     engine: Engine | None = None,
     allocate: bool = False,
+    gap: float = 0.0,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what
-    `hybrid` looks at, `engine`: what evaluates its candidates. `allocate`: share each host's
-    network interfaces out to the destinations, too. The budget does not count the compilation of
-    kernels, which happens once on a machine.
+    its method looks at (see `SCOPED`), `engine`: what evaluates the candidates of `hybrid`. `gap`:
+    `placement` and `quickp` end when nothing can be faster by more than this part. `allocate`:
+    share each host's network interfaces out to the destinations, too. The budget does not count the
+    compilation of kernels, which happens once on a machine.
     """
-    _check(graph, method, seed, budget_seconds, sharing, microbatches, scope)
+    check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
+    check_gap(gap, method, allocate=allocate)
     times = time_sources(graph, cluster)
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
@@ -152,10 +146,11 @@ def find_plan(
     if choice.refusal is not None:
         bound = plan_bound(make_instance(graph, cluster))
         return replace(refuse(method, choice.refusal, bound, started), times=times)
-    searches = {name: _find_method(name, microbatches, scope, engine) for name in choice.names}
+    searches = {name: _find_method(name, microbatches, scope, engine, gap) for name in choice.names}
     if choice.note:
         report(choice.note)
-    allocator = partial(allocate_method, graph, cluster, sharing, scope) if allocates else None
+    of_hybrid = scope if isinstance(scope, Scope) else None
+    allocator = partial(allocate_method, graph, cluster, sharing, of_hybrid) if allocates else None
     if len(searches) > 1:
         until = started + budget_seconds
         answer = _find_best(searches, graph, cluster, seed, until, sharing, report, allocator)
@@ -193,36 +188,6 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
     )
 
 
-def _check(
-    graph: Graph,
-    method: str,
-    seed: int,
-    budget_seconds: float,
-    sharing: str,
-    microbatches: Sequence[int],
-    scope: Scope | None,
-) -> None:
-    need_one_of(method, METHODS, "method")
-    need_number(seed, "seed", is_whole=True)
-    need_number(budget_seconds, "budget_seconds", is_positive=True)
-    need_one_of(sharing, SHARINGS, "sharing")
-    if graph.num_ops == 0:
-        raise InputError(f"graph {graph.name}: must have at least one op to be planned")
-    need_type(microbatches, (Sequence, np.ndarray), "microbatches", "a list of whole numbers")
-    for count in microbatches:
-        need_number(count, "microbatches", is_whole=True)
-        if not 1 <= count <= MOST_MICROBATCHES:
-            raise InputError(f"microbatches: must be from 1 to {MOST_MICROBATCHES}, got {count}")
-    need_type(scope, (Scope, type(None)), "scope", "a Scope or None")
-    if graph.mixes.any() and any(count > 1 for count in microbatches):
-        raise InputError(
-            f"microbatches: must be 1, because op {quoted(graph.mixing_op)} of graph {graph.name} "
-            f"mixes the samples of a batch, got {max(microbatches)}"
-        )
-    if scope is not None and method not in ("hybrid", "auto"):
-        raise InputError(f"scope: the method must be hybrid or auto, got {quoted(method)}")
-
-
 def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
     if method == "hybrid":
@@ -253,16 +218,25 @@ def _has_layers(graph: Graph) -> bool:
 
 
 def _find_method(
-    name: str, microbatches: Sequence[int], scope: Scope | None, engine: Engine | None
+    name: str,
+    microbatches: Sequence[int],
+    scope: AnyScope | None,
+    engine: Engine | None,
+    gap: float,
 ) -> Method:
     if name == "hybrid":
-        chosen = scope or Scope()
+        chosen = scope if isinstance(scope, Scope) else Scope()
         if microbatches:
             chosen = replace(chosen, microbatches=tuple(microbatches))
         return partial(hybrid, scope=chosen, engine=engine)
-    if microbatches and name in _PIPELINES:
-        return partial(_PIPELINES[name], microbatches=microbatches)
-    return _SEARCHES[name]
+    given: dict[str, Any] = {}
+    if scope is not None and name in SCOPED[type(scope)]:
+        given["scope"] = scope
+    if microbatches and name in PIPELINES:
+        given["microbatches"] = microbatches
+    if gap:
+        given["gap"] = gap
+    return partial(_SEARCHES[name], **given) if given else _SEARCHES[name]
 
 
 def _compile_kernels(names: Sequence[str], *, allocates: bool) -> None:

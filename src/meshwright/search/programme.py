@@ -75,7 +75,11 @@ class ProgrammeResult:
     @property
     def is_optimal(self) -> bool:
         """Whether nothing that fits is faster, by more than a millionth."""
-        return self.fits and self.seconds <= self.bound_seconds * (1 + OPTIMAL_GAP)
+        return self.is_within(OPTIMAL_GAP)
+
+    def is_within(self, gap: float) -> bool:
+        """Whether nothing that fits is faster by more than this part, or a millionth."""
+        return self.fits and self.seconds <= self.bound_seconds * (1 + max(gap, OPTIMAL_GAP))
 
 
 def solve_programme(
@@ -88,13 +92,15 @@ def solve_programme(
     workers: int = 1,
     seed: int = 0,
     deterministic_seconds: float | None = None,
+    gap: float = 0.0,
 ) -> ProgrammeResult:
     """The best schedule found within the budget, `start` at worst, with the solver's bound.
 
     `start`: device of each op and a topological order; with a fixed order this is the sort that
     decides, and without a start it is the graph's own. `limits`: bytes of each device; None: what
     it has. Same seed, same result where `deterministic_seconds` (the solver's own clock) ends the
-    search and not the budget, with one worker. Ctrl-C ends it with the best so far.
+    search and not the budget, with one worker. `gap`: the search ends when no schedule is faster by
+    more than this part. Ctrl-C ends it with the best so far.
     """
     if order not in ("fixed", "free"):
         raise InputError(f"order: must be one of fixed, free, got {order!r}")
@@ -103,7 +109,7 @@ def solve_programme(
     until = perf_counter() + budget_seconds
     limits = instance.cluster.memory_bytes if limits is None else limits
     first = _first_result(instance, start, limits)
-    if first.is_optimal or instance.num_ops > MAX_OPS:
+    if first.is_within(gap) or instance.num_ops > MAX_OPS:
         return first
     reach = reachability(instance)
     pairs = num_parallel_pairs(reach)
@@ -120,6 +126,8 @@ def solve_programme(
     model = Model(instance, known, limits, reach, order)
     first.statistics["build_seconds"] = budget_seconds - (until - perf_counter())
     solver = _make_solver(order, until - perf_counter(), workers, seed, deterministic_seconds)
+    # Its gap is a part of what it has found, ours of the bound.
+    solver.parameters.relative_gap_limit = gap / (1 + gap)
     run = solver, *run_solver(solver, model.model)
     return _read(model, run, first, limits, order)
 
@@ -202,6 +210,7 @@ def _read(
         kept = Status.FEASIBLE if first.fits else Status.UNKNOWN
         return replace(first, status=kept, statistics=statistics)
     bound = max(first.bound_seconds, solver.best_objective_bound * model.tick * _ROUNDING)
+    is_exact = solver.objective_value <= solver.best_objective_bound
     placed, starts = _solution(model, solver)
     runs = first.order if order == "fixed" else _by_start(starts)
     found = replace(
@@ -210,7 +219,8 @@ def _read(
         order=runs,
         seconds=order_seconds(model.instance, placed, runs),
         bound_seconds=bound,
-        status=Status.OPTIMAL if name == "OPTIMAL" else Status.FEASIBLE,
+        # With a gap to stop at, the solver calls whatever is within it optimal.
+        status=Status.OPTIMAL if name == "OPTIMAL" and is_exact else Status.FEASIBLE,
         fits=keeps_to(model.instance, placed, limits),
         statistics=statistics,
     )

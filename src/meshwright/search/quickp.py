@@ -3,7 +3,7 @@
 The base line that our own search is held against. Delays are means over devices; the coarse graph's
 own order is the topological sort that decides who goes first. What the coarsening leaves in one
 group cannot be divided any more: with the percentile rule that may be the whole step, and the plan
-is then a single device's (`statistics["groups"]` says how many there are). The programme's bound
+is then a single device's, which the answer's notes say. The programme's bound
 holds for the coarse graph only and is no bound on plans.
 """
 
@@ -17,6 +17,14 @@ import numpy as np
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.coarsening import Coarsening
 from meshwright.graph.coarsen.colocate import coarsen_quickp
+from meshwright.graph.coarsen.fusion import fuse_ops
+from meshwright.graph.coarsen.schemes import (
+    coarsen_colocrl,
+    coarsen_metis,
+    coarsen_parmesan,
+    coarsen_placeto,
+    coarsen_spotlight,
+)
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -36,10 +44,16 @@ from meshwright.search.list_schedule import order_seconds
 from meshwright.search.mcmc import first_placement, no_device_message
 from meshwright.search.programme import ProgrammeResult, keeps_to, solve_programme
 from meshwright.search.programme_model import Order
+from meshwright.search.quickp_scope import GROUPS, Coarsener, OpOrder, QuickpScope, ThresholdRule
 
 Scheme = Callable[[Graph, Floats, float], Coarsening]
 """Graph, delay of each op, seconds a byte -> coarse graph."""
 
+PUBLISHED = QuickpScope()
+_ONE_GROUP = (
+    "the co-location ended in one group, so that no other plan than one device's was possible; "
+    "a cap (max_share), the other rule or another scheme leaves more"
+)
 _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
 
@@ -51,23 +65,23 @@ def quickp(
     seed: int = 0,
     budget_seconds: float = 30.0,
     sharing: str = "fair",
-    rule: str = "percentile",
-    order: Order = "fixed",
+    scope: QuickpScope = PUBLISHED,
+    gap: float = 0.0,
     scheme: Scheme | None = None,
 ) -> Answer:
     """QuickP's placement and order.
 
-    `rule`: of its thresholds, "percentile" (ICC 2025) or "slopes" (thesis). `scheme`: another
-    coarsening in the place of QuickP's, with the same programme.
+    `scope`: the coarsening and who decides the order. `gap`: the solver ends when no schedule of
+    the coarse graph is faster by more than this part. `scheme`: a coarsening in the place of the
+    scope's.
     """
     started = perf_counter()
     instance = make_instance(graph, cluster)
     bound = placement_bound(instance)
     if not np.isfinite(instance.unit_seconds).any(axis=1).all():
         return refuse("quickp", no_device_message(instance), bound, started)
-    coarsening = (scheme or partial(coarsen_quickp, rule=rule))(
-        _timed(instance), *reference_delays(instance)
-    )
+    coarsen = scheme or find_scheme(scope, seed)
+    coarsening = coarsen(_timed(instance), *reference_delays(instance))
     coarse = make_instance(coarsening.graph, cluster)
     statistics = {
         "ops": float(graph.num_ops),
@@ -79,12 +93,13 @@ def quickp(
     if not np.isfinite(coarse.unit_seconds).any(axis=1).all():
         return refuse("quickp", no_device_message(coarse), bound, started, statistics)
     limits, until = cluster.memory_bytes, started + budget_seconds
+    order: Order = "fixed" if scope.order is OpOrder.FIXED else "free"
     for number in range(_TRIES):
         budget = _share(coarse, limits, until - perf_counter(), number)
         began = perf_counter()
         found = solve_programme(
             coarse, order=order, start=_warm_start(coarse, order, limits), limits=limits,
-            budget_seconds=budget, seed=seed,
+            budget_seconds=budget, seed=seed, gap=gap,
         )  # fmt: skip
         statistics |= _solved(found, perf_counter() - began, statistics)
         plan = _fine_plan(instance, coarsening, found)
@@ -93,9 +108,29 @@ def quickp(
             break
         limits = tighten(limits, verdict)
     stop = why_stopped(
-        is_interrupted="interrupted" in found.statistics, is_cut=not found.is_optimal
+        is_interrupted="interrupted" in found.statistics, is_cut=not found.is_within(gap)
     )
-    return judge("quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
+    answer = judge(
+        "quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop
+    )
+    return replace(answer, notes=(_ONE_GROUP,)) if coarse.num_units == 1 < graph.num_ops else answer
+
+
+def find_scheme(scope: QuickpScope, seed: int = 0) -> Scheme:
+    """The coarsening of a scope."""
+    groups = scope.groups or GROUPS
+    schemes: dict[Coarsener, Scheme] = {
+        Coarsener.QUICKP: partial(
+            coarsen_quickp, rule=scope.rule or ThresholdRule.PERCENTILE, max_share=scope.max_share
+        ),
+        Coarsener.FUSION: partial(fuse_ops, max_share=scope.max_share),
+        Coarsener.COLOCRL: coarsen_colocrl,
+        Coarsener.PLACETO: partial(coarsen_placeto, num_ops=groups),
+        Coarsener.SPOTLIGHT: coarsen_spotlight,
+        Coarsener.METIS: partial(coarsen_metis, num_groups=groups, seed=seed),
+        Coarsener.PARMESAN: partial(coarsen_parmesan, num_clusters=groups),
+    }
+    return schemes[scope.scheme]
 
 
 def reference_delays(instance: Instance) -> tuple[Floats, float]:

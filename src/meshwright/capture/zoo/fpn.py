@@ -13,7 +13,7 @@ PYRAMID_CHANNELS = 256
 """Lin et al. (2017), section 3."""
 HEAD_CHANNELS = 128
 """Kirillov et al. (2019), section 3."""
-CITYSCAPES_CLASSES = 19
+ADE20K_CLASSES = 150
 GROUPS = 32
 """Wu and He (2018): 32 groups."""
 
@@ -43,7 +43,7 @@ class SegmentationBranch(nn.Module):
         levels: int,
         inputs: int,
         width: int = HEAD_CHANNELS,
-        classes: int = CITYSCAPES_CLASSES,
+        classes: int = ADE20K_CLASSES,
         groups: int = GROUPS,
     ) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class SegmentationBranch(nn.Module):
 
 
 class SemanticFPN(nn.Module):
-    """Kirillov et al. (2019) on ResNet-50, for Cityscapes' 19 classes."""
+    """Kirillov et al. (2019) on ResNet-50, for ADE20K's 150 classes."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class SemanticFPN(nn.Module):
         width: int = 64,
         pyramid: int = PYRAMID_CHANNELS,
         head: int = HEAD_CHANNELS,
-        classes: int = CITYSCAPES_CLASSES,
+        classes: int = ADE20K_CLASSES,
         groups: int = GROUPS,
     ) -> None:
         super().__init__()

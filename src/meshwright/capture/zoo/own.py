@@ -8,11 +8,10 @@ from torch import nn
 
 from meshwright.capture.zoo import resnet
 from meshwright.capture.zoo.convnet import VGG, VGG19_CHANNELS, AlexNet
-from meshwright.capture.zoo.fpn import CITYSCAPES_CLASSES, SemanticFPN
+from meshwright.capture.zoo.fpn import ADE20K_CLASSES, SemanticFPN
 from meshwright.capture.zoo.inception import InceptionV3
 from meshwright.capture.zoo.seq2seq import VOCABULARY, Seq2SeqTransformer
 from meshwright.capture.zoo.swin import Swin, SwinBackbone
-from meshwright.capture.zoo.upernet import ADE20K_CLASSES, SwinUPerNet
 from meshwright.capture.zoo.vit import VisionTransformer
 from meshwright.capture.zoo.workload import Inputs, Recipe
 from meshwright.zoo.shape import find_sizes
@@ -56,17 +55,13 @@ def _residual() -> list[Recipe]:
 
 
 def _dense() -> list[Recipe]:
-    return [
-        _segmenter("semantic-fpn", SemanticFPN, (512, 1024), CITYSCAPES_CLASSES),
-        _segmenter(
-            "swin-u", lambda: SwinUPerNet(SwinBackbone(side=640)), (640, 640), ADE20K_CLASSES
-        ),
-    ]
+    return [_segmenter("semantic-fpn", SemanticFPN, 512, ADE20K_CLASSES)]
 
 
 def _transformers() -> list[Recipe]:
     return [
         _classifier("swin-l", lambda: Swin(SwinBackbone()), 224),
+        _classifier("swin-u", _swin_u, 224),
         _classifier("vit-l", partial(_vision_transformer, "vit-l"), 224),
         Recipe(
             name="transformer",
@@ -74,6 +69,11 @@ def _transformers() -> list[Recipe]:
             inputs=_sentences,
         ),
     ]
+
+
+def _swin_u() -> Swin:
+    """Parmesan's largest Swin; heads of 32 features, as every Swin has them."""
+    return Swin(SwinBackbone(width=256, depths=(2, 2, 24, 2), heads=(8, 16, 32, 64)))
 
 
 def _vision_transformer(name: str) -> VisionTransformer:
@@ -90,11 +90,10 @@ def _classifier(
     return Recipe(name=name, make=make, inputs=inputs)
 
 
-def _segmenter(
-    name: str, make: Callable[[], nn.Module], size: tuple[int, int], classes: int
-) -> Recipe:
+def _segmenter(name: str, make: Callable[[], nn.Module], side: int, classes: int) -> Recipe:
     def inputs(batch: int, _sequence: int) -> Inputs:
-        return (torch.empty(batch, 3, *size), torch.randint(classes, (batch, *size))), {}
+        labels = torch.randint(classes, (batch, side, side))
+        return (torch.empty(batch, 3, side, side), labels), {}
 
     return Recipe(name=name, make=make, inputs=inputs)
 

@@ -120,13 +120,25 @@ def add_sharing(parser: ArgumentParser) -> None:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise ArgumentTypeError(f"must be a positive number, got {quoted(text)}")
     return value
+
+
+def part(text: str) -> float:
+    """A number from 0."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise ArgumentTypeError(f"must be a number from 0, got {quoted(text)}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def whole(text: str) -> int:

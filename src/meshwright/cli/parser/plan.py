@@ -1,6 +1,8 @@
 """The options of `meshwright plan` and `meshwright simulate`."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError, _ArgumentGroup
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,29 @@ from meshwright.cli.parser.option import (
     add_compile,
     add_json,
     add_sharing,
+    count,
     counts,
+    part,
     positive,
     whole,
 )
+from meshwright.errors import quoted
 from meshwright.search.method import SEARCHES
+from meshwright.search.pipeline.scope import StageMapping
+from meshwright.search.quickp_scope import GROUPS, Coarsener, OpOrder, ThresholdRule
 
+PIPELINE_OPTIONS = ("stages", "replicas", "mapping")
+"""Those of the method `pipeline`, as `PipelineScope` has them."""
+QUICKP_OPTIONS = ("scheme", "rule", "max_share", "groups", "order")
+"""Those of the method `quickp`, as `QuickpScope` has them."""
+MAPPINGS: Mapping[str, str] = {
+    StageMapping.SEARCHED: "the best that is found for compute, transfers and all-reduce together",
+    StageMapping.CONSECUTIVE: "all-reduce first, the replicas of a stage on neighbouring devices",
+    StageMapping.P2P_FIRST: "the stages of a replica on neighbouring devices",
+    StageMapping.P2P_ONLY: "Parmesan's search for the shortest transfers",
+    StageMapping.ALL_REDUCE_ONLY: "Parmesan's search for the shortest all-reduces",
+    StageMapping.ENSEMBLE: "the better of Parmesan's two",
+}
 GRANULARITIES = ("op", "part", "layer")
 _METHOD_HELP = "\n".join(
     (
@@ -64,6 +83,14 @@ def add_plan(commands: Any) -> None:
         help="numbers of microbatches that pipelines may use (default: whatever is best)",
     )
     parser.add_argument(
+        "--gap",
+        type=part,
+        default=0.0,
+        metavar="G",
+        help="end when nothing can be faster by more than this part, such as 0.05 (methods "
+        "placement and quickp; default: 0)",
+    )
+    parser.add_argument(
         "--allocate",
         action="store_true",
         help="share each host's network interfaces out to the destinations, too",
@@ -72,6 +99,8 @@ def add_plan(commands: Any) -> None:
     add_compile(parser)
     add_sharing(parser)
     _add_scope(parser)
+    _add_pipeline(parser)
+    _add_quickp(parser)
     parser.add_argument(
         "-o",
         dest="output",
@@ -95,6 +124,62 @@ def _add_scope(parser: ArgumentParser) -> None:
         help="what evaluates candidates: local (default; all cores), one (this process alone), "
         "ray ($RAY_ADDRESS, or a Ray of this machine) or ray:ADDRESS; the plan is the same",
     )
+
+
+def _add_pipeline(parser: ArgumentParser) -> None:
+    """What the method `pipeline` looks at."""
+    group = parser.add_argument_group(
+        "method pipeline", "With --microbatches: lists with commas, by default all that fit."
+    )
+    group.add_argument("--stages", type=counts, metavar="S,..", help="stages")
+    group.add_argument("--replicas", type=counts, metavar="R,..", help="replicas of each stage")
+    _add_choice(group, "mapping", StageMapping, "devices of the replicas", MAPPINGS)
+
+
+def _add_quickp(parser: ArgumentParser) -> None:
+    """What the method `quickp` places."""
+    group = parser.add_argument_group(
+        "method quickp", "How the step is coarsened before it is placed."
+    )
+    _add_choice(group, "scheme", Coarsener, "what makes the coarse graph", {})
+    _add_choice(group, "rule", ThresholdRule, "thresholds of QuickP's own scheme", {})
+    group.add_argument(
+        "--max-share",
+        type=positive,
+        metavar="P",
+        help="part of the step's time that a group may take (quickp and fusion; default: no cap)",
+    )
+    group.add_argument(
+        "--groups",
+        type=count,
+        metavar="N",
+        help=f"coarse ops that placeto, metis and parmesan leave (default: {GROUPS})",
+    )
+    _add_choice(group, "order", OpOrder, "whether a topological sort or the solver orders ops", {})
+
+
+def _add_choice(
+    group: _ArgumentGroup, name: str, kind: type[StrEnum], text: str, meanings: Mapping[str, str]
+) -> None:
+    """One of an enumeration's members, the first by default; `meanings` say what each does."""
+    first, *_ = kind
+    lines = [f"{each}: {meaning}" for each, meaning in meanings.items()]
+    known = "" if lines else f"{', '.join(kind)}; "
+    group.add_argument(
+        f"--{name}",
+        type=_one_of(kind),
+        metavar=name[0].upper(),
+        help="\n".join((f"{text} ({known}default: {first})", *lines)),
+    )
+
+
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    def read(text: str) -> StrEnum:
+        if text not in tuple(kind):
+            raise ArgumentTypeError(f"must be one of {', '.join(kind)}, got {quoted(text)}")
+        return kind(text)
+
+    return read
 
 
 def add_simulate(commands: Any) -> None:

@@ -109,15 +109,15 @@ def random_blk_2(
 ) -> Cluster:
     """Blocks of random size: each pair inside uniform in [1e-5, 1e-2] MB/us.
 
-    Between blocks the mean rate over all pairs inside blocks / 10 / |i - j|, with i and j the
-    devices' numbers; where no block has a pair, the middle of the range stands for that mean.
+    Between blocks i and j the mean rate over all pairs inside blocks / 10 / |i - j|; where no block
+    has a pair, the middle of the range stands for that mean.
     """
     generator, block = _random_blocks(num_devices, seed)
     rates = _random_pairs(generator, num_devices)
     number = np.arange(num_devices)
     is_inside = (block[:, None] == block[None, :]) & (number[:, None] != number[None, :])
     mean = rates[is_inside].mean() if is_inside.any() else (1e-5 + 1e-2) / 2
-    distance = np.maximum(1, abs(number[:, None] - number[None, :]))
+    distance = np.maximum(1, abs(block[:, None] - block[None, :]))
     rates = np.where(is_inside, rates, mean / 10 / distance)
     return _random_cluster("random-blk2", seed, rates, device_type)
 

@@ -153,8 +153,8 @@ class Cutter:
         stage_of_block = split.stage_of_node[clustering.label]
         return self._draw(stage_of_block, split.kind_of_stage, shape, per_byte)
 
-    def interleaved(self, shape: Shape) -> Iterator[Sketch]:
-        """Exactly as many stages as teams take in turn; `shape` has one team and some chunks."""
+    def exact(self, shape: Shape) -> Iterator[Sketch]:
+        """Exactly as many stages as teams take in turn; `shape` has one team, perhaps chunks."""
         wanted = shape.most_stages
         (team,) = shape.teams
         for clustering in self.clusterings:

@@ -6,7 +6,7 @@ devices; what is promising is simulated, and the best by simulation counts. The 
 `consecutive` and of `pipedream` are among the candidates, so that neither is ever better.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -27,9 +27,15 @@ from meshwright.search.pipeline.candidate import Candidate, Cut, Homes, suited_k
 from meshwright.search.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
 from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.memory import recomputed_peak_bytes
-from meshwright.search.pipeline.place import mapped_homes, mapping_problem, plain_homes
+from meshwright.search.pipeline.place import (
+    chosen_homes,
+    mapped_homes,
+    mapping_problem,
+    plain_homes,
+)
 from meshwright.search.pipeline.price import Prices, Shape, Team
-from meshwright.search.pipeline.shape import CHUNKS, has_samples, shapes
+from meshwright.search.pipeline.scope import PipelineScope, StageMapping
+from meshwright.search.pipeline.shape import ANY_PIPELINE, CHUNKS, has_samples, shapes
 from meshwright.search.pipeline.trial import Result, Trials
 from meshwright.search.pipeline.tune import neighbours
 
@@ -48,6 +54,7 @@ _REFINED = 10
 """Pipelines of different stages and replicas that are refined."""
 _MEMORY_SHARES = (1.0, 0.85, 0.7, 0.5)
 """Of their memory what devices may fill by the split's count, in turn until a plan fits."""
+_OUTSIDE = "no pipeline with as many stages and replicas was found"
 _CUTTING_SHARE = 0.35
 """Of the time that is left what may be spent on cutting stages."""
 
@@ -60,21 +67,24 @@ def pipeline(
     budget_seconds: float = 30.0,
     sharing: str = "fair",
     microbatches: Sequence[int] = (),
+    scope: PipelineScope = ANY_PIPELINE,
     options: Options = DEFAULT,
     num_workers: int | None = None,
 ) -> Answer:
     """The best pipeline that is found; `options`: parts of the search, for comparisons.
 
-    `num_workers`: processes that simulate beside this one; None: one for each other core.
+    `scope`: the pipelines that are looked at. `num_workers`: processes that simulate beside this
+    one; None: one for each other core.
     """
     started = perf_counter()
     instance = make_instance(graph, cluster)
     bound = plan_bound(instance)
-    reason = refuse_pipeline(graph, _useful_devices(instance))
+    devices = _useful_devices(instance)
+    reason = refuse_pipeline(graph, devices) or _few_devices(scope, len(devices))
     if reason:
         return refuse("pipeline", reason, bound, started)
     until = started + budget_seconds
-    search = _Search(instance, sharing, seed, until, microbatches, options, num_workers)
+    search = _Search(instance, sharing, seed, until, microbatches, scope, options, num_workers)
     search.run()
     return search.answer(bound, started)
 
@@ -85,6 +95,15 @@ def _useful_devices(instance: Instance) -> Ints:
     if not can_run.any(axis=1).all():
         return np.zeros(0, dtype=np.int32)
     return np.flatnonzero(can_run.any(axis=0)).astype(np.int32)
+
+
+def _few_devices(scope: PipelineScope, num_devices: int) -> str:
+    """Why no pipeline of the scope has devices; empty where one does."""
+    stages, replicas = min(scope.stages, default=1), min(scope.replicas, default=1)
+    if stages * replicas <= num_devices:
+        return ""
+    needed = f"{stages} stages of {replicas} replicas need {stages * replicas} devices"
+    return f"{needed}; {num_devices} can run ops"
 
 
 def warm_splits(instance: Instance) -> None:
@@ -116,11 +135,12 @@ class _Search:
         seed: int,
         until: float,
         microbatches: Sequence[int],
+        scope: PipelineScope,
         options: Options,
         num_workers: int | None,
     ) -> None:
         self.instance, self.seed, self.microbatches = instance, seed, microbatches
-        self.options = options
+        self.scope, self.options = scope, options
         prices = Prices(instance)
         self.estimator = Estimator(prices, sharing)
         ahead = Ahead(instance.graph, instance.cluster, sharing, until, num_workers=num_workers)
@@ -142,21 +162,32 @@ class _Search:
         """The usual pipelines, those of exact splits, other mappings; then small changes."""
         trials, options = self.trials, self.options
         if options.tries_usual:
-            trials.run(usual_candidates(self.instance, self.microbatches))
+            trials.run(self._usual_candidates())
         for share in _MEMORY_SHARES:
             self.cutter.memory_share = share
-            trials.run(self._split_candidates(), patience=_PATIENCE)
+            trials.run(self._allowed(self._split_candidates()), patience=_PATIENCE)
             if trials.best is not None and trials.best[0].fits:
                 break
         if options.refines:
-            trials.run(self._refined_candidates())
+            trials.run(self._allowed(self._refined_candidates()))
         if options.interleaves and not self.cutter.blocks.has_tail:
-            trials.run(self._interleaved_candidates())
-        if options.maps and links_differ(self.instance.bandwidth):
+            trials.run(self._allowed(self._interleaved_candidates()))
+        is_open = self.scope.mapping is StageMapping.SEARCHED
+        if options.maps and is_open and links_differ(self.instance.bandwidth):
             trials.run(self._mapped_candidates())
         if options.tunes:
             for start in trials.leaders(_CLIMBS):
                 trials.climb(start, self._neighbours)
+
+    def _allowed(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        return (each for each in candidates if self.scope.allows(each.homes))
+
+    def _usual_candidates(self) -> Iterator[Candidate]:
+        """Those of `consecutive` are mapped consecutively, those of `pipedream` in its own way."""
+        mapping = self.scope.mapping
+        for each in self._allowed(usual_candidates(self.instance, self.microbatches)):
+            if mapping is StageMapping.SEARCHED or each.origin == mapping:
+                yield each
 
     def _split_candidates(self) -> Iterator[Candidate]:
         """All stages that are cut within a part of the time, on devices in their order."""
@@ -169,18 +200,33 @@ class _Search:
                 blocks.num_blocks,
                 self.microbatches,
                 keeps_all=blocks.has_tail,
+                scope=self.scope,
             )
         )
-        for sketch in self.cutter.sketches(list(choices), until):
+        for sketch in self._sketches(list(choices), until):
             self.sketches[sketch.cut.key] = sketch
             yield from self._placed(sketch, choices[sketch.shape])
         self.trials.is_cut |= perf_counter() > until
 
+    def _sketches(self, wanted: Sequence[Shape], until: float) -> Iterator[Sketch]:
+        """As many stages as the scope says, where all devices are alike; else those that suit."""
+        if self.scope.stages and all(len(shape.teams) == 1 for shape in wanted):
+            for place, shape in enumerate(wanted):
+                if place == 0 or perf_counter() <= until:
+                    yield from self.cutter.exact(shape)
+        else:
+            yield from self.cutter.sketches(wanted, until)
+
     def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
         cut = sketch.cut
         problem = mapping_problem(self.cutter.prices, cut, sketch.teams, sketch.flights())
-        for homes in plain_homes(problem, cut.num_stages):
+        mapping, budget = self.scope.mapping, self._mapping_seconds()
+        for homes in chosen_homes(problem, cut.num_stages, mapping, budget):
             yield from _scheduled(cut, homes, choices)
+
+    def _mapping_seconds(self) -> float:
+        left = max(0.0, self.trials.until - perf_counter())
+        return min(_MAPPING_SECONDS, _MAPPING_SHARE * left / _MAPPED)
 
     def _refined_candidates(self) -> Iterator[Candidate]:
         """The most promising stages, refined: those that are best already may exchange less."""
@@ -208,7 +254,7 @@ class _Search:
                 if shape.most_stages > self.cutter.blocks.num_blocks or self.trials.is_over:
                     break
                 near = self._microbatches_near(candidate)
-                for sketch in self.cutter.interleaved(shape):
+                for sketch in self.cutter.exact(shape):
                     yield from self._placed(sketch, near)
 
     def _microbatches_near(self, candidate: Candidate) -> list[int]:
@@ -219,8 +265,7 @@ class _Search:
     def _mapped_candidates(self) -> Iterator[Candidate]:
         """The most promising stages on the best devices that are found for them."""
         grade_of = self.cutter.prices.grade_of
-        left = max(0.0, self.trials.until - perf_counter())
-        budget = min(_MAPPING_SECONDS, _MAPPING_SHARE * left / _MAPPED)
+        budget = self._mapping_seconds()
         for _, candidate in self.trials.leaders(_MAPPED):
             slots = list(dict.fromkeys(candidate.homes))
             grades = [{int(grade_of[device]) for device in home} for home in slots]
@@ -245,20 +290,29 @@ class _Search:
     def _neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
         replicas = max(map(len, candidate.homes))
         choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
-        for each in neighbours(self.instance, self.cutter.blocks, candidate, choices):
-            if has_samples(self.instance.graph, max(map(len, each.homes)) * each.microbatches):
+        is_open = self.scope.mapping is StageMapping.SEARCHED
+        found = neighbours(self.instance, self.cutter.blocks, candidate, choices)
+        for each in self._allowed(found):
+            has_all = has_samples(
+                self.instance.graph, max(map(len, each.homes)) * each.microbatches
+            )
+            if has_all and (is_open or each.homes == candidate.homes):
                 yield each
 
-    def _few_samples(self) -> str:
-        """Why no wanted number of microbatches can be used; empty where one can."""
-        graph = self.instance.graph
-        fewest = min(self.microbatches, default=1)
-        if not counts_samples(graph) or fewest <= graph.batch:
-            return ""
-        return (
-            f"{fewest} microbatches leave less than a sample of the batch of {graph.batch:g} for "
-            f"each; at most {graph.batch:g} do"
-        )
+    def _lacking(self) -> str:
+        """Why the batch or the graph has nothing of what is wanted; empty where it has."""
+        graph, scope = self.instance.graph, self.scope
+        fewest, replicas = min(self.microbatches, default=1), min(scope.replicas, default=1)
+        if counts_samples(graph) and fewest * replicas > graph.batch:
+            of_each = "" if replicas == 1 else f" of {replicas} replicas"
+            return (
+                f"{fewest} microbatches{of_each} leave less than a sample of the batch of "
+                f"{graph.batch:g} for each; at most {graph.batch / replicas:g} do"
+            )
+        blocks = self.cutter.blocks.num_blocks
+        if min(scope.stages, default=1) > blocks:
+            return f"the step can be cut into {blocks} stages, not into {min(scope.stages)}"
+        return ""
 
     def _recomputed(self, candidate: Candidate) -> float:
         """What the fullest device would hold with recomputation, by Parmesan's formula."""
@@ -284,7 +338,7 @@ class _Search:
         """What was best, judged op by op."""
         trials = self.trials
         if trials.best is None:
-            reason = self._few_samples() or trials.reason or self.cutter.reason
+            reason = self._lacking() or trials.reason or self.cutter.reason or _OUTSIDE
             return refuse("pipeline", reason, bound, started, trials.statistics)
         stop = why_stopped(is_interrupted=trials.is_interrupted, is_cut=trials.is_cut)
         verdict, candidate = self._judge_finalists()

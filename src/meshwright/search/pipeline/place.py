@@ -4,16 +4,29 @@ A slot is what one team of devices runs: a stage, or every stage that wraps arou
 slots become a mapping problem; mapping itself is `search/mapping`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from meshwright.search.instance import Floats, Ints
+from meshwright.search.mapping.answer import find_reason
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
+from meshwright.search.mapping.parmesan import parmesan_mapping
 from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.search.mapping.solve import solve_mapping
 from meshwright.search.pipeline.candidate import Cut, Homes
 from meshwright.search.pipeline.price import Prices, Team, stage_sums
+from meshwright.search.pipeline.scope import StageMapping
+
+_PLAIN: Mapping[StageMapping, Callable[[MappingProblem], Assignment | None]] = MappingProxyType(
+    {
+        StageMapping.CONSECUTIVE: consecutive_mapping,
+        StageMapping.P2P_FIRST: p2p_first_mapping,
+    }
+)
+_PUBLISHED = (StageMapping.P2P_ONLY, StageMapping.ALL_REDUCE_ONLY, StageMapping.ENSEMBLE)
+"""In the order in which `parmesan_mapping` returns them."""
 
 
 def slots_of(num_stages: int, num_slots: int) -> Ints:
@@ -59,6 +72,22 @@ def _wire_bytes(cut: Cut, slot_of_stage: Ints, num_slots: int) -> Floats:
     np.fill_diagonal(total, 0.0)
     both: Floats = total + total.T
     return both
+
+
+def chosen_homes(
+    problem: MappingProblem, num_stages: int, mapping: StageMapping, budget_seconds: float
+) -> list[Homes]:
+    """The homes by a mapping; the two plain ones where it is searched for, later."""
+    if mapping is StageMapping.SEARCHED:
+        return plain_homes(problem, num_stages)
+    if mapping in _PLAIN:
+        found = _PLAIN[mapping](problem)
+        return [] if found is None else [_homes(problem, found, num_stages)]
+    if find_reason(problem):
+        return []
+    published = parmesan_mapping(problem, budget_seconds=budget_seconds)
+    chosen = published[_PUBLISHED.index(mapping)].assignment
+    return [_homes(problem, chosen, num_stages)]
 
 
 def plain_homes(problem: MappingProblem, num_stages: int) -> list[Homes]:

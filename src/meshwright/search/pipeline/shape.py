@@ -7,6 +7,9 @@ import numpy as np
 from meshwright.graph.graph import Graph
 from meshwright.search.consecutive import counts_samples, microbatch_choices
 from meshwright.search.pipeline.price import Prices, Shape, Team
+from meshwright.search.pipeline.scope import PipelineScope
+
+ANY_PIPELINE = PipelineScope()
 
 MAX_STAGE_COUNTS = 12
 """Numbers of stages that are looked at where there are many devices."""
@@ -15,7 +18,12 @@ CHUNKS = (2, 3, 4)
 
 
 def shapes(
-    prices: Prices, num_blocks: int, wanted: Sequence[int], *, keeps_all: bool
+    prices: Prices,
+    num_blocks: int,
+    wanted: Sequence[int],
+    *,
+    keeps_all: bool,
+    scope: PipelineScope = ANY_PIPELINE,
 ) -> Iterator[tuple[Shape, tuple[int, ...]]]:
     """Equal replicas first, then replicas that differ by stage; each with microbatches to try.
 
@@ -24,7 +32,7 @@ def shapes(
     devices it begins on.
     """
     graph = prices.instance.graph
-    for teams, used in _team_sets(prices, np.bincount(prices.grade_of).tolist()):
+    for teams, used in _team_sets(prices, np.bincount(prices.grade_of).tolist(), scope):
         stages = sum(count // team.replicas for team, count in zip(teams, used, strict=True))
         most = max(team.replicas for team in teams)
         if stages > num_blocks or not has_samples(graph, most):
@@ -55,9 +63,12 @@ def stage_counts(most: int) -> list[int]:
 
 
 def _team_sets(
-    prices: Prices, counts: list[int]
+    prices: Prices, counts: list[int], scope: PipelineScope
 ) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
     """Teams that a split may use, and the devices of each."""
+    if len(counts) == 1 and (scope.stages or scope.replicas):
+        yield from _limited_sets(counts[0], scope)
+        return
     if len(counts) == 1:
         count = counts[0]
         for stages in stage_counts(count):
@@ -68,11 +79,21 @@ def _team_sets(
             teams = tuple(Team(grade=0, replicas=each) for each in widths if each <= most)
             yield teams, (count,) * len(teams)
         return
-    yield from _mixed_sets(prices, counts)
+    yield from _mixed_sets(prices, counts, scope)
+
+
+def _limited_sets(
+    count: int, scope: PipelineScope
+) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
+    """Equal replicas: the numbers of the scope, and any where it leaves stages or replicas open."""
+    for stages in scope.stages or stage_counts(count // min(scope.replicas)):
+        for replicas in scope.replicas or stage_counts(count // stages):
+            if stages * replicas <= count:
+                yield (Team(grade=0, replicas=replicas),), (stages * replicas,)
 
 
 def _mixed_sets(
-    prices: Prices, counts: list[int]
+    prices: Prices, counts: list[int], scope: PipelineScope
 ) -> Iterator[tuple[tuple[Team, ...], tuple[int, ...]]]:
     """The fastest grade, the two fastest, ...: equal replicas, and any number of them."""
     seconds = prices.instance.seconds
@@ -81,7 +102,7 @@ def _mixed_sets(
     for last in range(1, len(ranked) + 1):
         chosen = ranked[:last]
         largest = max(counts[grade] for grade in chosen)
-        for replicas in stage_counts(largest):
+        for replicas in scope.replicas or stage_counts(largest):
             able = [grade for grade in chosen if counts[grade] >= replicas]
             if able == chosen or last == len(ranked):
                 yield (

@@ -39,6 +39,8 @@ _NEAR = 0.02
 """... so near to the bound ..."""
 _GAIN = 1e-4
 """... by more than this part of the time."""
+_PROVED = 1e-9
+"""The gap at which a plan is as fast as the bound, but for rounding."""
 _CONTENDED_ROUNDS = 8
 """Rounds on links that are slowed down as simulated, at most."""
 _WEIGHTS = (1.0, 2.0, 0.5)
@@ -70,14 +72,16 @@ def placement(
     seed: int = 0,
     budget_seconds: float = 30.0,
     sharing: str = "fair",
+    gap: float = 0.0,
 ) -> Answer:
-    """The best placement and order that rounds of search find until they find no better ones."""
+    """The best placement and order that rounds of search find until they find no better ones, or
+    until no placement is proven to be faster by more than the part `gap`."""
     started = perf_counter()
     instance = make_instance(graph, cluster)
     bound = placement_bound(instance)
     if not np.isfinite(instance.unit_seconds).any(axis=1).all():
         return refuse("placement", no_device_message(instance), bound, started)
-    search = _Search(instance, bound, seed, started + budget_seconds, sharing)
+    search = _Search(instance, bound, seed, started + budget_seconds, sharing, gap)
     statistics = search.run()
     best = search.best
     assert best is not None, "a first round always ends"
@@ -91,7 +95,7 @@ class _Search:
     """One search: what is known so far, and how it goes on."""
 
     def __init__(
-        self, instance: Instance, bound: float, seed: int, until: float, sharing: str
+        self, instance: Instance, bound: float, seed: int, until: float, sharing: str, gap: float
     ) -> None:
         self.instance = instance
         self.bound = bound
@@ -99,7 +103,7 @@ class _Search:
         self.best: _Found | None = None
         self._seed = seed
         self._until = until - min(_SECONDS_AN_OP * instance.num_ops, 0.3 * (until - perf_counter()))
-        self._sharing = sharing
+        self._sharing, self._gap = sharing, max(gap, _PROVED)
         self._limits = usable_bytes(instance.graph, instance.cluster)
         self._statistics: dict[str, float] = {"rounds": 0.0}
         self._is_interrupted = self._is_cut = False
@@ -113,15 +117,15 @@ class _Search:
         """Walk in rounds, then search neighbourhoods, then raise the bound; Ctrl-C ends it."""
         try:
             self._walk()
-            if self._sharing == "fair" and not self._is_proved():
+            if self._sharing == "fair" and not self._is_done():
                 self._walk_contended()
-            if not (self._is_proved() or self._is_near()):
+            if not (self._is_done() or self._is_near()):
                 self._take_plain()
-            if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_proved():
+            if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_done():
                 self._exhaust()
-            if not self._is_proved():
+            if not self._is_done():
                 self._improve()
-            if not self._is_proved():
+            if not self._is_done():
                 self._branch()
             self._is_over()
         except KeyboardInterrupt:
@@ -134,9 +138,11 @@ class _Search:
         self._is_cut |= perf_counter() >= self._until
         return self._is_cut
 
-    def _is_proved(self) -> bool:
+    def _is_done(self) -> bool:
+        """Whether the best is as near to the bound as was asked for."""
         verdict = self.best.verdict if self.best else None
-        return bool(verdict and verdict.fits and verdict.step_seconds <= self.bound * (1 + 1e-9))
+        limit = self.bound * (1 + self._gap)
+        return bool(verdict and verdict.fits and verdict.step_seconds <= limit)
 
     def _is_near(self) -> bool:
         """Whether another round of a large step would take longer than it is worth."""
@@ -156,7 +162,7 @@ class _Search:
             verdict, is_better = self._take(placed)
             self._statistics["rounds"] += 1
             idle = 0 if is_better else idle + 1
-            if self._is_proved() or self._is_near():
+            if self._is_done() or self._is_near():
                 break
             if not verdict.fits and tries < _TRIES:
                 tries, idle = tries + 1, 0
