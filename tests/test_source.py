@@ -9,10 +9,11 @@ import pytest
 
 from meshwright import source
 from meshwright.errors import InputError
+from meshwright.function import check_function
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.profile.profile import Measured, Profile, Table
-from meshwright.source import capture_model, check_function, list_zoo, load_graph, zoo_graph
+from meshwright.source import capture_model, list_zoo, load_graph, zoo_graph
 from meshwright.zoo.model import Choice
 
 
@@ -171,6 +172,8 @@ def test_a_function_of_the_user_is_found_and_not_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     check_function("data", f"own_data:{name}")
+    monkeypatch.chdir("/")
+    check_function("data", f"{tmp_path / 'own_data.py'}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +183,10 @@ def test_a_function_of_the_user_is_found_and_not_run(
         ("own_dota:make", "there is no module 'own_dota', neither installed nor in the current"),
         ("own.data.deep:make", "there is no module 'own'"),
         ("own_data", "must be package.module:function"),
+        ("own_data.py", "must be package.module:function or file.py:function"),
+        ("./own_data.py:mkae", r"own_data.py has no 'mkae'"),
+        ("other/own_data.py:make", "there is no file 'other/own_data.py'"),
+        (f"{'a' * 5000}.py:make", "there is no file"),
     ],
 )
 def test_a_misspelt_function_is_refused_before_anything_runs(

@@ -4,9 +4,7 @@ The only module that knows the user's cache. torch is imported when something ha
 Numba never.
 """
 
-import ast
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, quoted
+from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.interpreter import add_folder
 from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
@@ -31,8 +29,6 @@ from meshwright.zoo.table import find_model, near_names, zoo_models
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
 
-_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""package.module:factory"""
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 """The releases of PyTorch, by major and minor number, between which all tests pass."""
 
@@ -76,7 +72,7 @@ def _find_graph(
         return zoo_graph(name, batch, say=say)
     if is_shape(name):
         return build_shape(name, batch)
-    if _FACTORY.fullmatch(name):
+    if names_function(name):
         return capture_model(name, batch=batch)
     raise InputError(
         f"no file {quoted(name)}, and no model of that name in the zoo; {near_names(name, names)}"
@@ -147,7 +143,7 @@ def capture_model(
         compile = False  # noqa: A001
     elif compile:
         measured = combine_measured(read)
-    if _FACTORY.fullmatch(name):
+    if names_function(name):
         _check_factory(name, optimizer, autocast, sequence, precision)
         need_torch()
         graph = _capture_factory(name, optimizer, autocast, batch, measured, compile, untie)
@@ -177,7 +173,7 @@ def step_calls(
     precision: str | None = None,
 ) -> Counter[str]:
     """Every kernel call of the step that `capture_model` captures, and how often it occurs."""
-    if _FACTORY.fullmatch(name):
+    if names_function(name):
         _check_factory(name, optimizer, autocast, sequence, precision)
         need_torch()
         workload = _run_factory(name, batch)
@@ -197,7 +193,7 @@ def make_workload(
     precision: str | None = None,
 ) -> Callable[[], "Workload"]:
     """What builds the model and inputs of a name, for real, on so many samples."""
-    if _FACTORY.fullmatch(name):
+    if names_function(name):
         _check_factory(name, "adamw", None, sequence, precision)
         need_torch("run")
         return lambda: _run_factory(name, batch)
@@ -213,52 +209,6 @@ def find_function(option: str, name: str) -> Callable[..., Any]:
     from meshwright.capture.factory import call_factory
 
     return partial(call_factory, name)
-
-
-def check_function(option: str, name: str) -> None:
-    """Refuse the name of a function that an option names where its module is not there, or has
-    nothing of that name; no code of the module is run."""
-    if not _FACTORY.fullmatch(name):
-        raise InputError(f"--{option} {quoted(name)}: must be package.module:function")
-    module, _, attribute = name.partition(":")
-    package, _, rest = module.partition(".")
-    add_folder()
-    try:
-        spec = find_spec(package)
-    except ValueError:  # as of `__main__`
-        spec = None
-    if spec is None:
-        raise InputError(
-            f"--{option} {quoted(name)}: there is no module {quoted(package)}, neither installed "
-            f"nor in the current folder"
-        )
-    if rest or spec.origin is None or not spec.origin.endswith(".py"):
-        return  # what a package has is known once it is imported
-    names = _names_in(Path(spec.origin))
-    first = attribute.partition(".")[0]
-    if names is not None and first not in names:
-        raise InputError(f"--{option} {quoted(name)}: {spec.origin} has no {quoted(first)}")
-
-
-def _names_in(path: Path) -> set[str] | None:
-    """The names that a file of Python may define; None: that is not known before it is run."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None  # its import will say so
-    found: set[str] = set()
-    runs: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
-            case ast.Name(ctx=ast.Store()):
-                found.add(node.id)
-            case ast.Name():
-                runs.add(node.id)
-            case ast.alias():
-                found.add((node.asname or node.name).partition(".")[0])
-    return None if found & {"*", "__getattr__"} or runs & {"exec", "globals", "vars"} else found
 
 
 def _check_factory(

@@ -1,5 +1,8 @@
 """`meshwright capture`: a user's own function becomes a graph file."""
 
+import importlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,47 @@ def test_a_factory_can_be_planned_at_once(folder: Path) -> None:
     )  # fmt: skip
     assert result.code == 0, result.err
     assert result.json["step_seconds"] > 0
+
+
+@pytest.mark.parametrize("file", ["some model.py", "json.py", "own_file_factories.py"])
+def test_a_factory_may_be_named_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """A name that is no module's, one that is another's already, and one of its own."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_factories.py").write_text("WIDTH = 8")
+    (tmp_path / file).write_text(
+        f"from beside_factories import WIDTH\nassert WIDTH == 8\n{FACTORIES}"
+    )
+    for _ in range(2):  # the second time it is known
+        result = run("capture", f"{tmp_path / file}:mapping", "-o", tmp_path / "a.json", "--json")
+        assert result.code == 0, result.err
+        assert result.json["batch"] == 6
+    assert json.loads("3") == 3
+    assert importlib.import_module("json") is json
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def (", "cannot be imported (SyntaxError: invalid syntax (file.py, line 1))"),
+        ("import nothing_of_that_name", "cannot be imported (No module named 'nothing_of_that"),
+        ("1 / 0", "cannot be imported (ZeroDivisionError: division by zero)"),
+        ("", "has no attribute 'mapping'"),
+        (None, "cannot be imported (there is no file "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if text is not None:
+        (tmp_path / "file.py").write_text(text)
+    result = run("capture", f"{tmp_path / 'file.py'}:mapping", "-o", tmp_path / "a.json")
+    assert result.code == 2
+    (error,) = result.err.splitlines()[1:]  # the first says what is called
+    assert "file.py:mapping': " in error
+    assert message in error
 
 
 @pytest.mark.parametrize(

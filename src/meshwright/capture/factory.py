@@ -1,9 +1,5 @@
-"""Runs `package.module:factory` to get a model and its inputs, or the data to train on.
+"""Runs a factory of the user to get a model and its inputs, or the data to train on."""
 
-The only place where Meshwright runs code that a user names; graph, plan and cluster files are data.
-"""
-
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +7,7 @@ from torch import nn
 
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
-from meshwright.interpreter import add_folder
+from meshwright.function import import_function
 
 _KEYS = ("model", "args", "kwargs", "loss", "batch")
 
@@ -25,23 +21,11 @@ def run_factory(name: str) -> Workload:
     return _read(name, call_factory(name))
 
 
-def call_factory(name: str, *args: Any) -> Any:
-    """Call a function of the user; its module may be of the current folder.
-
-    That folder is searched last, so that nothing in it is taken for an installed package.
-    """
-    module_name, _, attribute = name.partition(":")
-    add_folder()
+def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user."""
+    factory = import_function(name)
     try:
-        factory: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{quoted(name)}: cannot be imported ({error})") from None
-    if not callable(factory):
-        raise InputError(f"{quoted(name)}: must be a function, got {type(factory).__name__}")
-    try:
-        return factory(*args)
+        return factory(*args, **kwargs)
     except Exception as error:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
 

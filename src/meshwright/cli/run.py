@@ -36,6 +36,7 @@ from meshwright.execute.environment import (
 from meshwright.execute.runnable import check_runnable
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
+from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
@@ -54,7 +55,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
-from meshwright.source import check_function, find_function, make_workload, need_torch
+from meshwright.source import find_function, make_workload, need_torch
 from meshwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ DEVICES = ("cpu", "cuda")
 GRAPH = (
     "a model of the zoo (`meshwright zoo`), a graph file of any known format, a shape such as "
     "gpt:hidden=768,heads=12,layers=12,sequence=1024 (gpt, llama, mixtral, bert or vit; batch=, "
-    "precision= and optimizer= too), or package.module:factory, which is imported, called and "
-    "captured"
+    "precision= and optimizer= too), or package.module:factory or file.py:factory, which is "
+    "imported, called and captured"
 )
 MODEL = (
-    "a PyTorch model of the zoo, or package.module:factory, a function that returns "
-    "(model, args) and is imported and called"
+    "a PyTorch model of the zoo, or package.module:factory or file.py:factory, a function that "
+    "returns (model, args) and is imported and called"
 )
 CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 PLAN_FOLDER = "a folder as `meshwright plan -o` writes it, or the plan file in it"
