@@ -142,8 +142,7 @@ def test_a_missing_home_is_no_fault(
         ("vit-l", {"batch": 2.5}, "vit-l: batch to capture must be a whole number, got 2.5"),
         ("vit-l", {"batch": float("inf")}, "must be a whole number, got inf"),
         ("vit-l", {"sequence": 4}, "vit-l: has no sequence"),
-        ("a.b:c", {"sequence": 4}, "'a.b:c': a factory sets its own sequence, got 4"),
-        ("a.b:c", {"precision": "bf16"}, "'a.b:c': a factory sets its own precision, got bf16"),
+        ("vit-l", {"loss": "a.b:c"}, "vit-l: a model of the zoo has its own loss, got 'a.b:c'"),
         ("nothing", {}, "no model is called 'nothing'"),
     ],
 )

@@ -31,6 +31,17 @@ def mapping():
         }
 
 
+def sized(*, batch=2, sequence=3, precision="fp32"):
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    with torch.device("meta"):
+        model = nn.Linear(8, 4, dtype=dtype)
+        return model, (torch.empty(sequence, batch, 8, dtype=dtype).transpose(0, 1),)
+
+
+def total(y):
+    return y.sum()
+
+
 def strange():
     return {"model": nn.Linear(8, 4), "color": "red"}
 
@@ -196,6 +207,31 @@ def test_a_model_of_the_zoo_is_captured_once(
 def test_bad_options_are_one_line(tmp_path: Path, arguments: list[object], message: str) -> None:
     assert message in refusal("capture", *arguments, "-o", tmp_path / "a.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_is_given_what_it_has_arguments_for(folder: Path) -> None:
+    file = f"factories_{folder.name}.py"
+    arguments = ["--loss-function", f"{file}:total", "--optimizer", "sgd"]
+    result = run("capture", f"{file}:sized", "-o", "own.json", *arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.json["batch"] == 2
+    arguments += ["--batch", 5, "--sequence", 7, "--precision", "bf16"]
+    result = run("capture", f"{file}:sized", "-o", "step.json", *arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.json["batch"] == 5
+    assert result.json["parameter_bytes"] == 2 * (8 * 4 + 4)
+    # The product forward, and that of the weight's gradient.
+    assert result.json["flops"] == 2 * 2 * (5 * 7 * 8 * 4)
+
+
+def test_a_loss_function_comes_before_the_factorys_own(folder: Path) -> None:
+    file = f"factories_{folder.name}.py"
+    for more in ([], ["--loss-function", f"{file}:total"]):
+        assert run("capture", f"{file}:mapping", "-o", "step.json", *more).code == 0
+        kinds = set(Graph.load(folder / "step.json").kind)
+        assert ("pow" in kinds) == (not more)
+    result = run("capture", f"{file}:mapping", "-o", "x.json", "--loss-function", f"{file}:no")
+    assert (result.code, f"'{file}:no': cannot be imported" in result.err) == (2, True)
 
 
 def test_a_factory_has_its_own_sequence_and_precision(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Runs a factory of the user to get a model and its inputs, or the data to train on."""
 
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -12,13 +14,38 @@ from meshwright.function import import_function
 _KEYS = ("model", "args", "kwargs", "loss", "batch")
 
 
-def run_factory(name: str) -> Workload:
+def run_factory(
+    name: str,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    precision: str | None = None,
+    loss: str | None = None,
+) -> Workload:
     """What a factory makes of a model.
 
     It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
-    `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory.
+    `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory. It is given
+    those of `batch`, `sequence` and `precision` that are known here and that it has an argument
+    for. Inputs of another batch are resized. `loss`: the name of a function that comes before the
+    factory's own.
     """
-    return _read(name, call_factory(name))
+    wanted = {"batch": batch, "sequence": sequence, "precision": precision}
+    known = _keywords(import_function(name))
+    given = {key: value for key, value in wanted.items() if value is not None}
+    for key, value in given.items():
+        if key not in known and key != "batch":
+            raise InputError(
+                f"{quoted(name)}: a factory sets its own {key} unless it has an argument {key}, "
+                f"got {value}"
+            )
+    taken = {key: value for key, value in given.items() if key in known}
+    workload = _read(name, call_factory(name, **taken))
+    if loss is not None:
+        workload = replace(workload, loss=import_function(loss))
+    if "batch" in taken and workload.batch is None:
+        return replace(workload, batch=batch)
+    return workload if batch is None else workload.at_batch(batch)
 
 
 def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -28,6 +55,16 @@ def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
         return factory(*args, **kwargs)
     except Exception as error:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
+
+
+def _keywords(function: Any) -> set[str]:
+    """The names of the arguments that can be given by name; none where Python does not know."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {each.name for each in parameters if each.kind in by_name}
 
 
 def _read(name: str, made: Any) -> Workload:

@@ -119,9 +119,9 @@ def _check_options(arguments: Namespace) -> None:
         raise InputError("--data, --validation: need --model, emulated ranks read none")
     if arguments.validate_every and arguments.validation is None:
         raise InputError("--validate-every: needs --validation")
-    for option in ("model", "data", "validation", "optimizer", "scheduler"):
-        name, may_be_ours = getattr(arguments, option), option in ("model", "optimizer")
-        if name and not (may_be_ours and ":" not in name):
+    for option in ("model", "loss-function", "data", "validation", "optimizer", "scheduler"):
+        name = getattr(arguments, option.replace("-", "_"))
+        if name and (":" in name or option not in ("model", "optimizer")):
             check_function(option, name)
     kind = "cpu" if arguments.emulate else arguments.device
     if arguments.backend == "nccl" and kind == "cpu":
@@ -375,6 +375,7 @@ def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | No
         graph.batch,
         sequence=arguments.sequence,
         precision=arguments.precision,
+        loss=arguments.loss_function,
     )
 
 

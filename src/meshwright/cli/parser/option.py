@@ -87,7 +87,8 @@ def add_compile(parser: ArgumentParser) -> None:
 
 
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
-    """What one may choose about the step of a model of the zoo, besides its batch."""
+    """What one may choose about the step of a model of the zoo, besides its batch, or of a factory
+    that has arguments of these names."""
     parser.add_argument(
         "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
     )
@@ -100,6 +101,16 @@ def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
         metavar="O",
         help=f"sgd, momentum, adam, adamw (default), or one of torch.optim that updates every "
         f"number by itself, such as rmsprop{other_optimizers}",
+    )
+
+
+def add_loss_function(parser: ArgumentParser) -> None:
+    """The loss of a factory's model."""
+    parser.add_argument(
+        "--loss-function",
+        metavar="FUNCTION",
+        help="package.module:function or file.py:function from the output of a factory's model to "
+        "a scalar (default: the factory's own, else the output or its `loss`)",
     )
 
 
