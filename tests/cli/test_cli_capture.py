@@ -211,7 +211,7 @@ def test_bad_options_are_one_line(tmp_path: Path, arguments: list[object], messa
 
 def test_a_factory_is_given_what_it_has_arguments_for(folder: Path) -> None:
     file = f"factories_{folder.name}.py"
-    arguments = ["--loss-function", f"{file}:total", "--optimizer", "sgd"]
+    arguments: list[object] = ["--loss-function", f"{file}:total", "--optimizer", "sgd"]
     result = run("capture", f"{file}:sized", "-o", "own.json", *arguments, "--json")
     assert result.code == 0, result.err
     assert result.json["batch"] == 2

@@ -40,8 +40,8 @@ def convert_trace(name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int
     `ledgers` are its own and those of 2, 3 ... times as many samples. Two do where no op compares
     samples (see `growth.py`), else four.
     """
-    for other in ledgers[1:]:
-        _check_alike(name, ledgers[0], other)
+    for times, other in enumerate(ledgers[1:], start=2):
+        _check_alike(name, ledgers[0], other, (batch, times * batch))
     return _Converter(name, trace, ledgers, batch).graph()
 
 
@@ -58,18 +58,18 @@ def are_alike(one: Ledger, other: Ledger) -> bool:
     )
 
 
-def _check_alike(name: str, one: Ledger, other: Ledger) -> None:
+def _check_alike(name: str, one: Ledger, other: Ledger, sizes: tuple[int, int]) -> None:
     if are_alike(one, other):
         return
     for first, second in zip(one.kernels, other.kernels, strict=False):
         if first.node.target != second.node.target:
             raise InputError(
                 f"model {name}: its ops must not depend on the batch size, but {first.node.name} "
-                f"is {first.node.target} at one size and {second.node.target} at another"
+                f"is {first.node.target} at {sizes[0]} and {second.node.target} at {sizes[1]}"
             )
     raise InputError(
-        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} and "
-        f"{len(other.kernels)}"
+        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} at "
+        f"{sizes[0]} and {len(other.kernels)} at {sizes[1]}"
     )
 
 

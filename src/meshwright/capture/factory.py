@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from meshwright.capture.inputs import as_inputs
+from meshwright.capture.torch_private import uncompiled
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
 from meshwright.function import import_function
@@ -25,10 +27,10 @@ def run_factory(
     """What a factory makes of a model.
 
     It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
-    `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory. It is given
-    those of `batch`, `sequence` and `precision` that are known here and that it has an argument
-    for. Inputs of another batch are resized. `loss`: the name of a function that comes before the
-    factory's own.
+    `kwargs`, `loss` and `batch`; args may be a mapping of named inputs. Building under
+    `torch.device("meta")` needs no memory. It is given those of `batch`, `sequence` and `precision`
+    that are known here and that it has an argument for. Inputs of another batch are resized.
+    `loss`: the name of a function that comes before the factory's own.
     """
     wanted = {"batch": batch, "sequence": sequence, "precision": precision}
     known = _keywords(import_function(name))
@@ -78,12 +80,12 @@ def _read(name: str, made: Any) -> Workload:
     unknown = sorted(str(key) for key in made if key not in _KEYS)
     if unknown:
         raise InputError(f"{quoted(name)}: unknown entries {', '.join(unknown)}")
-    args = made.get("args", ())
+    args, named = as_inputs(made.get("args", ()))
     return Workload(
         name=name,
-        model=made["model"],
-        args=tuple(args) if isinstance(args, tuple | list) else (args,),
-        kwargs=dict(made.get("kwargs") or {}),
+        model=uncompiled(made["model"]),
+        args=args,
+        kwargs=named | dict(made.get("kwargs") or {}),
         loss=made.get("loss"),
         batch=made.get("batch"),
     )

@@ -9,6 +9,16 @@ from torch import nn
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with."""
+
+
+def as_inputs(batch: Any) -> Inputs:
+    """How a model is called with a batch: with its parts, by name where they have names."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
 
 def find_batch(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None
