@@ -9,10 +9,11 @@ import pytest
 
 from meshwright import source
 from meshwright.errors import InputError
+from meshwright.function import check_function
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.profile.profile import Measured, Profile, Table
-from meshwright.source import capture_model, check_function, list_zoo, load_graph, zoo_graph
+from meshwright.source import capture_model, list_zoo, load_graph, zoo_graph
 from meshwright.zoo.model import Choice
 
 
@@ -141,8 +142,7 @@ def test_a_missing_home_is_no_fault(
         ("vit-l", {"batch": 2.5}, "vit-l: batch to capture must be a whole number, got 2.5"),
         ("vit-l", {"batch": float("inf")}, "must be a whole number, got inf"),
         ("vit-l", {"sequence": 4}, "vit-l: has no sequence"),
-        ("a.b:c", {"sequence": 4}, "'a.b:c': a factory sets its own sequence, got 4"),
-        ("a.b:c", {"precision": "bf16"}, "'a.b:c': a factory sets its own precision, got bf16"),
+        ("vit-l", {"loss": "a.b:c"}, "vit-l: a model of the zoo has its own loss, got 'a.b:c'"),
         ("nothing", {}, "no model is called 'nothing'"),
     ],
 )
@@ -171,6 +171,8 @@ def test_a_function_of_the_user_is_found_and_not_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     check_function("data", f"own_data:{name}")
+    monkeypatch.chdir("/")
+    check_function("data", f"{tmp_path / 'own_data.py'}:{name}")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,10 @@ def test_a_function_of_the_user_is_found_and_not_run(
         ("own_dota:make", "there is no module 'own_dota', neither installed nor in the current"),
         ("own.data.deep:make", "there is no module 'own'"),
         ("own_data", "must be package.module:function"),
+        ("own_data.py", "must be package.module:function or file.py:function"),
+        ("./own_data.py:mkae", r"own_data.py has no 'mkae'"),
+        ("other/own_data.py:make", "there is no file 'other/own_data.py'"),
+        (f"{'a' * 5000}.py:make", "there is no file"),
     ],
 )
 def test_a_misspelt_function_is_refused_before_anything_runs(

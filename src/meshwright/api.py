@@ -57,7 +57,7 @@ def cluster(source: str | Path | Cluster) -> Cluster:
 
 def capture(
     model: Any,
-    args: Sequence[Any] = (),
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
     optimizer: Any = "adamw",
@@ -70,14 +70,14 @@ def capture(
 ) -> Graph:
     """One training step of a PyTorch module as a Graph; nothing is allocated or computed.
 
-    `model`, `args` and `kwargs` may be real or on the meta device. `loss`: from the model's output
-    to a scalar; None takes the output itself if it is one, else its `loss`. `optimizer`: sgd,
-    momentum, adam or adamw, or one of torch.optim's. `batch`: the samples in the inputs; None takes
-    the first dimension of the first tensor. `autocast`: a torch dtype such as torch.bfloat16.
-    `measured`: the times of kernel calls that ops get, as `read_profile(path).measured()` has them.
-    `compile`: as torch.compile fuses it. `untie`: weights that modules share are copies, kept
-    equal, so that a pipeline may hold an embedding on its first stage and the head tied to it on
-    its last.
+    `model`, `args` (a sequence, a mapping of named inputs or one tensor) and `kwargs` may be real
+    or on the meta device. `loss`: from the model's output to a scalar; None takes the output itself
+    if it is one, else its `loss`. `optimizer`: sgd, momentum, adam or adamw, or one of
+    torch.optim's. `batch`: the samples in the inputs; None takes the first dimension of the first
+    tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel calls
+    that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile fuses it.
+    `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
+    embedding on its first stage and the head tied to it on its last.
     """
     need_torch()
     from meshwright.capture.capture import capture as capture_step
@@ -229,14 +229,15 @@ def training(
     assert plan is not None
     need_torch("training")
     from meshwright.capture.capture import capture_workload
+    from meshwright.capture.inputs import as_inputs
+    from meshwright.capture.torch_private import uncompiled
     from meshwright.capture.workload import Workload
     from meshwright.execute.groups import open_optimizer
-    from meshwright.execute.loader import as_inputs
     from meshwright.execute.settings import Settings
     from meshwright.execute.training import open_training
     from meshwright.execute.unmerge import unmerge
 
-    given, named = as_inputs(args)
+    model, (given, named) = uncompiled(model), as_inputs(args)
     named |= kwargs or {}
     workload = Workload(name=type(model).__name__, model=model, args=given, kwargs=named, loss=loss)
     optimizer = open_optimizer(optimizer, model, learning_rate)

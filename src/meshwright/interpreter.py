@@ -25,9 +25,9 @@ def leave_folder() -> None:
         del sys.path[0]
 
 
-def add_folder() -> None:
-    """Let modules of the current folder be found where no other has their name."""
-    folder = _current_folder()
+def add_folder(folder: str = "") -> None:
+    """Let modules of a folder, else of the current one, be found where no other has their name."""
+    folder = folder or _current_folder()
     if folder and folder not in sys.path:
         sys.path.append(folder)
 

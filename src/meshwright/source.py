@@ -4,9 +4,7 @@ The only module that knows the user's cache. torch is imported when something ha
 Numba never.
 """
 
-import ast
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.errors import InputError, quoted
+from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.interpreter import add_folder
 from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
@@ -31,8 +29,6 @@ from meshwright.zoo.table import find_model, near_names, zoo_models
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
 
-_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""package.module:factory"""
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 """The releases of PyTorch, by major and minor number, between which all tests pass."""
 
@@ -49,10 +45,10 @@ def load_graph(
     "gpt:hidden=768,heads=12,layers=12,sequence=1024" is a step of that shape, from formulas; so
     for llama, mixtral, bert and vit (see `graph.architecture.shape`).
 
-    A "package.module:factory" is imported and called, and what it returns is captured; no other
-    code is ever run. `batch` is the number of samples a step; None leaves the graph's own.
-    `compile`: as torch.compile runs the step, element-wise ops merged. `say` receives a line where
-    a graph is captured or read from the cache.
+    A "package.module:factory" or "path/to/file.py:factory" is imported and called, and what it
+    returns is captured; no other code is ever run. `batch` is the number of samples a step; None
+    leaves the graph's own. `compile`: as torch.compile runs the step, element-wise ops merged.
+    `say` receives a line where a graph is captured or read from the cache.
     """
     graph = _find_graph(source, batch, say)
     return fuse_elementwise(graph) if compile else graph
@@ -76,7 +72,7 @@ def _find_graph(
         return zoo_graph(name, batch, say=say)
     if is_shape(name):
         return build_shape(name, batch)
-    if _FACTORY.fullmatch(name):
+    if names_function(name):
         return capture_model(name, batch=batch)
     raise InputError(
         f"no file {quoted(name)}, and no model of that name in the zoo; {near_names(name, names)}"
@@ -128,14 +124,18 @@ def capture_model(
     profiles: Sequence[str | Path] = (),
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    loss: str | None = None,
     use_cache: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> Graph:
-    """Capture what "package.module:factory" returns, or a PyTorch model of the zoo by its name.
+    """Capture what "package.module:factory" or "path/to/file.py:factory" returns, or a PyTorch
+    model of the zoo by its name.
 
     `autocast` is "bf16" or "fp16"; `batch` is the number of samples, None as the model has it.
     `sequence` (tokens a sample) and `precision` ("fp32" or "bf16", of weights) are for models of
-    the zoo, whose graphs are kept and not captured twice unless `use_cache` is False. `profiles`
+    the zoo, whose graphs are kept and not captured twice unless `use_cache` is False, and for
+    factories that have such an argument; so is `batch`, where inputs are not resized. `loss`: the
+    name of a function from the output of a factory's model to a scalar. `profiles`
     are files of `meshwright profile`: ops whose calls they have get measured times, of several
     files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged; or
     with their shares of the times of compiled regions, where profiles have those of a compiled run.
@@ -147,13 +147,14 @@ def capture_model(
         compile = False  # noqa: A001
     elif compile:
         measured = combine_measured(read)
-    if _FACTORY.fullmatch(name):
-        _check_factory(name, optimizer, autocast, sequence, precision)
+    if names_function(name):
+        check_names(optimizer, autocast)
         need_torch()
-        graph = _capture_factory(name, optimizer, autocast, batch, measured, compile, untie)
+        workload = _run_factory(name, batch, sequence, precision, loss)
+        graph = _capture_workload(workload, optimizer, autocast, measured, compile, untie)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
-        _choose(name, optimizer, autocast, batch, sequence, precision),
+        _choose(name, optimizer, autocast, batch, sequence, precision, loss),
         compile=compile,
         untie=untie,
     )
@@ -175,14 +176,15 @@ def step_calls(
     *,
     sequence: int | None = None,
     precision: str | None = None,
+    loss: str | None = None,
 ) -> Counter[str]:
     """Every kernel call of the step that `capture_model` captures, and how often it occurs."""
-    if _FACTORY.fullmatch(name):
-        _check_factory(name, optimizer, autocast, sequence, precision)
+    if names_function(name):
+        check_names(optimizer, autocast)
         need_torch()
-        workload = _run_factory(name, batch)
+        workload = _run_factory(name, batch, sequence, precision, loss)
     else:
-        workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision))
+        workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision, loss))
     from meshwright.capture.capture import trace_workload
     from meshwright.capture.profile import distinct_calls
 
@@ -195,13 +197,13 @@ def make_workload(
     *,
     sequence: int | None = None,
     precision: str | None = None,
+    loss: str | None = None,
 ) -> Callable[[], "Workload"]:
     """What builds the model and inputs of a name, for real, on so many samples."""
-    if _FACTORY.fullmatch(name):
-        _check_factory(name, "adamw", None, sequence, precision)
+    if names_function(name):
         need_torch("run")
-        return lambda: _run_factory(name, batch)
-    choice = _choose(name, "adamw", None, batch, sequence, precision)
+        return lambda: _run_factory(name, batch, sequence, precision, loss)
+    choice = _choose(name, "adamw", None, batch, sequence, precision, loss)
     need_torch("run")
     return lambda: _build(choice, "cpu")
 
@@ -215,65 +217,6 @@ def find_function(option: str, name: str) -> Callable[..., Any]:
     return partial(call_factory, name)
 
 
-def check_function(option: str, name: str) -> None:
-    """Refuse the name of a function that an option names where its module is not there, or has
-    nothing of that name; no code of the module is run."""
-    if not _FACTORY.fullmatch(name):
-        raise InputError(f"--{option} {quoted(name)}: must be package.module:function")
-    module, _, attribute = name.partition(":")
-    package, _, rest = module.partition(".")
-    add_folder()
-    try:
-        spec = find_spec(package)
-    except ValueError:  # as of `__main__`
-        spec = None
-    if spec is None:
-        raise InputError(
-            f"--{option} {quoted(name)}: there is no module {quoted(package)}, neither installed "
-            f"nor in the current folder"
-        )
-    if rest or spec.origin is None or not spec.origin.endswith(".py"):
-        return  # what a package has is known once it is imported
-    names = _names_in(Path(spec.origin))
-    first = attribute.partition(".")[0]
-    if names is not None and first not in names:
-        raise InputError(f"--{option} {quoted(name)}: {spec.origin} has no {quoted(first)}")
-
-
-def _names_in(path: Path) -> set[str] | None:
-    """The names that a file of Python may define; None: that is not known before it is run."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None  # its import will say so
-    found: set[str] = set()
-    runs: set[str] = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                found.add(node.name)
-            case ast.Name(ctx=ast.Store()):
-                found.add(node.id)
-            case ast.Name():
-                runs.add(node.id)
-            case ast.alias():
-                found.add((node.asname or node.name).partition(".")[0])
-    return None if found & {"*", "__getattr__"} or runs & {"exec", "globals", "vars"} else found
-
-
-def _check_factory(
-    name: str,
-    optimizer: str,
-    autocast: str | None,
-    sequence: int | None,
-    precision: str | None,
-) -> None:
-    for option, value in (("sequence", sequence), ("precision", precision)):
-        if value is not None:
-            raise InputError(f"{quoted(name)}: a factory sets its own {option}, got {value}")
-    check_names(optimizer, autocast)
-
-
 def _choose(
     name: str,
     optimizer: str,
@@ -281,9 +224,12 @@ def _choose(
     batch: float | None,
     sequence: int | None,
     precision: str | None,
+    loss: str | None,
 ) -> Choice:
     """A step of a model of the zoo that can be captured here."""
     model = find_model(name)
+    if loss is not None:
+        raise InputError(f"{name}: a model of the zoo has its own loss, got {quoted(loss)}")
     if model.source == "formula":
         raise InputError(
             f"{name}: is built from formulas, so there is nothing to capture; "
@@ -303,31 +249,22 @@ def _choose(
 
 
 def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
-    from meshwright.capture.capture import capture_workload
-
-    graph = capture_workload(
-        _build(choice),
-        choice.optimizer,
-        choice.autocast,
-        measured,
-        compile=choice.compile,
-        untie=choice.untie,
+    graph = _capture_workload(
+        _build(choice), choice.optimizer, choice.autocast, measured, choice.compile, choice.untie
     )
     return replace(graph, name=choice.model.name)
 
 
-def _capture_factory(
-    name: str,
+def _capture_workload(
+    workload: "Workload",
     optimizer: str,
     autocast: str | None,
-    batch: float | None,
-    measured: Measured,
+    measured: Measured | None,
     compile: bool,  # noqa: A002
     untie: bool,
 ) -> Graph:
     from meshwright.capture.capture import capture_workload
 
-    workload = _run_factory(name, batch)
     return capture_workload(workload, optimizer, autocast, measured, compile=compile, untie=untie)
 
 
@@ -337,12 +274,14 @@ def _build(choice: Choice, device: str = "meta") -> "Workload":
     return build(choice.model.name, choice.batch, choice.sequence, choice.precision, device)
 
 
-def _run_factory(name: str, batch: float | None) -> "Workload":
+def _run_factory(
+    name: str, batch: float | None, sequence: int | None, precision: str | None, loss: str | None
+) -> "Workload":
     """What a factory returns, on that many samples where they are whole ones."""
     from meshwright.capture.factory import run_factory
 
-    workload = run_factory(name)
-    return workload if batch is None or batch % 1 != 0 else workload.at_batch(int(batch))
+    samples = None if batch is None or batch % 1 != 0 else int(batch)
+    return run_factory(name, batch=samples, sequence=sequence, precision=precision, loss=loss)
 
 
 def _whole_samples(name: str, batch: float) -> int:

@@ -1,5 +1,8 @@
 """`meshwright capture`: a user's own function becomes a graph file."""
 
+import importlib
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,17 @@ def mapping():
             "args": (torch.empty(6, 8),),
             "loss": lambda y: y.square().mean(),
         }
+
+
+def sized(*, batch=2, sequence=3, precision="fp32"):
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    with torch.device("meta"):
+        model = nn.Linear(8, 4, dtype=dtype)
+        return model, (torch.empty(sequence, batch, 8, dtype=dtype).transpose(0, 1),)
+
+
+def total(y):
+    return y.sum()
 
 
 def strange():
@@ -64,6 +78,47 @@ def test_a_factory_can_be_planned_at_once(folder: Path) -> None:
     )  # fmt: skip
     assert result.code == 0, result.err
     assert result.json["step_seconds"] > 0
+
+
+@pytest.mark.parametrize("file", ["some model.py", "json.py", "own_file_factories.py"])
+def test_a_factory_may_be_named_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """A name that is no module's, one that is another's already, and one of its own."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "beside_factories.py").write_text("WIDTH = 8")
+    (tmp_path / file).write_text(
+        f"from beside_factories import WIDTH\nassert WIDTH == 8\n{FACTORIES}"
+    )
+    for _ in range(2):  # the second time it is known
+        result = run("capture", f"{tmp_path / file}:mapping", "-o", tmp_path / "a.json", "--json")
+        assert result.code == 0, result.err
+        assert result.json["batch"] == 6
+    assert json.loads("3") == 3
+    assert importlib.import_module("json") is json
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def (", "cannot be imported (SyntaxError: invalid syntax (file.py, line 1))"),
+        ("import nothing_of_that_name", "cannot be imported (No module named 'nothing_of_that"),
+        ("1 / 0", "cannot be imported (ZeroDivisionError: division by zero)"),
+        ("", "has no attribute 'mapping'"),
+        (None, "cannot be imported (there is no file "),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_line_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    if text is not None:
+        (tmp_path / "file.py").write_text(text)
+    result = run("capture", f"{tmp_path / 'file.py'}:mapping", "-o", tmp_path / "a.json")
+    assert result.code == 2
+    (error,) = result.err.splitlines()[1:]  # the first says what is called
+    assert "file.py:mapping': " in error
+    assert message in error
 
 
 @pytest.mark.parametrize(
@@ -152,6 +207,31 @@ def test_a_model_of_the_zoo_is_captured_once(
 def test_bad_options_are_one_line(tmp_path: Path, arguments: list[object], message: str) -> None:
     assert message in refusal("capture", *arguments, "-o", tmp_path / "a.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_is_given_what_it_has_arguments_for(folder: Path) -> None:
+    file = f"factories_{folder.name}.py"
+    arguments: list[object] = ["--loss-function", f"{file}:total", "--optimizer", "sgd"]
+    result = run("capture", f"{file}:sized", "-o", "own.json", *arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.json["batch"] == 2
+    arguments += ["--batch", 5, "--sequence", 7, "--precision", "bf16"]
+    result = run("capture", f"{file}:sized", "-o", "step.json", *arguments, "--json")
+    assert result.code == 0, result.err
+    assert result.json["batch"] == 5
+    assert result.json["parameter_bytes"] == 2 * (8 * 4 + 4)
+    # The product forward, and that of the weight's gradient.
+    assert result.json["flops"] == 2 * 2 * (5 * 7 * 8 * 4)
+
+
+def test_a_loss_function_comes_before_the_factorys_own(folder: Path) -> None:
+    file = f"factories_{folder.name}.py"
+    for more in ([], ["--loss-function", f"{file}:total"]):
+        assert run("capture", f"{file}:mapping", "-o", "step.json", *more).code == 0
+        kinds = set(Graph.load(folder / "step.json").kind)
+        assert ("pow" in kinds) == (not more)
+    result = run("capture", f"{file}:mapping", "-o", "x.json", "--loss-function", f"{file}:no")
+    assert (result.code, f"'{file}:no': cannot be imported" in result.err) == (2, True)
 
 
 def test_a_factory_has_its_own_sequence_and_precision(folder: Path) -> None:

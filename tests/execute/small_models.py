@@ -100,6 +100,33 @@ class Biased(Language):
         self.blocks = nn.ModuleList(BiasedBlock(16, 2) for _ in range(2))
 
 
+class MaskedBlock(Block):
+    """As `Block`, whose places and mask are tables of the model."""
+
+    def __init__(self, width: int, heads: int, mask: torch.Tensor, turns: torch.Tensor) -> None:
+        super().__init__(width, heads)
+        self.register_buffer("mask", mask)
+        self.register_buffer("turns", turns, persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        batch, length, width = x.shape
+        split = self.qkv(self.first(x)).view(batch, length, 3, self.heads, -1)
+        query, key, value = split.permute(2, 0, 3, 1, 4)
+        scores = (query * self.turns) @ (key * self.turns).transpose(-1, -2)
+        y = (scores + self.mask).softmax(-1) @ value
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Masked(Language):
+    """A transformer whose layers share a causal mask and a table of rotations, which they read."""
+
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__(is_tied=False)
+        mask, turns = torch.full((6, 6), -1e9).triu(1), torch.randn(6, 8).cos()
+        self.blocks = nn.ModuleList(MaskedBlock(16, 2, mask, turns) for _ in range(layers))
+
+
 class UNet(nn.Module):
     """Long skips from encoder to decoder."""
 
@@ -368,6 +395,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "tied": (lambda: Language(is_tied=True), _ids(40)),
     "heads": (lambda: Language(is_tied=False, heads=4), _ids(40)),
     "biased": (Biased, _ids(40)),
+    "masked": (Masked, _ids(40)),
     "unet": (UNet, lambda: (torch.randn(BATCH, 1, 8, 8),)),
     "inception": (
         Inception,

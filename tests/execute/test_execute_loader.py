@@ -12,8 +12,9 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.utils.data import Dataset, IterableDataset  # noqa: E402
 
+from meshwright.capture.inputs import as_inputs  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.loader import Loader, Place, as_inputs, endless  # noqa: E402
+from meshwright.execute.loader import Loader, Place, endless  # noqa: E402
 
 
 class Numbers(Dataset[Any]):

@@ -87,7 +87,7 @@ def test_every_model_trains_alike_under_a_placement(ranks: Ranks, name: str) -> 
     check(ranks, name, KINDS["placement"](captured(name)))
 
 
-@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier"))
+@pytest.mark.parametrize("name", few(BATCH_MODELS, "unet", "recurrent", "fourier", "masked"))
 def test_every_model_trains_alike_as_pipeline_with_replicas(ranks: Ranks, name: str) -> None:
     check(ranks, name, KINDS["pipeline x data"](captured(name)))
 

@@ -1,6 +1,6 @@
 """`capture`: any PyTorch training step as a Graph."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -8,9 +8,10 @@ from torch import nn
 
 from meshwright.capture.convert import are_alike, convert_trace, read_trace
 from meshwright.capture.growth import ALL_SIZES, FEW_SIZES, steep_kernels
-from meshwright.capture.inputs import find_batch, resize_inputs
+from meshwright.capture.inputs import as_inputs, find_batch, resize_inputs
 from meshwright.capture.measured import with_measured
 from meshwright.capture.optimiser import find_optimiser
+from meshwright.capture.torch_private import uncompiled
 from meshwright.capture.trace import Loss, Trace, trace_step
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
@@ -23,7 +24,7 @@ AUTOCASTS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 def capture(
     model: nn.Module,
-    args: Sequence[Any] = (),
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Loss | None = None,
     optimizer: str | torch.optim.Optimizer = "adamw",
@@ -36,25 +37,35 @@ def capture(
 ) -> Graph:
     """One training step of a model as a Graph; nothing is allocated or computed.
 
-    `model`, `args` and `kwargs` may be real or on the meta device. `loss`: from the model's output
-    to a scalar; None takes the output itself, or its `loss`. `optimizer`: sgd, momentum, adam or
-    adamw, or one of torch.optim's that was made. `batch`: the samples in the inputs; None takes the
-    first dimension of the first tensor. Inputs whose first dimension is the batch grow with it.
-    `autocast`: e.g. torch.bfloat16. `measured`: seconds of kernel calls by device type (see
-    `read_profile`). `compile`: as torch.compile runs it, with element-wise ops merged (see
-    `fuse_elementwise`); a merged op has no measured time. `untie`: a parameter that several modules
-    share (an embedding and the output head) is a copy in each, so that they may run on different
-    devices; the update adds up the copies' gradients and keeps them equal.
+    `model`, `args` (a sequence, a mapping of named inputs or one tensor) and `kwargs` may be real
+    or on the meta device. `loss`: from the model's output to a scalar; None takes the output
+    itself, or its `loss`. `optimizer`: sgd, momentum, adam or adamw, or one of torch.optim's that
+    was made. `batch`: the samples in the inputs; None takes the first dimension of the first
+    tensor. Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
+    `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
+    torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
+    measured time. `untie`: a parameter that several modules share (an embedding and the output
+    head) is a copy in each, so that they may run on different devices; the update adds up the
+    copies' gradients and keeps them equal.
     """
-    kwargs = dict(kwargs or {})
+    model, (args, named) = uncompiled(model), as_inputs(args)
+    kwargs = {**named, **(kwargs or {})}
     chosen = find_optimiser(optimizer)
     size = find_batch(model, args, kwargs, batch)
 
     def trace(times: int) -> Trace:
         given, named = resize_inputs(args, kwargs, size, times * size)
-        return trace_step(
-            model, given, named, loss=loss, optimizer=chosen, autocast=autocast, untie=untie
-        )
+        try:
+            return trace_step(
+                model, given, named, loss=loss, optimizer=chosen, autocast=autocast, untie=untie
+            )
+        except InputError as error:
+            if times == 1:
+                raise
+            raise InputError(
+                f"{error}; that is at batch {times * size}, at {size} it can: the model must not "
+                f"fix the size of a batch"
+            ) from error
 
     first = start = trace(1)
     times, ledgers = 1, [read_trace(start), read_trace(trace(FEW_SIZES[1]))]

@@ -5,6 +5,7 @@ same lines follows how an op splits (`meshwright.capture.split`).
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.fx import Node
 from meshwright.capture.call import uses_tf32
 from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
-from meshwright.capture.ledger import Kernel, Ledger, Version, read_nodes
+from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, read_nodes
 from meshwright.capture.split import find_splits, find_whole
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
@@ -21,6 +22,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.path import encloses
+from meshwright.program.expand.synchronise import NORMS
 
 _PRECISIONS = {
     torch.float64: "fp64",
@@ -38,8 +40,8 @@ def convert_trace(name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int
     `ledgers` are its own and those of 2, 3 ... times as many samples. Two do where no op compares
     samples (see `growth.py`), else four.
     """
-    for other in ledgers[1:]:
-        _check_alike(name, ledgers[0], other)
+    for times, other in enumerate(ledgers[1:], start=2):
+        _check_alike(name, ledgers[0], other, (batch, times * batch))
     return _Converter(name, trace, ledgers, batch).graph()
 
 
@@ -56,18 +58,18 @@ def are_alike(one: Ledger, other: Ledger) -> bool:
     )
 
 
-def _check_alike(name: str, one: Ledger, other: Ledger) -> None:
+def _check_alike(name: str, one: Ledger, other: Ledger, sizes: tuple[int, int]) -> None:
     if are_alike(one, other):
         return
     for first, second in zip(one.kernels, other.kernels, strict=False):
         if first.node.target != second.node.target:
             raise InputError(
                 f"model {name}: its ops must not depend on the batch size, but {first.node.name} "
-                f"is {first.node.target} at one size and {second.node.target} at another"
+                f"is {first.node.target} at {sizes[0]} and {second.node.target} at {sizes[1]}"
             )
     raise InputError(
-        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} and "
-        f"{len(other.kernels)}"
+        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} at "
+        f"{sizes[0]} and {len(other.kernels)} at {sizes[1]}"
     )
 
 
@@ -90,13 +92,14 @@ class _Converter:
         self.split, self.partial = find_splits(small, large, self.reads, self.is_whole, self.phase)
         self.parameter_of = self._placeholders()
         self.copied_gradient = self._find_copied_gradients()
+        self.partner = self._find_partners()
+        self.copies = self._find_copies()
 
     def graph(self) -> Graph:
         """Ops first, then the tensors between them."""
         parameter_bytes, state_bytes = self._count_state()
         saved_bytes, lingering = self._count_inputs(), self._count_lingering()
-        partner = self._find_partners()
-        group = self._find_groups()
+        partner, group = self.partner, self._find_groups()
         for number, kernel in enumerate(self.small.kernels):
             module = self._module(number, partner[number])
             self.builder.add_op(
@@ -202,19 +205,20 @@ class _Converter:
         }
 
     def _count_state(self) -> tuple[list[float], list[float]]:
-        """Parameters go to the first op that reads them, optimiser state to the update."""
+        """Parameters go to the first op that reads them, optimiser state to the update.
+
+        A buffer that is only read is counted in every module that may have to hold a copy; modules
+        on one device share one, so that the count is no less than what a run takes.
+        """
         count = len(self.small.kernels)
         parameter, state = [0.0] * count, [0.0] * count
         num_parameters = len(self.trace.parameter_names)
-        num_inputs = self.trace.num_inputs
-        held = self.small.start[: len(self.small.start) - num_inputs]
-        for position, version in enumerate(held):
-            each = self.small.versions[version]
-            if each.readers:
-                owner = each.readers[0]
-                state[owner] += each.bytes
+        for position, copies in enumerate(self.copies):
+            size = self.small.versions[self.small.start[position]].bytes
+            for owner in (readers[0] for readers in copies if readers):
+                state[owner] += size
                 if position < num_parameters:
-                    parameter[owner] += each.bytes
+                    parameter[owner] += size
         return parameter, state
 
     def _count_inputs(self) -> list[float]:
@@ -248,7 +252,7 @@ class _Converter:
         return lingering
 
     def _find_groups(self) -> list[int]:
-        """Kernels that share a parameter, its gradient, its optimiser state or a buffer."""
+        """Kernels that share a parameter, its gradient, its optimiser state or a buffer's copy."""
         parent = list(range(len(self.small.kernels)))
 
         def find(number: int) -> int:
@@ -258,9 +262,7 @@ class _Converter:
             return number
 
         tied = set()
-        held = self.small.start[: len(self.small.start) - self.trace.num_inputs]
-        for version in held:
-            members = self._holders(version)
+        for members in map(self._with_makers, chain.from_iterable(self.copies)):
             tied.update(members)
             for member in members[1:]:
                 parent[find(member)] = find(members[0])
@@ -270,15 +272,46 @@ class _Converter:
             for k in range(len(parent))
         ]
 
-    def _holders(self, version: int) -> list[int]:
-        """Who touches what a placeholder holds, and who makes the gradient for its update."""
-        members = list(self.small.versions[version].readers)
-        for member in list(members):
-            if self.phase[member] is Phase.UPDATE:
-                gradient = self._gradient_maker(member)
-                if gradient >= 0:
-                    members.append(gradient)
-        return sorted(set(members))
+    def _with_makers(self, readers: Sequence[int]) -> list[int]:
+        """Who reads state, and who makes the gradients for its updates."""
+        updates = (each for each in readers if self.phase[each] is Phase.UPDATE)
+        return sorted({*readers, *map(self._gradient_maker, updates)} - {-1})
+
+    def _find_copies(self) -> list[list[list[int]]]:
+        """By placeholder that is no input: who reads each copy of what it holds.
+
+        A buffer that is only read may be a copy in each module that reads it, all else is one.
+        """
+        first = len(self.trace.parameter_names)
+        buffers = range(first, first + len(self.trace.buffer_names))
+        found = []
+        for position in range(len(self.small.start) - self.trace.num_inputs):
+            held = self.small.versions[self.small.start[position]]
+            is_copied = position in buffers and not self._is_written(held)
+            found.append(self._by_module(held.readers) if is_copied else [held.readers])
+        return found
+
+    def _is_written(self, held: Version) -> bool:
+        """Whether a kernel writes what is there from the start."""
+        # Batch norm writes its statistics, although its signature does not say so.
+        readers = [self.small.kernels[k] for k in held.readers]
+        made = (self.small.versions[each].storage for kernel in readers for each in kernel.made)
+        return held.storage in made or any(op_name(each.node) in NORMS for each in readers)
+
+    def _by_module(self, readers: Sequence[int]) -> list[list[int]]:
+        """Kernels by their module; a child of a module that reads, too, goes with it.
+
+        Those of the model's own `forward`, in which layers may be written out, go by the op that
+        they are of.
+        """
+        modules = {number: self._module(number, self.partner[number]) for number in readers}
+        found: dict[str | int, list[int]] = {}
+        for number, module in modules.items():
+            while (parent := module.rpartition(".")[0]) and parent in modules.values():
+                module = parent
+            op = self.partner[number] if self.partner[number] >= 0 else number
+            found.setdefault(module or op, []).append(number)
+        return list(found.values())
 
     def _find_copied_gradients(self) -> dict[str, list[Node]]:
         """The gradient of each copy of a tied parameter, before it is added to the others'."""

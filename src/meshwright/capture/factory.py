@@ -1,49 +1,72 @@
-"""Runs `package.module:factory` to get a model and its inputs, or the data to train on.
+"""Runs a factory of the user to get a model and its inputs, or the data to train on."""
 
-The only place where Meshwright runs code that a user names; graph, plan and cluster files are data.
-"""
-
-import importlib
+import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from meshwright.capture.inputs import as_inputs
+from meshwright.capture.torch_private import uncompiled
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
-from meshwright.interpreter import add_folder
+from meshwright.function import import_function
 
 _KEYS = ("model", "args", "kwargs", "loss", "batch")
 
 
-def run_factory(name: str) -> Workload:
+def run_factory(
+    name: str,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    precision: str | None = None,
+    loss: str | None = None,
+) -> Workload:
     """What a factory makes of a model.
 
     It returns `(model, args)`, `(model, args, kwargs)` or a mapping with `model` and any of `args`,
-    `kwargs`, `loss` and `batch`. Building under `torch.device("meta")` needs no memory.
+    `kwargs`, `loss` and `batch`; args may be a mapping of named inputs. Building under
+    `torch.device("meta")` needs no memory. It is given those of `batch`, `sequence` and `precision`
+    that are known here and that it has an argument for. Inputs of another batch are resized.
+    `loss`: the name of a function that comes before the factory's own.
     """
-    return _read(name, call_factory(name))
+    wanted = {"batch": batch, "sequence": sequence, "precision": precision}
+    known = _keywords(import_function(name))
+    given = {key: value for key, value in wanted.items() if value is not None}
+    for key, value in given.items():
+        if key not in known and key != "batch":
+            raise InputError(
+                f"{quoted(name)}: a factory sets its own {key} unless it has an argument {key}, "
+                f"got {value}"
+            )
+    taken = {key: value for key, value in given.items() if key in known}
+    workload = _read(name, call_factory(name, **taken))
+    if loss is not None:
+        workload = replace(workload, loss=import_function(loss))
+    if "batch" in taken and workload.batch is None:
+        return replace(workload, batch=batch)
+    return workload if batch is None else workload.at_batch(batch)
 
 
-def call_factory(name: str, *args: Any) -> Any:
-    """Call a function of the user; its module may be of the current folder.
-
-    That folder is searched last, so that nothing in it is taken for an installed package.
-    """
-    module_name, _, attribute = name.partition(":")
-    add_folder()
+def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user."""
+    factory = import_function(name)
     try:
-        factory: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{quoted(name)}: cannot be imported ({error})") from None
-    if not callable(factory):
-        raise InputError(f"{quoted(name)}: must be a function, got {type(factory).__name__}")
-    try:
-        return factory(*args)
+        return factory(*args, **kwargs)
     except Exception as error:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
+
+
+def _keywords(function: Any) -> set[str]:
+    """The names of the arguments that can be given by name; none where Python does not know."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return set()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {each.name for each in parameters if each.kind in by_name}
 
 
 def _read(name: str, made: Any) -> Workload:
@@ -57,12 +80,12 @@ def _read(name: str, made: Any) -> Workload:
     unknown = sorted(str(key) for key in made if key not in _KEYS)
     if unknown:
         raise InputError(f"{quoted(name)}: unknown entries {', '.join(unknown)}")
-    args = made.get("args", ())
+    args, named = as_inputs(made.get("args", ()))
     return Workload(
         name=name,
-        model=made["model"],
-        args=tuple(args) if isinstance(args, tuple | list) else (args,),
-        kwargs=dict(made.get("kwargs") or {}),
+        model=uncompiled(made["model"]),
+        args=args,
+        kwargs=named | dict(made.get("kwargs") or {}),
         loss=made.get("loss"),
         batch=made.get("batch"),
     )

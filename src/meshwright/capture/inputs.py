@@ -9,6 +9,16 @@ from torch import nn
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""What a model is called with."""
+
+
+def as_inputs(batch: Any) -> Inputs:
+    """How a model is called with a batch: with its parts, by name where they have names."""
+    if isinstance(batch, Mapping):
+        return (), dict(batch)
+    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
 
 def find_batch(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], batch: int | None
@@ -38,7 +48,11 @@ def resize_inputs(
     def resize(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == 0 or tensor.shape[0] != batch:
             return tensor
-        return torch.empty((samples, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+        # Its dimensions lie as they did: another order of them would mean other copies.
+        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+        shape = (samples, *tensor.shape[1:])
+        made = torch.empty([shape[dim] for dim in order], dtype=tensor.dtype, device="meta")
+        return made.permute([order.index(dim) for dim in range(tensor.dim())])
 
     try:
         resized: tuple[list[Any], dict[str, Any]] = pytree.tree_map_only(

@@ -4,7 +4,10 @@
 `meshwright.source.need_torch` looks at the release that is installed before this is imported.
 """
 
+import sys
+
 import torch
+from torch import nn
 
 from meshwright.errors import InputError
 
@@ -67,6 +70,7 @@ __all__ = [
     "sequence_number",
     "snapshot_fake",
     "swap_tensor_impl",
+    "uncompiled",
     "update_adam",
     "update_adamw",
     "update_sgd",
@@ -84,3 +88,13 @@ def without_key(name: str) -> torch._C._ExcludeDispatchKeyGuard:
 def clear_workspaces() -> None:
     """Give back the memory that cuBLAS works in; builds without CUDA have no such call."""
     torch._C._cuda_clearCublasWorkspaces()
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` was given, where this is what it returned."""
+    # Whoever has such a module has imported its class, which would take seconds here.
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    if compiler is not None and isinstance(model, compiler.OptimizedModule):
+        inner: nn.Module = model._orig_mod
+        return inner
+    return model

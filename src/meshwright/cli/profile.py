@@ -91,6 +91,7 @@ def _trace(arguments: Namespace) -> Counter[str]:
         arguments.batch,
         sequence=arguments.sequence,
         precision=arguments.precision,
+        loss=arguments.loss_function,
     )
 
 

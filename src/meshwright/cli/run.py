@@ -36,6 +36,7 @@ from meshwright.execute.environment import (
 from meshwright.execute.runnable import check_runnable
 from meshwright.export.perfetto_compare import write_comparison
 from meshwright.files import write_bytes
+from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
@@ -54,7 +55,7 @@ from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Program
 from meshwright.simulate.measured import measured_timeline
-from meshwright.source import check_function, find_function, make_workload, need_torch
+from meshwright.source import find_function, make_workload, need_torch
 from meshwright.units import GIB, format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -118,9 +119,9 @@ def _check_options(arguments: Namespace) -> None:
         raise InputError("--data, --validation: need --model, emulated ranks read none")
     if arguments.validate_every and arguments.validation is None:
         raise InputError("--validate-every: needs --validation")
-    for option in ("model", "data", "validation", "optimizer", "scheduler"):
-        name, may_be_ours = getattr(arguments, option), option in ("model", "optimizer")
-        if name and not (may_be_ours and ":" not in name):
+    for option in ("model", "loss-function", "data", "validation", "optimizer", "scheduler"):
+        name = getattr(arguments, option.replace("-", "_"))
+        if name and (":" in name or option not in ("model", "optimizer")):
             check_function(option, name)
     kind = "cpu" if arguments.emulate else arguments.device
     if arguments.backend == "nccl" and kind == "cpu":
@@ -374,6 +375,7 @@ def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | No
         graph.batch,
         sequence=arguments.sequence,
         precision=arguments.precision,
+        loss=arguments.loss_function,
     )
 
 

@@ -8,12 +8,13 @@ from typing import Any, NoReturn
 import torch
 
 from meshwright.capture.deferred import Deferred
+from meshwright.capture.inputs import Inputs, as_inputs
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, RankError
 from meshwright.execute.environment import CHECK_OPS
 from meshwright.execute.groups import Schedule, make_schedule
 from meshwright.execute.keep import Keeper
-from meshwright.execute.loader import Collate, Inputs, Loader, Place, as_inputs, endless
+from meshwright.execute.loader import Collate, Loader, Place, endless
 from meshwright.execute.log import Log
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.settings import Settings

@@ -5,7 +5,7 @@ of the seed and the epoch, or the sampler's or the dataset's choice; never of th
 in that order is two numbers, which a checkpoint keeps. Workers and collating are torch's.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import count, islice, repeat
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from meshwright.capture.inputs import Inputs, as_inputs
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 from meshwright.execute.message import gather
@@ -23,8 +24,6 @@ from meshwright.execute.message import gather
 Ints = npt.NDArray[np.int64]
 Collate = Callable[[list[Any]], Any]
 """From samples to a batch of them."""
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a model is called with."""
 
 
 class Place(NamedTuple):
@@ -226,13 +225,6 @@ def endless(loader: Loader) -> Iterator[Inputs]:
         if len(loader._carried) <= carried:
             raise InputError("data: must have samples, epoch after epoch has none")
         carried = len(loader._carried)
-
-
-def as_inputs(batch: Any) -> Inputs:
-    """How a model is called with a batch: with its parts, by name where they have names."""
-    if isinstance(batch, Mapping):
-        return (), dict(batch)
-    return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
 
 
 def _check(loader: Loader) -> None:

@@ -15,12 +15,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.deferred import Deferred
+from meshwright.capture.inputs import Inputs
 from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss
 from meshwright.errors import InputError, quoted
 from meshwright.execute.draw import Draw, draw_again, draws, is_repeatable
 from meshwright.execute.groups import AnyOptimizer, make_scheduler, open_optimizer
-from meshwright.execute.loader import Inputs
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph
 

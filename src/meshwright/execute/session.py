@@ -12,6 +12,7 @@ import torch
 from meshwright.capture.call import describe_call
 from meshwright.capture.deferred import Deferred, record
 from meshwright.capture.device import device_software
+from meshwright.capture.inputs import Inputs
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import NonFiniteError
@@ -41,7 +42,6 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import stopped_by_signals
-from meshwright.execute.loader import Inputs
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.message import gather

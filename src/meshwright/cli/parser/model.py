@@ -10,6 +10,7 @@ from meshwright.cli.parser.option import (
     add_batch,
     add_command,
     add_json,
+    add_loss_function,
     add_step,
 )
 
@@ -25,6 +26,7 @@ def add_capture(commands: Any) -> None:
     add_batch(parser)
     add_step(parser)
     add_autocast(parser)
+    add_loss_function(parser)
     parser.add_argument(
         "--profile",
         dest="profiles",
@@ -77,6 +79,7 @@ def add_profile(commands: Any) -> None:
     add_batch(parser)
     add_step(parser)
     add_autocast(parser)
+    add_loss_function(parser)
     add_json(parser)
 
 

@@ -14,12 +14,12 @@ DEVICES = ("cpu", "cuda")
 GRAPH = (
     "a model of the zoo (`meshwright zoo`), a graph file of any known format, a shape such as "
     "gpt:hidden=768,heads=12,layers=12,sequence=1024 (gpt, llama, mixtral, bert or vit; batch=, "
-    "precision= and optimizer= too), or package.module:factory, which is imported, called and "
-    "captured"
+    "precision= and optimizer= too), or package.module:factory or file.py:factory, which is "
+    "imported, called and captured"
 )
 MODEL = (
-    "a PyTorch model of the zoo, or package.module:factory, a function that returns "
-    "(model, args) and is imported and called"
+    "a PyTorch model of the zoo, or package.module:factory or file.py:factory, a function that "
+    "returns (model, args) and is imported and called"
 )
 CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 PLAN_FOLDER = "a folder as `meshwright plan -o` writes it, or the plan file in it"
@@ -87,7 +87,8 @@ def add_compile(parser: ArgumentParser) -> None:
 
 
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
-    """What one may choose about the step of a model of the zoo, besides its batch."""
+    """What one may choose about the step of a model of the zoo, besides its batch, or of a factory
+    that has arguments of these names."""
     parser.add_argument(
         "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
     )
@@ -100,6 +101,16 @@ def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
         metavar="O",
         help=f"sgd, momentum, adam, adamw (default), or one of torch.optim that updates every "
         f"number by itself, such as rmsprop{other_optimizers}",
+    )
+
+
+def add_loss_function(parser: ArgumentParser) -> None:
+    """The loss of a factory's model."""
+    parser.add_argument(
+        "--loss-function",
+        metavar="FUNCTION",
+        help="package.module:function or file.py:function from the output of a factory's model to "
+        "a scalar (default: the factory's own, else the output or its `loss`)",
     )
 
 

@@ -12,6 +12,7 @@ from meshwright.cli.parser.option import (
     add_autocast,
     add_command,
     add_json,
+    add_loss_function,
     add_step,
     count,
     positive,
@@ -57,6 +58,7 @@ def add_run(commands: Any) -> None:
     )
     add_step(parser, ", or package.module:function from the model to one of torch.optim")
     add_autocast(parser)
+    add_loss_function(parser)
     _add_training(parser)
     _add_recovery(parser)
     _add_network(parser)
