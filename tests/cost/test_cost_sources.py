@@ -6,11 +6,10 @@ import numpy as np
 
 import meshwright as mw
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.cost.compute import op_seconds, roofline_seconds, time_sources
+from meshwright.cost.compute import TimeSources, op_seconds, roofline_seconds, time_sources
 from meshwright.cost.fitted import has_fitted_kinds
 from meshwright.graph.graph import ANY_TYPE
 from meshwright.graph.zoo import build_model
-from meshwright.plan.answer import TimeSources
 from meshwright.search.portfolio import find_plan
 
 GPU, CPU, MIXED = map(find_cluster, ("h200-x1", "cpu-x2", "tag-testbed"))

@@ -4,6 +4,7 @@ Knows nothing about the network.
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +14,7 @@ from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
-from meshwright.plan.answer import TimeSources
+from meshwright.units import format_count
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,6 +31,25 @@ _MEMO: WeakKeyDictionary[Graph, OrderedDict[tuple[int, float], tuple[DeviceType,
 """Times by type and samples, the latest last. They follow from frozen data; searches that simulate
 hundreds of plans of one graph would spend most of their time on them otherwise. Types are kept with
 them, so that their identity stays theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSources:
+    """Where the times of ops come from: how many are known how, on all device types there are."""
+
+    measured: int
+    """On a device of the type, or whatever the type."""
+    fitted: int
+    """By models of their kind that were fitted to measured kernels of other sizes or types."""
+    estimated: int
+    """By a share of the memory bandwidth that most kinds reach, or by peak rates (roofline)."""
+
+    def __str__(self) -> str:
+        total = self.measured + self.fitted + self.estimated
+        return (
+            f"measured {self.measured:,}, fitted {self.fitted:,}, estimated {self.estimated:,} of "
+            f"{format_count(total, 'op')}"
+        )
 
 
 def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from meshwright.cost.compute import TimeSources
 from meshwright.plan.plan import Plan
 from meshwright.table import as_frame, as_html, as_text
-from meshwright.units import format_bytes, format_count, format_percent, format_seconds
+from meshwright.units import format_bytes, format_percent, format_seconds
 
 PROVEN = "proven under this cost model"
 """What a bound is: a proof about the model's times, and no better than these."""
@@ -30,25 +31,6 @@ class Stop(StrEnum):
     INFEASIBLE = "INFEASIBLE"
     """No plan that fits was found; `binding` says what is in the way. A proof that none exists only
     where it is the memory bound, as a heuristic may miss one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeSources:
-    """Where the times of ops come from: how many are known how, on all device types there are."""
-
-    measured: int
-    """On a device of the type, or whatever the type."""
-    fitted: int
-    """By models of their kind that were fitted to measured kernels of other sizes or types."""
-    estimated: int
-    """By a share of the memory bandwidth that most kinds reach, or by peak rates (roofline)."""
-
-    def __str__(self) -> str:
-        total = self.measured + self.fitted + self.estimated
-        return (
-            f"measured {self.measured:,}, fitted {self.fitted:,}, estimated {self.estimated:,} of "
-            f"{format_count(total, 'op')}"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
