@@ -22,7 +22,7 @@ from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
-from meshwright.export.perfetto import write_trace
+from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
@@ -30,6 +30,9 @@ from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
+from meshwright.simulate.timeline import Timeline
+
+TRACE_FILE = "trace.json"
 
 
 def run_plan(arguments: Namespace) -> int:
@@ -111,8 +114,7 @@ def _present(
         with held_interrupt():
             _write(folder, graph, cluster, answer, found, facts)
         if has_trace and timeline is not None:
-            traced = timeline
-            write_folder(folder, {"trace.json": lambda path: write_trace(traced, cluster, path)})
+            _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
         path = None if folder is None else str(folder / "plan.json")
         print_json(answer_document(answer, graph, cluster, path, facts))
@@ -120,11 +122,23 @@ def _present(
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, facts, detail)
         if folder is not None:
-            trace = f"; open {folder / 'trace.json'} in ui.perfetto.dev" if has_trace else ""
+            trace = f"; open {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{trace}")
         if detail is not Detail.SHORT:
             for line in next_commands(arguments.graph, folder, cluster, found):
                 print_line(line)
+
+
+def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: Cluster) -> None:
+    """Write the trace of a plan, and say where it shows less than the step has."""
+    coarser: list[str] = []
+    with shown_progress(f"writing {path}", arguments) as progress:
+        write_folder(
+            path.parent,
+            {path.name: lambda p: coarser.append(write_trace(timeline, cluster, p, progress))},
+        )
+    if coarser[0]:
+        remark(f"{path} is coarser than the step: {coarser[0]}")
 
 
 def _write(

@@ -34,7 +34,7 @@ from meshwright.execute.environment import (
     read_place,
 )
 from meshwright.execute.runnable import check_runnable
-from meshwright.export.perfetto_compare import write_comparison
+from meshwright.export.perfetto.compare import write_comparison
 from meshwright.files import write_bytes
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
@@ -382,13 +382,16 @@ def _present(
 ) -> None:
     predicted, run = simulate(graph, cluster, plan, granularity="op"), outcome.run
     has_run = bool(run.step_seconds)
+    coarser: list[str] = []
     if arguments.output is not None and has_run:
         measured = measured_timeline(predicted.program, run)
         write_folder(
             arguments.output,
             {
                 RUN_FILE: run.save,
-                TRACE_FILE: lambda path: write_comparison(predicted, measured, cluster, path),
+                TRACE_FILE: lambda path: coarser.append(
+                    write_comparison(predicted, measured, cluster, path)
+                ),
                 PLAN_FILE: plan.save,
                 CLUSTER_FILE: cluster.save,
                 GRAPH_FILE: graph.save,
@@ -411,6 +414,8 @@ def _present(
         remark(
             f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`"
         )
+        for text in filter(None, coarser):
+            remark(f"{arguments.output / TRACE_FILE} is coarser than the steps: {text}")
 
 
 def run_document(outcome: "Outcome", program: Program, predicted_seconds: float) -> dict[str, Any]:
