@@ -1,9 +1,11 @@
 """`meshwright run`: emulated plans on local processes, and what is refused."""
 
+import io
 import json
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from cli_runner import refusal
 
 from canary import heard, plant
 from listeners import find_descendants, find_listeners
+from meshwright.cli.progress import StepLine, shown_steps
 from meshwright.cli.run import rank_commands
 from meshwright.errors import InputError
+from meshwright.execute.entry import Entry
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from small import connected, layers, stages
@@ -91,6 +95,28 @@ def test_what_cannot_run_is_refused_in_one_line(
     said = refusal(*words)
     assert message in said
     assert "rank " not in said  # none has been started
+
+
+def test_a_terminal_has_one_line_that_is_drawn_over_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = StepLine(4, clock=lambda: now[0])
+    for step, moment in enumerate((0.0, 0.01, 0.2, 0.3), start=1):
+        now[0] = moment
+        line(Entry(step, 1 / step, 0.1, 0.5, 16.0))
+    # The second came too early; the last is erased, as the losses are printed then.
+    assert terminal.getvalue() == (
+        "\r\x1b[K[#####...............] step 1 of 4: loss 1.0000, 16 samples/s, 1.5 s left\r"
+        "\r\x1b[K[###############.....] step 3 of 4: loss 0.3333, 16 samples/s, 500 ms left\r"
+        "\r\x1b[K"
+    )
+    assert len(shown_steps(Namespace(quiet=False, steps=4))) == 1
+    assert shown_steps(Namespace(quiet=True, steps=4)) == ()
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    assert shown_steps(Namespace(quiet=False, steps=4)) == ()
 
 
 def test_a_host_that_no_variable_can_name_is_refused() -> None:
