@@ -23,7 +23,8 @@ from meshwright.cli.run import rank_commands
 from meshwright.errors import InputError
 from meshwright.execute.entry import Entry
 from meshwright.graph.graph import Graph
-from meshwright.plan.plan import Plan
+from meshwright.plan.plan import Plan, place_ops
+from meshwright.source import load_graph
 from small import connected, layers, stages
 
 
@@ -31,12 +32,16 @@ def write_plan(folder: Path, microbatches: int = 4) -> tuple[Graph, Plan]:
     """Two stages of 20 ms a microbatch each way, between which 100 kB a microbatch go."""
     graph = layers(2, forward=0.08, backward=0.08, activation=4e5, batch=4)
     plan = stages(graph, [["d0"], ["d1"]], "1f1b", microbatches)
-    cluster = connected(2, bandwidth=1e9)
+    save_folder(folder, graph, plan)
+    return graph, plan
+
+
+def save_folder(folder: Path, graph: Graph, plan: Plan) -> None:
+    """What `plan -o` leaves, on two devices."""
     folder.mkdir()
     plan.save(folder / "plan.json")
     graph.save(folder / "graph.json.gz")
-    cluster.save(folder / "cluster.yaml")
-    return graph, plan
+    connected(2, bandwidth=1e9).save(folder / "cluster.yaml")
 
 
 def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Path) -> None:
@@ -83,6 +88,12 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
         (["run", "plan", "--emulate", "--testbed", "--name", "a b"], "a name must be 1 to 16"),
         (["run", "plan", "--emulate", "--check"], "--check: needs --model"),
         (["run", "plan", "--emulate", "--backend", "nccl"], "nccl: ranks must compute on cuda"),
+        (["run", "plan", "--model", "gpt2"], "must be those of a captured model to be trained"),
+        (
+            ["run", "gpt2", "--model", "gpt2", "--optimizer", "sgd"],
+            "are _fused_adamw_, got sgd",
+        ),
+        (["run", "gpt2", "--model", "gpt2", "--autocast", "bf16"], "has no op in bf16"),
         (["run", "thirds", "--emulate"], "a batch of 4 samples cannot be cut into 3 equal"),
     ],
 )
@@ -91,6 +102,8 @@ def test_what_cannot_run_is_refused_in_one_line(
 ) -> None:
     write_plan(tmp_path / "plan")
     write_plan(tmp_path / "thirds", microbatches=3)
+    graph = load_graph("gpt2")
+    save_folder(tmp_path / "gpt2", graph, place_ops(graph.op_names, [0] * graph.num_ops, ["d0"]))
     monkeypatch.chdir(tmp_path)
     said = refusal(*words)
     assert message in said

@@ -147,6 +147,7 @@ def test_a_run_that_is_asked_to_stop_leaves_what_it_measured(
     run = start_forked(words, counting.folder)
     log = counting.folder / f"stopped{len(kept)}.csv"
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3)
+    assert run.process.pid is not None
     os.kill(run.process.pid, signal.SIGTERM)
     code, out, said = run.finish()
     assert (code, out) == (128 + signal.SIGTERM, "")

@@ -22,6 +22,7 @@ from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
+from meshwright.execute.runnable import find_obstacle, is_captured
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
@@ -124,9 +125,23 @@ def _present(
         if folder is not None:
             trace = f"; open {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{trace}")
-        if detail is not Detail.SHORT:
-            for line in next_commands(arguments.graph, folder, cluster, found):
-                print_line(line)
+        _show_next(arguments, graph, cluster, answer, found)
+
+
+def _show_next(
+    arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
+) -> None:
+    """Print how to run a plan, or say why it cannot be run."""
+    obstacle = "" if answer.stop is Stop.INTERRUPTED else find_obstacle(graph, cluster, found)
+    if obstacle:
+        remark(f"`meshwright run` cannot run this plan: {obstacle}")
+        return
+    if not is_captured(graph):
+        remark("`meshwright run` can emulate this plan, not train: its graph was not captured")
+    if Detail.of(arguments) is not Detail.SHORT:
+        model = arguments.graph if is_captured(graph) else None
+        for line in next_commands(model, arguments.output, cluster, found):
+            print_line(line)
 
 
 def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: Cluster) -> None:

@@ -31,7 +31,7 @@ from meshwright.execute.environment import (
     is_rank,
     read_place,
 )
-from meshwright.execute.runnable import check_runnable
+from meshwright.execute.runnable import check_runnable, check_step
 from meshwright.files import write_bytes
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
@@ -143,6 +143,8 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     devices = _used_devices(graph, cluster, plan)
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     _check_options(arguments)
+    if arguments.model:
+        check_step(graph, arguments.optimizer, arguments.autocast)
     check_runnable(graph, cluster, plan)
     hosts = [cluster.devices[device].host for device in devices]
     outer = os.environ.get(VARIABLE)
