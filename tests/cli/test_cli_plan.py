@@ -134,6 +134,19 @@ def test_a_shipped_graph_is_planned_without_torch() -> None:
     assert "vgg16-32 (batch 512" in done.stdout
 
 
+def test_a_trace_that_would_be_too_large_is_coarser_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "coarser" not in plan_mlp("-o", tmp_path / "whole").err
+    monkeypatch.setattr("meshwright.export.perfetto.view.MAX_EVENTS", 10)
+    found = plan_mlp("-o", tmp_path / "coarse")
+    assert f"{tmp_path / 'coarse' / 'trace.json'} is coarser than the step: of 2 dev" in found.err
+    about = json.loads((tmp_path / "coarse" / "trace.json").read_text())["otherData"]
+    assert about["coarser"] in found.err
+    arguments = ("mlp", "--cluster", "v100-32-x2", "--plan", tmp_path / "coarse" / "plan.json")
+    assert about["coarser"] in run("simulate", *arguments, "--trace", tmp_path / "t.json").err
+
+
 def test_simulate_repeats_the_plan_and_writes_a_trace(tmp_path: Path) -> None:
     planned = plan_mlp("--json", "-o", tmp_path).json
     arguments = ("simulate", "mlp", "--cluster", "v100-32-x2", "--plan", tmp_path / "plan.json")

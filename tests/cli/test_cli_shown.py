@@ -73,19 +73,30 @@ def test_the_next_command_of_one_host(tmp_path: Path) -> None:
     folder = tmp_path / "my plan"
     assert (
         plan(HOST, "-o", folder)[-1]
-        == f"next: meshwright run {shlex.quote(str(folder))} --model mlp"
+        == f"next: meshwright run {shlex.quote(str(folder))} --emulate"  # of no captured model
     )
     assert plan(HOST)[-1].startswith("next: give -o DIR to keep the plan")
     graph = tmp_path / "graph.json"
-    run("zoo", "save", "mlp", graph)
+    run("zoo", "save", "gpt2", graph)
     lines = run("plan", graph, "--cluster", HOST, "--method", "data", "-o", folder).out
     assert lines.splitlines()[-1].endswith("--model MODEL")  # a file does not say which
+
+
+def test_a_plan_that_cannot_be_run_says_so_where_it_is_made() -> None:
+    words = ("plan", "mlp", "--cluster", "v100-32-x2", "--method", "pipedream", "--batch", 4)
+    result = run(*words, "--microbatches", 3)
+    said = result.err.splitlines()[-1]
+    assert said.startswith("meshwright: `meshwright run` cannot run this plan: graph mlp: a batch ")
+    assert "cannot be cut into 3 equal microbatches" in said
+    assert "next" not in result.out
+    whole = run("plan", "mlp", "--cluster", HOST, "--method", "data", "--budget", 1)
+    assert "can emulate this plan, not train" in whole.err
 
 
 def test_the_next_commands_of_several_hosts_are_those_of_run(tmp_path: Path) -> None:
     lines = plan(HOSTS, "-o", tmp_path)
     cluster = find_cluster(HOSTS)
-    words = ["run", str(tmp_path), "--model", "mlp"]
+    words = ["run", str(tmp_path), "--emulate"]
     expected = launch_commands(cluster, range(cluster.num_devices), words)
     assert lines[-len(expected) :] == expected
     assert sum("torchrun --nnodes 4" in line for line in lines) == 4

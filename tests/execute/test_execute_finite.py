@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 from forked import start_forked  # noqa: E402
 from places import Place, saved_steps  # noqa: E402
 
-from meshwright.cli.run import REPORT, _check_losses  # noqa: E402
+from meshwright.cli.run import REPORT  # noqa: E402
+from meshwright.cli.run_outcome import check_losses  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.environment import CHECK_OPS  # noqa: E402
 from meshwright.execute.finite import (  # noqa: E402
@@ -115,7 +116,7 @@ def test_a_check_of_losses_fails_on_what_is_not_finite_or_far_off(
 ) -> None:
     outcome, graph = SimpleNamespace(losses=losses, plain_losses=plain), SimpleNamespace()
     graph.precision = ("fp32", precision)
-    assert _check_losses(outcome, graph) == ("error" in words)  # type: ignore[arg-type]
+    assert check_losses(outcome, graph) == ("error" in words)  # type: ignore[arg-type]
     assert capsys.readouterr().err.startswith(f"meshwright: {words}")
 
 

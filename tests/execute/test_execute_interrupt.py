@@ -22,6 +22,7 @@ from places import Place, read_bits, save_plan, saved_steps, wait_until
 from small_plans import data_plan, pipeline_plan
 
 from meshwright.plan.plan import ScheduleKind
+from meshwright.simulate.measured import Run
 from meshwright.source import capture_model
 from small import connected
 
@@ -135,6 +136,44 @@ def test_a_rank_that_is_asked_to_stop_keeps_its_place_in_the_data(counting: Plac
     code, out, _ = start("kept").finish()
     assert code == 0
     check(folder, out, counting.folder / "kept-whole", losses)
+
+
+@pytest.mark.parametrize("kept", [(), ("--checkpoint", "stopped-kept", "--every", "1000000")])
+def test_a_run_that_is_asked_to_stop_leaves_what_it_measured(
+    counting: Place, kept: tuple[str, ...]
+) -> None:
+    words = ["run", "count-alone", "--model", "counting:model", "--optimizer", "sgd", *kept]
+    words += ["--steps", "1000000", "-o", f"stopped{len(kept)}", "--log", f"stopped{len(kept)}.csv"]
+    run = start_forked(words, counting.folder)
+    log = counting.folder / f"stopped{len(kept)}.csv"
+    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) > 3)
+    assert run.process.pid is not None
+    os.kill(run.process.pid, signal.SIGTERM)
+    code, out, said = run.finish()
+    assert (code, out) == (128 + signal.SIGTERM, "")
+    measured = Run.load(counting.folder / f"stopped{len(kept)}" / "run.json.gz")
+    steps = len(measured.step_seconds)
+    assert len(measured.losses) == steps == len(log.read_text().splitlines()) - 1
+    assert np.isfinite(measured.start).any()  # the last step, instruction by instruction
+    assert measured.measured_step == steps - 1
+    ways = "with" if kept else "without"
+    assert f"meshwright: stopped after step {steps}, {ways} a checkpoint to go on from" in said
+    if kept:
+        assert saved_steps(counting.folder / "stopped-kept") == [steps]
+
+
+def test_a_resumed_run_prints_its_new_losses_only(counting: Place) -> None:
+    def train(steps: int, *more: str) -> str:
+        words = ["run", "count-alone", "--model", "counting:model", "--optimizer", "sgd"]
+        words += ["--checkpoint", "again", "--steps", str(steps), *more]
+        code, out, said = start_forked(words, counting.folder).finish()
+        assert code == 0, said
+        return out
+
+    assert [line.split(":")[0] for line in train(2).splitlines()[:-1]] == ["step 1", "step 2"]
+    assert [line.split(":")[0] for line in train(3).splitlines()[:-1]] == ["step 3"]
+    document = json.loads(train(4, "--json"))
+    assert (document["first_step"], len(document["losses"])) == (3, 4)
 
 
 def _has_saved(folder: Path, before: list[int]) -> bool:

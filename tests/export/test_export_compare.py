@@ -12,8 +12,8 @@ import pytest
 
 from measured_run import chain, hosts, run_of
 from meshwright.cluster.cluster import Cluster
-from meshwright.export.perfetto import trace_document
-from meshwright.export.perfetto_compare import comparison_document, write_comparison
+from meshwright.export.perfetto.compare import comparison_document, write_comparison
+from meshwright.export.perfetto.trace import trace_document
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import simulate

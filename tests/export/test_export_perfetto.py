@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.export.perfetto import DEVICES, LINKS, trace_document, write_trace
+from meshwright.export.perfetto.event import DEVICES, LINKS
+from meshwright.export.perfetto.trace import trace_document, write_trace
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.zoo import build_model

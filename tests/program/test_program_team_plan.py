@@ -17,7 +17,7 @@ from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.errors import InputError
-from meshwright.export.perfetto import write_trace
+from meshwright.export.perfetto.trace import write_trace
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.architecture.llama import llama
 from meshwright.graph.graph import Graph

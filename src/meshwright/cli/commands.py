@@ -41,15 +41,19 @@ def launch_commands(
     return [*lines, *_slurm(counts, address, port, words)]
 
 
-def next_commands(model: str, folder: Path | None, cluster: Cluster, plan: Plan) -> list[str]:
+def next_commands(
+    model: str | None, folder: Path | None, cluster: Cluster, plan: Plan
+) -> list[str]:
     """Lines for people: how to run a plan that was written to a folder, on as many hosts as it has.
 
-    `model` is what was planned; a graph file does not say which model to run.
+    `model` is what was planned; a graph file does not say which model to run. None: there is none,
+    and the plan can be emulated.
     """
+    is_file = model is not None and (os.path.exists(model) or is_shape(model))
+    way = "--emulate" if model is None else f"--model {'MODEL' if is_file else shlex.quote(model)}"
     if folder is None:
-        return ["", "next: give -o DIR to keep the plan, then `meshwright run DIR --model MODEL`"]
-    is_file = os.path.exists(model) or is_shape(model)
-    words = ["run", str(folder), "--model", "MODEL" if is_file else model]
+        return ["", f"next: give -o DIR to keep the plan, then `meshwright run DIR {way}`"]
+    words = ["run", str(folder), *shlex.split(way)]
     used = {device for part in plan.parts for device in part.devices}
     devices = [place for place, each in enumerate(cluster.devices) if each.name in used]
     hosts = {cluster.devices[device].host for device in devices}

@@ -16,7 +16,7 @@ from meshwright.cli.plan_folder import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.export.perfetto_compare import write_comparison
+from meshwright.export.perfetto.compare import write_comparison
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
@@ -57,7 +57,9 @@ def run_compare(arguments: Namespace) -> int:
         case = _read_case(arguments)
         comparison = compare(case.predicted, case.measured, case.cluster)
         if arguments.trace is not None:
-            write_comparison(case.predicted, case.measured, case.cluster, arguments.trace)
+            coarser = write_comparison(case.predicted, case.measured, case.cluster, arguments.trace)
+            if coarser:
+                remark(f"{arguments.trace} is coarser than the steps: {coarser}")
         written = _write_back(arguments, case)
     if arguments.json:
         print_json(_document(arguments, case, comparison) | {"calibrated_seconds": written})

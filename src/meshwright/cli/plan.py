@@ -23,7 +23,8 @@ from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.export.perfetto import write_trace
+from meshwright.execute.runnable import find_obstacle, is_captured
+from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
@@ -34,7 +35,9 @@ from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.pipeline.scope import PipelineScope
 from meshwright.search.quickp_scope import QuickpScope
+from meshwright.simulate.timeline import Timeline
 
+TRACE_FILE = "trace.json"
 _OPTIONS: Mapping[type[AnyScope], Mapping[str, str]] = MappingProxyType(
     {
         Scope: LIMITS,
@@ -128,8 +131,7 @@ def _present(
         with held_interrupt():
             _write(folder, graph, cluster, answer, found, facts)
         if has_trace and timeline is not None:
-            traced = timeline
-            write_folder(folder, {"trace.json": lambda path: write_trace(traced, cluster, path)})
+            _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
         path = None if folder is None else str(folder / "plan.json")
         print_json(answer_document(answer, graph, cluster, path, facts))
@@ -137,11 +139,37 @@ def _present(
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, facts, detail)
         if folder is not None:
-            trace = f"; open {folder / 'trace.json'} in ui.perfetto.dev" if has_trace else ""
+            trace = f"; open {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{trace}")
-        if detail is not Detail.SHORT:
-            for line in next_commands(arguments.graph, folder, cluster, found):
-                print_line(line)
+        _show_next(arguments, graph, cluster, answer, found)
+
+
+def _show_next(
+    arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
+) -> None:
+    """Print how to run a plan, or say why it cannot be run."""
+    obstacle = "" if answer.stop is Stop.INTERRUPTED else find_obstacle(graph, cluster, found)
+    if obstacle:
+        remark(f"`meshwright run` cannot run this plan: {obstacle}")
+        return
+    if not is_captured(graph):
+        remark("`meshwright run` can emulate this plan, not train: its graph was not captured")
+    if Detail.of(arguments) is not Detail.SHORT:
+        model = arguments.graph if is_captured(graph) else None
+        for line in next_commands(model, arguments.output, cluster, found):
+            print_line(line)
+
+
+def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: Cluster) -> None:
+    """Write the trace of a plan, and say where it shows less than the step has."""
+    coarser: list[str] = []
+    with shown_progress(f"writing {path}", arguments) as progress:
+        write_folder(
+            path.parent,
+            {path.name: lambda p: coarser.append(write_trace(timeline, cluster, p, progress))},
+        )
+    if coarser[0]:
+        remark(f"{path} is coarser than the step: {coarser[0]}")
 
 
 def _write(

@@ -5,10 +5,19 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+from meshwright.errors import printable
 from meshwright.message import say
+from meshwright.units import format_number, format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.execute.entry import Callback, Entry
 
 SECONDS_BETWEEN_LINES = 5.0
+SECONDS_BETWEEN_STEPS = 0.1
+"""How often the line of a run is drawn again: as often as one can read it."""
+_BAR = 20
 
 
 @contextmanager
@@ -45,3 +54,35 @@ class _Lines:
         if time.monotonic() >= self.next_at:
             self.next_at = time.monotonic() + SECONDS_BETWEEN_LINES
             say(f"{self.title}: {line}")
+
+
+def shown_steps(arguments: Namespace) -> "tuple[Callback, ...]":
+    """What shows every step of a run while it trains: a line on a terminal. Elsewhere the run's own
+    lines, every ten seconds, have to do."""
+    if arguments.quiet or not sys.stderr.isatty():
+        return ()
+    return (StepLine(arguments.steps),)
+
+
+class StepLine:
+    """A line that is drawn over itself; the cursor waits at its begin, so that whatever else is
+    printed, by any process, takes its place."""
+
+    def __init__(self, steps: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.steps, self.clock, self.next_at = steps, clock, 0.0
+
+    def __call__(self, entry: "Entry") -> None:
+        """Draw a step, unless one was drawn just before."""
+        is_last = entry.step >= self.steps
+        if self.clock() < self.next_at and not is_last:
+            return
+        self.next_at = self.clock() + SECONDS_BETWEEN_STEPS
+        done = _BAR * entry.step // self.steps
+        left = format_seconds((self.steps - entry.step) * entry.seconds)
+        text = (
+            f"[{'#' * done}{'.' * (_BAR - done)}] step {entry.step} of {self.steps}: loss "
+            f"{entry.loss:.4f}, {format_number(entry.samples_per_second)} samples/s, {left} left"
+        )
+        # Erased to its end once the run is done: the losses are printed then.
+        sys.stderr.write("\r\x1b[K" + ("" if is_last else f"{printable(text)}\r"))
+        sys.stderr.flush()

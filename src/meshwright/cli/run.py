@@ -8,20 +8,18 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.api import simulate
 from meshwright.cli.commands import launch_commands
-from meshwright.cli.compare import RUN_FILE
-from meshwright.cli.console import print_json, print_line
+from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.folder import check_folder, write_folder
-from meshwright.cli.plan_folder import CLUSTER_FILE, GRAPH_FILE, PLAN_FILE, read_plan_folder
+from meshwright.cli.folder import check_folder
+from meshwright.cli.plan_folder import read_plan_folder
+from meshwright.cli.progress import shown_steps
+from meshwright.cli.run_outcome import check_losses, present_outcome
 from meshwright.cli.testbed import VARIABLE
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
@@ -33,8 +31,7 @@ from meshwright.execute.environment import (
     is_rank,
     read_place,
 )
-from meshwright.execute.runnable import check_runnable
-from meshwright.export.perfetto_compare import write_comparison
+from meshwright.execute.runnable import check_runnable, check_step
 from meshwright.files import write_bytes
 from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused
@@ -53,26 +50,19 @@ from meshwright.network.testbed_apply import (
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
-from meshwright.program.program import Program
-from meshwright.simulate.measured import measured_timeline
 from meshwright.source import find_function, make_workload, need_torch
-from meshwright.units import GIB, format_bytes, format_seconds
+from meshwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
     from meshwright.capture.workload import Workload
-    from meshwright.execute.session import Outcome
     from meshwright.execute.settings import Settings
 
-TRACE_FILE = "trace.json"
 REPORT = "MESHWRIGHT_REPORT"
 """The launcher's variable: the file for what the first rank would print. The launcher prints it
 once all have ended: a rank killed after the last step would have it printed again."""
 TRIAL = "MESHWRIGHT_TRIAL"
 """The launcher's variable for a process that tries the plan before ranks start: the file for the
 reason, where the plan is refused."""
-CHECK_TOLERANCE = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 1e-4}
-"""Of losses, relative where they are above one, by the coarsest precision of a step's ops: sums in
-another order differ in the last bits."""
 RANK_BYTES = 0.25 * GIB
 """What a rank of a tiny model takes of the memory for itself, torch and its code included
 (0.27 GiB on 2026-11-15)."""
@@ -154,6 +144,8 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     devices = _used_devices(graph, cluster, plan)
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     _check_options(arguments)
+    if arguments.model:
+        check_step(graph, arguments.optimizer, arguments.autocast)
     check_runnable(graph, cluster, plan)
     hosts = [cluster.devices[device].host for device in devices]
     outer = os.environ.get(VARIABLE)
@@ -194,8 +186,11 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
     if arguments.model:
         training = f"training {arguments.model} on {len(hosts)} ranks"
         is_own = ":" in arguments.model
-        remark(f"importing and calling {arguments.model}" if is_own else training)
+        doing = f"importing and calling {arguments.model}" if is_own else training
+        again = "; all steps train on its one batch, --data names a dataset"
+        remark(doing + ("" if arguments.data else again))
     command = module_command("meshwright", *sys.argv[1:])
+    keeps = arguments.checkpoint is not None or arguments.output is not None
     code = int(ExitCode.DONE)
     with Guard() as guard:
         report, refusal = guard.folder / "report", guard.folder / "refusal"
@@ -211,7 +206,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
             environment={"TORCH_CPP_LOG_LEVEL": "ERROR", REPORT: str(report)},
             master_address=host_address(testbed, hosts[0]) if testbed else "127.0.0.1",
             max_restarts=arguments.restarts,
-            stop_seconds=arguments.stall if arguments.checkpoint and arguments.model else 0.0,
+            stop_seconds=arguments.stall if keeps and arguments.model else 0.0,
             guard=guard,
             say=say,
         )
@@ -253,7 +248,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         from meshwright.execute.emulate import hasten_wakeups
 
         hasten_wakeups()
-    from meshwright.execute.fault import end_process
+    from meshwright.execute.fault import TERMINATED, end_process
     from meshwright.execute.session import run_rank
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
@@ -287,6 +282,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         validate_every=arguments.validate_every,
         shuffles=arguments.shuffle,
         num_workers=arguments.workers,
+        callbacks=shown_steps(arguments),
     )
     build, code = _builder(arguments, graph), int(ExitCode.DONE)
     if TRIAL in os.environ and build is not None:
@@ -299,8 +295,13 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     outcome = run_rank(graph, cluster, plan, build, settings, remark)
     if outcome.rank == 0:
         with handed_over():
-            _present(arguments, graph, cluster, plan, outcome)
-        code = _check_losses(outcome, graph) if arguments.check else code
+            present_outcome(arguments, graph, cluster, plan, outcome)
+        if outcome.was_stopped:
+            code = TERMINATED
+        elif arguments.check:
+            code = check_losses(outcome, graph)
+    elif outcome.was_stopped:
+        code = TERMINATED
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
     return code
@@ -349,24 +350,6 @@ def handed_over() -> Iterator[None]:
     write_bytes(Path(path), text.getvalue().encode())
 
 
-def _check_losses(outcome: "Outcome", graph: Graph) -> int:
-    """Say how far the losses are from those of one process."""
-    known = [limit for name, limit in CHECK_TOLERANCE.items() if name in graph.precision]
-    worst, limit = 0.0, max(known, default=CHECK_TOLERANCE["fp32"])
-    for step, (loss, plain) in enumerate(
-        zip(outcome.losses, outcome.plain_losses, strict=True), start=1
-    ):
-        if not (isfinite(loss) and isfinite(plain)):
-            say(f"error: losses must be finite, at step {step} got {loss}, in one process {plain}")
-            return ExitCode.FAULT
-        worst = max(worst, abs(loss - plain) / max(1.0, abs(plain)))
-    if worst > limit:
-        say(f"error: losses must be those of one process to {limit:g}, are off by {worst:.2g}")
-        return ExitCode.FAULT
-    remark(f"losses are those of one process, to {worst:.1e}")
-    return ExitCode.DONE
-
-
 def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | None":
     if arguments.emulate:
         return None
@@ -377,55 +360,3 @@ def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | No
         precision=arguments.precision,
         loss=arguments.loss_function,
     )
-
-
-def _present(
-    arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, outcome: "Outcome"
-) -> None:
-    predicted, run = simulate(graph, cluster, plan, granularity="op"), outcome.run
-    has_run = bool(run.step_seconds)
-    if arguments.output is not None and has_run:
-        measured = measured_timeline(predicted.program, run)
-        write_folder(
-            arguments.output,
-            {
-                RUN_FILE: run.save,
-                TRACE_FILE: lambda path: write_comparison(predicted, measured, cluster, path),
-                PLAN_FILE: plan.save,
-                CLUSTER_FILE: cluster.save,
-                GRAPH_FILE: graph.save,
-            },
-        )
-    document = run_document(outcome, predicted.program, predicted.step_seconds)
-    if not has_run:
-        say(f"nothing to train: {arguments.checkpoint} is at step {outcome.first_step} already")
-    if arguments.json:
-        print_json(document)
-        return
-    for number, loss in enumerate(outcome.losses, start=1):
-        print_line(f"step {number}: loss {loss:.6f}")
-    if has_run:
-        print_line(
-            f"{len(run.step_seconds)} steps, median {format_seconds(document['step_seconds'])} "
-            f"(predicted {format_seconds(predicted.step_seconds)})"
-        )
-    if arguments.output is not None and has_run:
-        remark(
-            f"wrote {arguments.output}; `meshwright compare {arguments.plan} {arguments.output}`"
-        )
-
-
-def run_document(outcome: "Outcome", program: Program, predicted_seconds: float) -> dict[str, Any]:
-    """A run in numbers; its losses are those of all steps, its times those since `first_step`."""
-    run = outcome.run
-    # The first step pays for caches and connections.
-    steady = run.step_seconds[1:] or run.step_seconds
-    return {
-        "ranks": len(set(program.instructions["device"].tolist())),
-        "steps": len(run.step_seconds),
-        "first_step": outcome.first_step,
-        "losses": list(outcome.losses),
-        "step_seconds": median(steady) if steady else None,
-        "predicted_seconds": predicted_seconds,
-        "is_emulated": run.is_emulated,
-    }

@@ -15,7 +15,7 @@ from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.errors import InputError
-from meshwright.export.perfetto import write_trace
+from meshwright.export.perfetto.trace import write_trace
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
 
@@ -31,7 +31,8 @@ def run_simulate(arguments: Namespace) -> int:
     graph = load_graph(source, arguments.batch, compile=arguments.compile, say=remark)
     cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster(name)
     plan = Plan.from_degrees(graph, cluster, **degrees) if degrees else read_plan(arguments.plan)
-    with shown_progress(f"simulating {graph.name}", arguments):
+    coarser = ""
+    with shown_progress(f"simulating {graph.name}", arguments) as progress:
         timeline = simulate(
             graph,
             cluster,
@@ -41,7 +42,9 @@ def run_simulate(arguments: Namespace) -> int:
             with_links=arguments.trace is not None,
         )
         if arguments.trace is not None:
-            write_trace(timeline, cluster, arguments.trace)
+            coarser = write_trace(timeline, cluster, arguments.trace, progress)
+    if coarser:
+        remark(f"{arguments.trace} is coarser than the step: {coarser}")
     document = timeline_document(timeline, graph, cluster)
     facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
     if arguments.json:

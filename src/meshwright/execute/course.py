@@ -33,10 +33,17 @@ class Course:
     log: Log | None = None
     """On the first rank, where one is kept."""
     keeper: Keeper | None = None
+    heeds_signals: bool = False
+    """Whether the run may be asked to stop."""
+    before: Pulse | None = None
+    """Of the step before the last."""
     validation: "Validation | None" = None
 
     def add(self, pulse: Pulse) -> bool:
-        """Go on after a step; whether the run was asked to stop."""
+        """Go on after a step; whether the run was asked to stop.
+
+        That is decided by what ranks told each other of the step before, which is there by now.
+        """
         for loader in self.loaders:
             loader.take()
         if self.log is not None:
@@ -47,10 +54,10 @@ class Course:
                 self.log.add_validation(pulse.step, loss)
         if self.schedule is not None:
             self.schedule.advance()
-        stops = self.keeper is not None and self.keeper.add(pulse)
-        if stops:
-            self.finish()
-        return stops
+        if self.keeper is not None:
+            self.keeper.add()
+        before, self.before = self.before, pulse
+        return self.heeds_signals and before is not None and before.stops
 
     def add_loader(self, loader: Loader) -> None:
         """Take in a loader, which goes on where the one in its place had come to."""
@@ -137,6 +144,7 @@ def make_course(
         )
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
+    course.heeds_signals = course.keeper is not None or settings.is_measured
     return course
 
 

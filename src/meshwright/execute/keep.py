@@ -14,7 +14,6 @@ from pathlib import Path
 from meshwright.errors import InputError
 from meshwright.execute.environment import run_folder
 from meshwright.execute.loader import Loader
-from meshwright.execute.pulse import Pulse
 from meshwright.execute.resume import save_state
 from meshwright.execute.trainer import Trainer
 
@@ -35,18 +34,11 @@ class Keeper:
                 f"every: there must be a step at least between checkpoints, got {every}"
             )
         self.trainer, self.folder, self.every, self.loaders = trainer, folder, every, loaders
-        self._before: Pulse | None = None
 
-    def add(self, pulse: Pulse) -> bool:
-        """Keep a checkpoint after a step if it is time to; whether the run must stop.
-
-        That is decided by what ranks told each other of the step before, which is there by now.
-        """
-        before, self._before = self._before, pulse
-        stops = before is not None and before.stops
-        if stops or self.trainer.num_steps % self.every == 0:
+    def add(self) -> None:
+        """Keep a checkpoint after a step if it is time to."""
+        if self.trainer.num_steps % self.every == 0:
             self.save()
-        return stops
 
     def save(self) -> None:
         """Keep a checkpoint now, unless there is one of this step."""

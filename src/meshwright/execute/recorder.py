@@ -55,6 +55,14 @@ class Recorder:
         self.spans.append((began, self.clock.now()))
         return made
 
+    def measure_next(self) -> int:
+        """Time the next step in full, where that is asked for and no step was; how many steps are
+        still needed for it."""
+        if not self.is_measured or self.times:
+            return 0
+        self.num_steps = len(self.spans) + 1
+        return 1
+
     def finish(
         self,
         *,

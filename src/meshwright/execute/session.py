@@ -75,6 +75,8 @@ class Outcome:
     """Of all steps, also of those before the checkpoint."""
     plain_losses: tuple[float, ...] = ()
     """Of plain training in one process, where that was asked for."""
+    was_stopped: bool = False
+    """Whether the run was asked to stop before its last step."""
 
 
 def run_rank(
@@ -193,10 +195,10 @@ def _train(
     batches = repeat_batches(course.loaders, deferred)
     if settings.check_until:
         replay(course, batches, settings.check_until)
-    run = _run_steps(course, batches, settings, say)
+    run, was_stopped = _run_steps(course, batches, settings, say)
     trainer.close()
     plain: list[float] = []
-    if settings.is_checked and rank == 0:
+    if settings.is_checked and rank == 0 and not was_stopped:
         _note(watch, "training in one process")
         plain = _train_plainly(trainer, deferred, dataset, settings)
     return Outcome(
@@ -205,6 +207,7 @@ def _train(
         first_step=first,
         losses=tuple(trainer.gather_losses()),
         plain_losses=tuple(plain),
+        was_stopped=was_stopped,
     )
 
 
@@ -227,29 +230,33 @@ def _build_model(
 
 def _run_steps(
     course: Course, batches: Iterator[Inputs], settings: Settings, say: Callable[[str], None]
-) -> Run:
-    """Train until the last step, and measure it; the process ends where it is asked to stop."""
+) -> tuple[Run, bool]:
+    """Train until the last step, and measure it; whether it was asked to stop before, where the
+    process ends if nothing is measured."""
     trainer, first = course.trainer, course.trainer.num_steps
     watch = trainer.walk.progress
     recorder = Recorder(
         trainer.lowered, settings.steps - first, watch, is_measured=settings.is_measured
     )
     with _dated(trainer):
-        if _take_steps(course, recorder, batches, settings):
-            if trainer.rank == 0:
-                say(f"stopped after step {trainer.num_steps}, with a checkpoint to go on from")
+        was_stopped = _take_steps(course, recorder, batches, settings)
+        if was_stopped and trainer.rank == 0:
+            kept = "out" if course.keeper is None else ""
+            say(f"stopped after step {trainer.num_steps}, with{kept} a checkpoint to go on from")
+        if was_stopped and not settings.is_measured:
             end_process(TERMINATED)
         losses = trainer.gather_losses()
         with waiting(watch, "the end"):
             refuse_flaws(trainer.num_steps, find_flaws(trainer.state, trainer.unchecked))
     with waiting(watch, "the end"):
         calls = _calls(trainer)
-    return recorder.finish(
+    run = recorder.finish(
         is_emulated=False,
         losses=losses[first:],
         software=trainer.software,
         calls=calls,
     )
+    return run, was_stopped
 
 
 def _train_plainly(
@@ -287,16 +294,18 @@ def _dated(trainer: Trainer) -> Iterator[None]:
 def _take_steps(
     course: Course, recorder: Recorder, batches: Iterator[Inputs], settings: Settings
 ) -> bool:
-    """Train until the last step; whether it was asked to stop before."""
-    trainer = course.trainer
-    with stopped_by_signals(trainer) if course.keeper is not None else nullcontext():
-        while trainer.num_steps < settings.steps:
+    """Train until the last step; whether it was asked to stop before, and after one more step did
+    where that had to be measured."""
+    trainer, last, was_asked = course.trainer, settings.steps, False
+    with stopped_by_signals(trainer) if course.heeds_signals else nullcontext():
+        while trainer.num_steps < last:
             _note(trainer.walk.progress, "loading a batch")
             args, kwargs = next(batches)
-            if course.add(recorder.step(partial(trainer.step, args, kwargs))):
-                return True
+            if course.add(recorder.step(partial(trainer.step, args, kwargs))) and not was_asked:
+                was_asked = trainer.num_steps < last
+                last = min(last, trainer.num_steps + recorder.measure_next())
         course.finish()
-    return False
+    return was_asked
 
 
 def make_trainer(

@@ -75,6 +75,7 @@ class Training:
     def _add(self, pulse: Pulse) -> None:
         """Do what goes on with a step; the process ends here where a rank was asked to stop."""
         if self.course.add(pulse):
+            self.course.finish()
             if self.rank == 0:
                 show_line(f"stopped after step {self.num_steps}, with a checkpoint to go on from")
             sys.exit(TERMINATED)
@@ -170,6 +171,7 @@ class Training:
         if folder is not None:
             self.resume(folder)
             course.keeper = Keeper(self.trainer, folder, settings.every, course.loaders)
+            course.heeds_signals = True
         is_told = settings.log is not None or settings.tensorboard is not None or settings.callbacks
         if is_told and self.rank == 0:
             course.log = Log(

@@ -1,7 +1,7 @@
 """Two timelines of one step in one Chrome trace, predicted and measured side by side.
 
-Each has the processes of a trace of its own (`meshwright.export.perfetto`), named after it; those
-that show the same stand next to each other.
+Each has the processes of a trace of its own (`meshwright.export.perfetto.trace`), named after it;
+those that show the same stand next to each other.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,21 @@ from typing import Any
 import msgspec
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.export.perfetto import LINKS, Event, trace_document
+from meshwright.export.perfetto.event import LINKS, Event
+from meshwright.export.perfetto.trace import trace_document
+from meshwright.export.perfetto.view import MAX_EVENTS, choose_view
 from meshwright.files import write_bytes
 from meshwright.simulate.timeline import Timeline
 
 
 def write_comparison(
     predicted: Timeline, measured: Timeline, cluster: Cluster, path: str | Path
-) -> None:
-    """Write the trace of both; gzip when the name ends in .gz."""
+) -> str:
+    """Write the trace of both; gzip when the name ends in .gz. Returns how it is coarser than they
+    are, "" where it is not."""
     document = comparison_document(predicted, measured, cluster)
     write_bytes(path, msgspec.json.encode(document) + b"\n")
+    return str(document["otherData"].get("coarser", ""))
 
 
 def comparison_document(
@@ -30,17 +34,22 @@ def comparison_document(
     """The trace as plain objects."""
     halves = {"predicted": predicted, "measured": measured}
     events: list[Event] = []
+    coarser = ""
     for place, (name, timeline) in enumerate(halves.items()):
-        events += _renamed(trace_document(timeline, cluster)["traceEvents"], name, place)
+        view = choose_view(timeline, cluster, MAX_EVENTS // 2)
+        half = trace_document(timeline, cluster, view)
+        events += _renamed(half["traceEvents"], name, place)
+        coarser = coarser or half["otherData"].get("coarser", "")
+    about = {
+        "cluster": cluster.name,
+        "graph": predicted.program.graph.name,
+        "sharing": predicted.sharing,
+        "predicted_seconds": predicted.step_seconds,
+        "measured_seconds": measured.step_seconds,
+    }
     return {
         "displayTimeUnit": "ms",
-        "otherData": {
-            "cluster": cluster.name,
-            "graph": predicted.program.graph.name,
-            "sharing": predicted.sharing,
-            "predicted_seconds": predicted.step_seconds,
-            "measured_seconds": measured.step_seconds,
-        },
+        "otherData": about | ({"coarser": coarser} if coarser else {}),
         "traceEvents": events,
     }
 
