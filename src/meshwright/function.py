@@ -18,6 +18,8 @@ from typing import Any
 from meshwright.errors import InputError, quoted
 from meshwright.interpreter import add_folder
 
+_MAX_SHOWN = 300
+"""Characters of a name in a message: paths are longer than most names, and end in what counts."""
 _NAME = re.compile(r"(.+\.py|[A-Za-z_][\w.]*):([A-Za-z_][\w.]*)")
 
 
@@ -37,12 +39,12 @@ def import_function(name: str) -> Any:
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{quoted(name)}: cannot be imported ({error})") from None
+        raise InputError(f"{_shown(name)}: cannot be imported ({error})") from None
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{quoted(name)}: cannot be imported ({reason})") from error
+        raise InputError(f"{_shown(name)}: cannot be imported ({reason})") from error
     if not callable(found):
-        raise InputError(f"{quoted(name)}: must be a function, got {type(found).__name__}")
+        raise InputError(f"{_shown(name)}: must be a function, got {type(found).__name__}")
     return found
 
 
@@ -51,18 +53,18 @@ def check_function(option: str, name: str) -> None:
     has nothing of that name; no code of it is run."""
     if not names_function(name):
         raise InputError(
-            f"--{option} {quoted(name)}: must be package.module:function or file.py:function"
+            f"--{option} {_shown(name)}: must be package.module:function or file.py:function"
         )
     module, attribute = _split(name)
     path = Path(module) if _is_file(module) else _find_file(option, name, module)
     if path is None:
         return  # what a package has is known once it is imported
     if not os.path.isfile(path):
-        raise InputError(f"--{option} {quoted(name)}: there is no file {quoted(module)}")
+        raise InputError(f"--{option} {_shown(name)}: there is no file {_shown(module)}")
     names = _names_in(path)
     first = attribute.partition(".")[0]
     if names is not None and first not in names:
-        raise InputError(f"--{option} {quoted(name)}: {path} has no {quoted(first)}")
+        raise InputError(f"--{option} {_shown(name)}: {path} has no {quoted(first)}")
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -81,7 +83,7 @@ def _load(module: str) -> ModuleType:
         return importlib.import_module(module)
     path = Path(module).resolve()
     if not os.path.isfile(path):
-        raise ImportError(f"there is no file {quoted(module)}")
+        raise ImportError(f"there is no file {_shown(module)}")
     add_folder(str(path.parent))
     found = _find_spec(path.stem) if path.stem.isidentifier() else None
     if found is not None and found.origin == str(path):
@@ -112,7 +114,7 @@ def _find_file(option: str, name: str, module: str) -> Path | None:
     spec = _find_spec(package)
     if spec is None:
         raise InputError(
-            f"--{option} {quoted(name)}: there is no module {quoted(package)}, neither installed "
+            f"--{option} {_shown(name)}: there is no module {quoted(package)}, neither installed "
             f"nor in the current folder"
         )
     is_known = not rest and spec.origin is not None and _is_file(spec.origin)
@@ -138,3 +140,7 @@ def _names_in(path: Path) -> set[str] | None:
             case ast.alias():
                 found.add((node.asname or node.name).partition(".")[0])
     return None if found & {"*", "__getattr__"} or runs & {"exec", "globals", "vars"} else found
+
+
+def _shown(name: str) -> str:
+    return quoted(name, _MAX_SHOWN)

@@ -184,7 +184,7 @@ def _real_inputs(deferred: Deferred) -> Inputs:
 
 def replay(course: Course, batches: Iterator[Inputs], until: int) -> NoReturn:
     """Train again until a step that was spoilt, to name the op; it ends by an error in any case."""
-    trainer, course.keeper, course.log = course.trainer, None, None
+    trainer, course.keeper, course.log, course.validation = course.trainer, None, None, None
     if trainer.num_steps >= until:
         raise InputError(
             f"{CHECK_OPS}: must be above the step of the newest checkpoint, which is "
