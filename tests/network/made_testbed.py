@@ -51,9 +51,10 @@ def daemons_of(folder: Path) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
             except OSError:
                 continue
+            line = words.decode(errors="replace")  # of others it may be anything
             if str(folder) in line and Path(line.split()[0]).name in DAEMONS:
                 found.add(line)
     return sorted(found)
