@@ -38,6 +38,9 @@ class ByTorch:
         logging_utils.setup_stacktrace_preservation_hooks([loss.grad_fn])
         yield
 
+    def drop_branches(self) -> None:
+        pass  # it knows no value, and these models ask for none
+
 
 MARKS = tuple(int(each) for each in torch.__version__.split(".")[:2]) >= (2, 13)
 """Whether torch marks the sums of gradients that we mark; older releases mark others, too."""

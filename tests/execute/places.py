@@ -206,7 +206,7 @@ def training(checkpoints: str, *more: str, steps: int = STEPS) -> list[str]:
     return [*options, "--checkpoint", checkpoints, "--every", str(EVERY)]
 
 
-def wait_until(claim: Callable[[], Any], seconds: float = 120.0) -> Any:
+def wait_until(claim: Callable[[], Any], seconds: float = 600.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := claim()):
         assert time.monotonic() < deadline, "it did not come true"

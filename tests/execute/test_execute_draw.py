@@ -27,7 +27,7 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.draw import Drawing, SampleDim  # noqa: E402
+from meshwright.execute.draw import Draw, Drawing, SampleDim  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.random.bits import KERNELS  # noqa: E402
 from meshwright.execute.random.keys import make_keys  # noqa: E402
@@ -157,3 +157,14 @@ def test_a_draw_that_was_not_captured_is_named() -> None:
         RepeatedDraws({}, seed=0),
     ):
         torch.nn.functional.dropout(torch.ones(3))
+
+
+def test_numbers_drawn_to_choose_a_branch_are_not_of_the_plan() -> None:
+    """A rate of zero that a draw is compared with, as BART skips layers, is no draw of the step."""
+    along = SampleDim(0, 1, 1)
+    with RepeatedDraws({0: Draw(0, along)}, seed=0) as repeated:
+        torch.rand([])
+        assert repeated.place == 0
+        torch.nn.functional.dropout(torch.ones(3, 4))
+        torch.rand([])
+        assert repeated.place == 1

@@ -206,6 +206,7 @@ class _Step:
             eager_branches(),
         ):
             value = self._forward(rest)
+            tracer.drop_branches()
             self.num_forward = len(tracer.graph.nodes)
             wanted = [leaf[name] for name in self.trained]
             with tracer.numbered(value):

@@ -17,6 +17,7 @@ from torch.autograd.graph import Node as Derivative
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
+from meshwright.capture.certain import find_certain_truth
 from meshwright.capture.torch_private import (
     DispatchKey,
     FakeTensorMode,
@@ -28,6 +29,7 @@ from meshwright.capture.torch_private import (
 
 _LIFT, _LIFT_COPY = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
 _DEVICE = torch.ops.prim.device.default
+_VALUE = torch.ops.aten._local_scalar_dense.default
 _NODE = "_meshwright_node"
 """The attribute of a tensor that names what made it. Not a table of tensors, which would keep them
 alive: autograd copies what it saves if somebody else holds it."""
@@ -49,6 +51,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Tensors that the step finds in the model's code, by the target of their nodes."""
         self._mode = mode
         self._constant_names: dict[int, str] = {}
+        self._asked: list[Node] = []
+        """Comparisons whose outcome the model's code has asked for and was told."""
         self._modules: list[str] = []
         self._derivatives: list[int] = []
         self._is_between = False
@@ -62,6 +66,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note what the step returns."""
         self.graph.output([self._argument(each) for each in made])
 
+    def drop_branches(self) -> None:
+        """Forget comparisons, and the draws they compare, that only served to choose a branch."""
+        for node in dict.fromkeys(self._asked):
+            for each in (node, *node.all_input_nodes):
+                if not each.users:
+                    self.graph.erase_node(each)
+        self._asked.clear()
+
     def __torch_dispatch__(
         self,
         func: OpOverload,
@@ -73,7 +85,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         if func is _DEVICE or torch.Tag.data_dependent_output in func.tags:
             # The value of a tensor: fake ones know only those of the code's constants.
-            return func(*args, **kwargs)
+            return self._tell(func, args) if func is _VALUE else func(*args, **kwargs)
         if _is_composite(func):  # reached in inference mode only, which autograd does not see
             with self:
                 return func.decompose(*args, **kwargs)
@@ -88,6 +100,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = func(*args, **kwargs)
         self._keep(made, node)
         return made
+
+    def _tell(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
+        """The value of a tensor of one number, where no draw of random numbers can change it."""
+        node = getattr(args[0], _NODE, None)
+        truth = None if node is None else find_certain_truth(node)
+        if node is None or truth is None:
+            return func(*args)
+        self._asked.append(node)
+        return truth
 
     def _add(self, target: Any, args: Any, kwargs: Any, name: str | None = None) -> Node:
         node = self.graph.create_node("call_function", target, args, kwargs, name)

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
+from meshwright.capture.certain import UNIFORM
 from meshwright.capture.deferred import Deferred
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.torch_private import TorchDispatchMode
@@ -54,14 +55,21 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an op, one that draws with the numbers of its turn."""
         if torch.Tag.nondeterministic_seeded not in func.tags or _keeps_all(func, args, kwargs):
             return func(*args, **(kwargs or {}))
-        if self.place == len(self.found):
+        draw = self.found[self.place] if self.place < len(self.found) else None
+        if (draw is None or draw.along is not None) and _is_one_number(func, args):
+            return func(*args, **(kwargs or {}))  # it chose a branch that no draw can change
+        if draw is None:
             raise InputError(
                 f"--check: {func} draws random numbers in one process that the captured step does "
                 f"not draw"
             )
-        draw = self.found[self.place]
         self.place += 1
         return draw_again(func, draw, self.seed, self.step, args, kwargs or {})
+
+
+def _is_one_number(func: Any, args: Any) -> bool:
+    """Whether a number is drawn by itself; see `meshwright.capture.certain`."""
+    return func in UNIFORM and not args[0]
 
 
 def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
