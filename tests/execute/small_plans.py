@@ -128,7 +128,7 @@ def train_pieces(
 
 def held_by(trainer: Trainer) -> Held:
     """What a rank holds, copied."""
-    holdings = trainer.holdings
+    holdings = trainer.trained.holdings
     return {key: (each.clone(), holdings.get(key)) for key, each in trainer.state.items()}
 
 

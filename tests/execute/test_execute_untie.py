@@ -178,7 +178,7 @@ def test_a_checkpoint_with_copies_is_one_without(untie: bool, tmp_path: Path) ->
     saved = find_checkpoint(tmp_path, pytest.fail)
     assert saved is not None
     load_checkpoint(saved, second.state)
-    second.spread_copies()
+    second.trained.spread_copies()
     for _ in range(2):
         second.step(second.workload.args)
     _, tensors = train_eagerly("tied", STEPS)

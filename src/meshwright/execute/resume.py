@@ -43,11 +43,11 @@ def resume(trainer: Trainer, found: Checkpoint | None) -> None:
     """Go on where a checkpoint left off, if there is one."""
     if found is None:
         return
-    load_checkpoint(found, trainer.state, trainer.walk.progress, trainer.holdings)
+    load_checkpoint(found, trainer.state, trainer.walk.progress, trainer.trained.holdings)
     if trainer.scale is not None and _SCALE in found.manifest.tensors:
         load_checkpoint(found, {_SCALE: trainer.scale.state})
-    trainer.spread_copies()
-    trainer.unchecked = trainer.find_unchecked()
+    trainer.trained.spread_copies()
+    trainer.unchecked = trainer.trained.find_unchecked()
     trainer.continue_from(found.step, read_losses(found))
 
 
@@ -88,12 +88,12 @@ def save_state(folder: Path, trainer: Trainer, places: Sequence[Place] = ()) -> 
     with waiting(progress, f"writing the checkpoint of step {trainer.num_steps}"):
         read = {name for each in gather(list(trainer.state), list[str]) for name in each}
         if trainer.rank == 0:  # nobody holds what no op reads
-            state |= {name: trainer.given(name) for name in names if name not in read}
+            state |= {name: trainer.trained.start.value(name) for name in names if name not in read}
         save_checkpoint(
             folder,
             trainer.num_steps,
             state,
-            holdings=trainer.holdings,
+            holdings=trainer.trained.holdings,
             unchecked=trainer.unchecked,
             weights=list(names),
             progress=progress,

@@ -16,7 +16,6 @@ from meshwright.capture.inputs import Inputs
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import NonFiniteError
-from meshwright.execute.apart import check_apart
 from meshwright.execute.bind import bind_part
 from meshwright.execute.checkpoint import Checkpoint
 from meshwright.execute.course import (
@@ -29,7 +28,7 @@ from meshwright.execute.course import (
 from meshwright.execute.emulate import Emulation
 from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
-from meshwright.execute.fault import TERMINATED, end_process, reported_errors, show_line
+from meshwright.execute.fault import TERMINATED, end_process, reported_errors
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.group import (
     joined_group,
@@ -44,22 +43,18 @@ from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import stopped_by_signals
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
+from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.message import gather
-from meshwright.execute.plain import RepeatedDraws, check_repeatable, train_plainly
+from meshwright.execute.plain import RepeatedDraws, train_plainly
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
-from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
 from meshwright.execute.settings import Settings
-from meshwright.execute.state import Real
-from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Progress, Walk
+from meshwright.execute.walk import Progress, Walk, note
 from meshwright.execute.way import Wiring
-from meshwright.execute.weights import open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
-from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.simulate.measured import Run
 
 
@@ -123,19 +118,6 @@ def run_rank(
     raise AssertionError("an error ends the process")
 
 
-def choose_statistics(graph: Graph, plan: Plan, settings: Settings) -> Plan:
-    """The plan with the statistics of batch norm that settings ask for."""
-    if settings.allows_local_statistics:
-        return replace(plan, batch_statistics=False)
-    return with_batch_statistics(graph, plan)
-
-
-def names_by_rank(cluster: Cluster, rank_of: tuple[int, ...]) -> list[str]:
-    """The name of the device that each rank runs."""
-    named = {rank: cluster.devices[k].name for k, rank in enumerate(rank_of) if rank >= 0}
-    return [named[rank] for rank in sorted(named)]
-
-
 def _emulate(
     lowered: Lowered,
     rank_of: tuple[int, ...],
@@ -174,18 +156,18 @@ def _train(
     found = look_for_checkpoint(settings.checkpoint, watch, say)
     if found is not None and found.step >= settings.steps:
         return _nothing_to_do(lowered, rank, device, found)
-    _note(watch, "making the dataset")
+    note(watch, "making the dataset")
     # Before the model: tensors of a module that is imported while the model is recorded have no
     # values, and the dataset may be made of them.
     dataset = None if settings.data is None else settings.data()
     validated = None if settings.validation is None else settings.validation()
     deferred = _build_model(build, settings.seed, rank, watch, say)
-    _note(watch, "tracing the step")
+    note(watch, "tracing the step")
     trainer = make_trainer(
         lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
         watch,
     )  # fmt: skip
-    _note(watch, "reading the checkpoint")
+    note(watch, "reading the checkpoint")
     resume(trainer, found)
     first = trainer.num_steps
     if first and rank == 0:
@@ -199,7 +181,7 @@ def _train(
     trainer.close()
     plain: list[float] = []
     if settings.is_checked and rank == 0 and not was_stopped:
-        _note(watch, "training in one process")
+        note(watch, "training in one process")
         plain = _train_plainly(trainer, deferred, dataset, settings)
     return Outcome(
         rank=rank,
@@ -219,7 +201,7 @@ def _build_model(
     say: Callable[[str], None],
 ) -> Deferred:
     """Record how the model is built, on all ranks together."""
-    _note(watch, "building the model")
+    note(watch, "building the model")
     deferred = record(build, seed)
     with waiting(watch, "all ranks to build the model"):  # a factory may hang
         gather(rank, int)
@@ -277,7 +259,7 @@ def _train_plainly(
         clip_norm=settings.clip_norm,
         autocast=settings.autocast,
         loss_scale=settings.loss_scale,
-        given=trainer.given,
+        given=trainer.trained.start.value,
     )
 
 
@@ -299,85 +281,13 @@ def _take_steps(
     trainer, last, was_asked = course.trainer, settings.steps, False
     with stopped_by_signals(trainer) if course.heeds_signals else nullcontext():
         while trainer.num_steps < last:
-            _note(trainer.walk.progress, "loading a batch")
+            note(trainer.walk.progress, "loading a batch")
             args, kwargs = next(batches)
             if course.add(recorder.step(partial(trainer.step, args, kwargs))) and not was_asked:
                 was_asked = trainer.num_steps < last
                 last = min(last, trainer.num_steps + recorder.measure_next())
         course.finish()
     return was_asked
-
-
-def make_trainer(
-    lowered: Lowered,
-    rank_of: tuple[int, ...],
-    rank: int,
-    wiring: Wiring | None,
-    device: torch.device,
-    workload: Workload,
-    real: Real | None,
-    settings: Settings,
-    watch: Progress | None,
-) -> Trainer:
-    """This rank's part of a plan, ready to train; refused where samples cannot be apart.
-
-    The first rank shows what is compiled."""
-
-    def show(line: str) -> None:
-        _note(watch, line)
-        if rank == 0:
-            show_line(line)
-
-    trainer = Trainer(
-        lowered,
-        workload,
-        rank=rank,
-        device=device,
-        optimizer=settings.optimizer,
-        autocast=settings.autocast,
-        learning_rate=settings.learning_rate,
-        clip_norm=settings.clip_norm,
-        loss_scale=settings.loss_scale,
-        is_mean=settings.is_mean,
-        seed=settings.seed,
-        real=real,
-        rank_of=rank_of,
-        wiring=wiring,
-        progress=watch,
-        checks_ops=settings.checks_ops,
-        compiler=make_compiler(device, show) if _compiles(device, settings) else None,
-        show=show,
-        weights=None if settings.weights is None else open_weights(settings.weights),
-    )
-    check_steps(lowered, trainer.planned, settings)
-    return trainer
-
-
-def _compiles(device: torch.device, settings: Settings) -> bool:
-    """Whether regions of ops are compiled."""
-    if settings.compiles is None:
-        return device.type == "cuda" and not settings.is_checked
-    return settings.compiles
-
-
-def check_steps(lowered: Lowered, planned: Steps, settings: Settings) -> None:
-    """Refuse steps whose samples cannot be apart, or that one process cannot repeat."""
-    if not settings.allows_local_statistics and lowered.divides_batch:
-        check_apart(
-            lowered.graph,
-            planned,
-            takes_batch=lowered.plan.batch_statistics
-            and (settings.allows_microbatch_statistics or lowered.program.microbatches == 1),
-        )
-    if settings.is_checked:
-        check_repeatable(lowered.graph, planned.any())
-
-
-def _note(watch: Progress | None, doing: str) -> None:
-    """Say what is begun, to those who watch."""
-    if watch is not None:
-        watch.doing = doing
-        watch.count += 1
 
 
 def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Checkpoint) -> Outcome:

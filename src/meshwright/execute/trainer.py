@@ -25,7 +25,7 @@ from meshwright.execute.evaluation import Evaluation
 from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
 from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
-from meshwright.execute.finite import LossCheck, find_flaw
+from meshwright.execute.finite import LossCheck
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import (
     AnyOptimizer,
@@ -38,15 +38,15 @@ from meshwright.execute.item import Line, RunSegment
 from meshwright.execute.keyed import find_keys
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
-from meshwright.execute.piece import Holding, hold_share
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.random.keys import seed_of
 from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.scale import LossScale
-from meshwright.execute.state import Real, canonical_names, is_saved, make_state
+from meshwright.execute.state import Real, make_state
 from meshwright.execute.steps import Steps
 from meshwright.execute.tensors import Tensors
+from meshwright.execute.trained import Start, Trained
 from meshwright.execute.walk import Progress, Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
@@ -91,8 +91,6 @@ class Trainer:
         made the first of them; every op's results are looked at, which takes as long as the ops or
         longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
-        self.real = real or _itself
-        self.weights = None if weights is None else match_weights(weights, workload.model)
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
         self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
@@ -118,9 +116,17 @@ class Trainer:
         self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)
         self.keys = find_keys(self.part, self.steps, lowered, seed, device)
         self.scale = None if loss_scale is None else LossScale(device, loss_scale)
-        self.held = self._make_held()
-        if self.weights is not None:
-            self._fill_state(self.weights)
+        start = Start(
+            model=workload.model,
+            weights=None if weights is None else match_weights(weights, workload.model),
+            real=real or _itself,
+        )
+        self.held = self._make_held(start)
+        self.trained = Trained(
+            start=start, planned=self.planned, steps=self.steps,
+            names=tuple(self.part.state), tensors=self.held.state,
+        )  # fmt: skip
+        self.trained.fill()
         self.walk = self._make_walk(compiler, clip_norm, progress)
         self.is_mean, self.compiler = is_mean, compiler
         self.evaluation: Evaluation | None = None
@@ -135,7 +141,7 @@ class Trainer:
         self.loss_check = LossCheck()
         self.saved_step = 0
         """The step after which the newest checkpoint of this run was written."""
-        self.unchecked = self.find_unchecked()
+        self.unchecked = self.trained.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
 
     def _open_exchange(self, wiring: Wiring | None, progress: Progress | None) -> Exchange:
@@ -146,17 +152,17 @@ class Trainer:
                 self.device, self.rank_of, program.groups, *communication(program), wiring
             )
 
-    def _make_held(self) -> Held:
+    def _make_held(self, start: Start) -> Held:
         """The state that this rank trains, with the model's own values where files have none."""
         state = make_state(
             self.steps.any(),
             self.planned.any(),
             self.part.state,
             self.workload.model,
-            self.real,
+            start.real,
             self.device,
             self.steps.shares(),
-            self._find_given(),
+            start.find_given(self.planned.any().trace, self.part.state),
         )
         return Held(
             state=state,
@@ -216,73 +222,10 @@ class Trainer:
             return None
         return Recorded(self._run, self._forget, show)
 
-    def _fill_state(self, weights: Weights) -> None:
-        """Read the state that files have values for, and give it to copies of tied weights."""
-        own = weights.tensors.keys() & self.state.keys()
-        weights.fill({name: self.state[name] for name in own}, self.holdings)
-        self.spread_copies()
-
-    def _find_given(self) -> frozenset[str]:
-        """The names of what files have values for, copies of tied weights included."""
-        if self.weights is None:
-            return frozenset()
-        names = canonical_names(self.planned.any().trace)
-        given = self.weights.tensors
-        return frozenset(each for each in self.part.state if names.get(each, each) in given)
-
-    def given(self, name: str) -> torch.Tensor:
-        """What the model starts from, under the first name of a parameter or buffer."""
-        model = self.workload.model
-        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        if self.weights is not None and name in self.weights.tensors:
-            return self.weights.real(name, held[name])
-        return self.real(held[name])
-
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """What this rank holds, by name, without constants; of copies of tied weights one.
-
-        The names are those of the model without copies. Whoever writes to these tensors calls
-        `spread_copies` afterwards.
-        """
-        return {name: each[0] for name, each in self._copies().items()}
-
-    @property
-    def holdings(self) -> dict[str, Holding]:
-        """Which piece of a tensor this rank holds in `state`, where that is not all of it."""
-        shares, step = self.steps.shares(), self.planned.any()
-        layouts = {name: step.layouts[version] for version, name in step.held.items()}
-        names = canonical_names(step.trace)
-        found: dict[str, Holding] = {}
-        for name in self.part.state:
-            if name in shares:
-                layout = layouts[name]
-                holding = hold_share(layout.shape, layout.stride, shares[name])
-                found.setdefault(names.get(name, name), holding)
-        return found
-
-    def spread_copies(self) -> None:
-        """Give other copies of tied weights on this rank the values of those in `state`."""
-        for first, *others in self._copies().values():
-            for each in others:
-                each.copy_(first)
-
-    def find_unchecked(self) -> frozenset[str]:
-        """The buffers that hold numbers which are not finite now, as masks and extremes do.
-
-        Weights and the optimiser's state must be finite at all times; so must other buffers.
-        """
-        buffers = set(self.steps.any().trace.buffer_names)
-        state = zip(self.part.state, self.held.state, strict=True)
-        return frozenset(name for name, each in state if name in buffers and find_flaw(each))
-
-    def _copies(self) -> dict[str, list[torch.Tensor]]:
-        names = canonical_names(self.steps.any().trace)
-        found: dict[str, list[torch.Tensor]] = {}
-        for name, each in zip(self.part.state, self.held.state, strict=True):
-            if is_saved(name):
-                found.setdefault(names.get(name, name), []).append(each)
-        return found
+        """What this rank trains, by the model's names; see `Trained.state`."""
+        return self.trained.state
 
     @property
     def lines(self) -> list[Line]:

@@ -33,11 +33,11 @@ from meshwright.execute.keep import Keeper, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
 from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
+from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.pulse import Loss, Pulse
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
-from meshwright.execute.session import choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Progress
@@ -155,10 +155,10 @@ class Training:
         names = persistent_names(trainer.workload.model)
         own = {name: each for name, each in trainer.state.items() if name in names}
         with waiting(self.watch, "collecting weights on the first rank"):
-            found = collect(own, trainer.holdings)
+            found = collect(own, trainer.trained.holdings)
         if self.rank != 0:
             return {}
-        found |= {name: trainer.given(name) for name in names if name not in found}
+        found |= {name: trainer.trained.start.value(name) for name in names if name not in found}
         first = {alias: name for name, aliases in names.items() for alias in aliases}
         keys = trainer.workload.model.state_dict(keep_vars=True)
         return {key: found[first[key]] for key in keys if key in first}

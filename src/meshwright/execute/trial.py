@@ -15,7 +15,7 @@ from meshwright.execute.group import pick_backend, pick_device
 from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
 from meshwright.execute.loader import Loader, endless
 from meshwright.execute.lowered import Lowered, lower_frozen
-from meshwright.execute.session import check_steps, choose_statistics
+from meshwright.execute.make_trainer import check_steps, choose_statistics
 from meshwright.execute.settings import Settings
 from meshwright.execute.steps import Steps
 from meshwright.execute.weights import match_weights, open_weights

@@ -53,6 +53,13 @@ class Progress(Protocol):
     """The rank that it waits for; -1: none."""
 
 
+def note(watch: Progress | None, doing: str) -> None:
+    """Say what is begun, to those who watch."""
+    if watch is not None:
+        watch.doing = doing
+        watch.count += 1
+
+
 @dataclass(slots=True)
 class Unwatched:
     """Progress that nobody looks at."""
