@@ -159,10 +159,11 @@ def simulate(
     """
     _need_plan(plan, "simulate")
     assert plan is not None
+    loaded = load_graph(graph)
     return run_plan(
-        load_graph(graph),
+        loaded,
         load_cluster(cluster),
-        plan,
+        plan.in_ops(loaded),
         sharing=sharing,
         granularity=granularity,
         with_links=with_links,
@@ -243,6 +244,7 @@ def training(
     optimizer = open_optimizer(optimizer, model, learning_rate)
     chosen = load_cluster(cluster)
     planned = capture_workload(workload, optimizer, autocast) if graph is None else graph
+    plan = plan.in_ops(planned)
     settings = Settings(
         device=device,
         backend=backend,

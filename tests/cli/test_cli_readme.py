@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_runner import run
 
 from canary import heard, plant
 from meshwright.cli.parser import make_parser
@@ -54,6 +55,14 @@ def test_the_cluster_of_the_readme_is_read(tmp_path: Path) -> None:
     (tmp_path / "ours.yaml").write_text(text)
     cluster = read_cluster(tmp_path / "ours.yaml")
     assert (len(cluster.hosts), cluster.num_devices) == (67, 4 * 16 * 8 + 2 * 8 + 6)
+
+
+def test_the_plan_of_the_readme_is_simulated(tmp_path: Path) -> None:
+    (text,) = (block for block in blocks("json") if "meshwright.plan" in block)
+    (tmp_path / "plan.json").write_text(text)
+    words = ("llama-2-7b", "--cluster", "h100-x8x2", "--granularity", "layer", "--json")
+    found = run("simulate", *words, "--plan", tmp_path / "plan.json").json
+    assert found["fits"]
 
 
 def test_commands_that_need_a_gpu_are_understood() -> None:
