@@ -89,6 +89,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             engine=engine,
             allocate=arguments.allocate,
             gap=arguments.gap,
+            prior=arguments.prior,
             progress=progress,
         )
     return answer, notice.was_pressed

@@ -101,6 +101,13 @@ def add_plan(commands: Any) -> None:
     _add_scope(parser)
     _add_pipeline(parser)
     _add_quickp(parser)
+    parser.add_argument_group("method deploy").add_argument(
+        "--prior",
+        type=Path,
+        metavar="FILE",
+        help="network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
+        "default: the one that comes with the package)",
+    )
     parser.add_argument(
         "-o",
         dest="output",
