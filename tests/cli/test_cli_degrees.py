@@ -161,3 +161,13 @@ def test_commands_read_layers(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"embedding-2", b"embedding-1"))
     expected = f"{path}: layer 2: must be in exactly one part, is in none"
     assert refusal(*words, "--plan", path) == expected
+
+
+def test_a_plan_by_hand_is_shown_by_its_stages() -> None:
+    words = ("plan", MODEL, "--cluster", "h100-x4", "--method", "manual", "--budget", 5, "--json")
+    found = run(*words).json
+    assert found["method"] == "manual"
+    assert 0 < found["bound_seconds"] <= found["step_seconds"]
+    # All of a small model fits on each of four devices.
+    (stage,) = found["hybrid"]["stages"]
+    assert stage["layers"] == ["embedding", "head"]

@@ -41,7 +41,6 @@ from meshwright.search.deploy.net import (
     read_weights,
 )
 from meshwright.search.deploy.prior import uniform_prior
-from meshwright.search.method import SEARCHES
 
 SMALL = Sizes(hidden=8, heads=2, decoder=16)
 HELD_OUT = {"inception-v3", "resnet101", "vgg19", "transformer", "bert-small", "bert-large"}
@@ -215,8 +214,7 @@ def test_a_plan_is_guided_by_the_prior_of_the_file(
         return believe(self, analysis, *rest)
 
     monkeypatch.setattr(NetworkPrior, "__call__", counted)
-    others = [name for name in SEARCHES if name not in ("data", "deploy")]
-    monkeypatch.setattr(portfolio, "_NOT_IN_AUTO", others)
+    monkeypatch.setattr(portfolio, "SEARCHES", ("data", "deploy"))
     answer = mw.plan(graph, own[1], method=method, prior=own[0], budget_seconds=20)
     assert answer.plan is not None
     assert len(used) == 3

@@ -31,17 +31,19 @@ from meshwright.search.check import (
     need_method,
 )
 from meshwright.search.consecutive import consecutive
+from meshwright.search.deploy.baseline import flexflow, mcts
 from meshwright.search.deploy.deploy import deploy
 from meshwright.search.deploy.prior import Prior
 from meshwright.search.engine import Engine
 from meshwright.search.heft import heft
+from meshwright.search.hybrid.baseline import hybrid_mcmc, manual, unaware
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.interrupt import pressed_again
 from meshwright.search.judge import refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import mcmc
-from meshwright.search.method import SEARCHES
+from meshwright.search.method import LAYERED, SEARCHES
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
@@ -86,11 +88,13 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "placement": placement,
         "mcmc": mcmc,
         "quickp": quickp,
+        "flexflow": flexflow,
+        "mcts": mcts,
+        "manual": manual,
+        "hybrid-mcmc": hybrid_mcmc,
+        "unaware": unaware,
     }
 )
-
-_NOT_IN_AUTO = ("m-sct", "quickp")
-"""Take long for what they find, and `placement` searches more than they do."""
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
@@ -205,12 +209,12 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
 
 def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
-    if method == "hybrid":
+    if method in LAYERED:
         return _Choice(names=(method,))  # which knows best what would fit
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
-    names = tuple(name for name in SEARCHES if name not in _NOT_IN_AUTO)
+    names = tuple(SEARCHES)
     if not _has_layers(graph):
         return _Choice(names=tuple(name for name in names if name != "hybrid"), refusal=reason)
     if reason is not None:
