@@ -10,22 +10,18 @@ from typing import Any
 from meshwright.cluster.build import multi_rail
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.search.baseline import data, data_proportional, horovod
-from meshwright.search.bound import plan_bound
 from meshwright.search.deploy.analysis import analyse
-from meshwright.search.deploy.compile import make_plan
+from meshwright.search.deploy.baseline import flexflow, mcts
 from meshwright.search.deploy.deploy import deploy
 from meshwright.search.deploy.evaluate import Evaluator
 from meshwright.search.deploy.net import NetworkPrior, load_prior
 from meshwright.search.deploy.prior import Prior, uniform_prior
 from meshwright.search.deploy.sfb import choose_duplicated, find_factors
 from meshwright.search.deploy.sfb_kind import kind_of_factor
-from meshwright.search.deploy.tree import Tree, iterations_to_beat
-from meshwright.search.deploy.walk import flexflow
+from meshwright.search.deploy.tree import iterations_to_beat
 from meshwright.search.heft import heft
-from meshwright.search.judge import judge
 from meshwright.search.mcmc import mcmc
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
@@ -60,25 +56,6 @@ class Question:
     num_seeds: int = 1
     per_host: int = 0
     gbit: float = 0.0
-
-
-def mcts(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-) -> Answer:
-    """Tree search alone: no network, no polish, no sufficient factors."""
-    started = time.perf_counter()
-    analysis = analyse(graph, cluster, seed=seed)
-    bound = plan_bound(analysis.instance)
-    tree = Tree(Evaluator(analysis, sharing), uniform_prior, seed=seed)
-    tree.run(sys.maxsize, until=started + budget_seconds)
-    plan = make_plan(analysis, tree.best[0])
-    statistics = {"iterations": float(tree.num_iterations)}
-    return judge("mcts", graph, cluster, plan, bound, started, statistics, sharing)
 
 
 METHODS: dict[str, Method] = {

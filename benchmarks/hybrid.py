@@ -3,8 +3,9 @@
 One JSON object a row: a model on so many devices of a network, all methods judged by the same
 simulator (fair sharing). `manual` is Megatron-LM's advice with the best of its microbatches, `mcmc`
 a walk over degrees that starts there and has as long as ours took, `unaware` our dynamic programme
-with all links as fast as the fastest; of each the first five that fit are simulated and the best
-counts. Steps in seconds, larger ratios are better for us.
+with all links as fast as the fastest; of each the first five that fit are simulated by layer and
+the best counts. They are the methods `manual`, `hybrid-mcmc` and `unaware` of `meshwright plan`,
+which simulate these five op by op, too. Steps in seconds, larger ratios are better for us.
 """
 
 import argparse
@@ -21,7 +22,12 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.engine import Sequential
-from meshwright.search.hybrid.baseline import manual, mcmc, unaware
+from meshwright.search.hybrid.baseline import (
+    manual_drafts,
+    mcmc_drafts,
+    simulate_first,
+    unaware_drafts,
+)
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
@@ -33,9 +39,6 @@ MODELS = ("bert-large", "llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt3-175b"
 NETWORKS = ("tpuv4-fattree", "h100-spineleaf")
 DEVICES = (64, 128, 256, 512, 1024)
 BATCH = 4096
-SIMULATED = 5
-"""Of the drafts of each baseline."""
-MCMC_STEPS = 100_000
 BASELINES = ("manual", "mcmc", "unaware")
 
 
@@ -90,14 +93,14 @@ def compare(
 def _baselines(
     space: Space, seconds: float, seed: int, names: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[Draft]]]:
-    by_hand = manual(space) if {"manual", "mcmc"} & {*names} else ()
+    by_hand = manual_drafts(space).drafts if {"manual", "mcmc"} & {*names} else []
     if "manual" in names:
         yield "manual", by_hand
     if "mcmc" in names:
         until = perf_counter() + seconds
-        yield "mcmc", mcmc(space, by_hand[0], seed, until, MCMC_STEPS) if by_hand else ()
+        yield "mcmc", mcmc_drafts(space, by_hand[0], seed, until).drafts if by_hand else ()
     if "unaware" in names:
-        yield "unaware", unaware(space, perf_counter() + 60)
+        yield "unaware", unaware_drafts(space, perf_counter() + 60).drafts
 
 
 def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
@@ -106,13 +109,8 @@ def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
         graph=space.stack.graph, cluster=space.cluster, tiers=space.prices.tiers, sharing="fair"
     )
     trials = Trials(scene, Sequential())
-    fitting = 0
-    for draft in drafts:
-        trials.run([draft])
-        fitting += trials.verdicts[draft.key].fits
-        if fitting == SIMULATED:
-            break
-    if not fitting:
+    simulate_first(trials, drafts)
+    if not trials.num_fitting:
         return float("inf"), ""
     verdict, draft = trials.ranked()[0]
     return verdict.step_seconds, scene.plan(draft).description

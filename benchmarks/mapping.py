@@ -5,7 +5,9 @@ Titan V. `dgx`: Swin-U and BERT with 24, 36 and 48 layers on 4 DGX-1. `large`:
 SemanticFPN on meshes, tori and random networks of 64, 256 and 512 devices. Every row has the
 largest stage time, compute plus transfers plus ring all-reduce, of: consecutive (all-reduce first),
 p2p-first, Parmesan's two instantiations and their ensemble, and ours with its proven bound and gap.
-Graphs are captured, and kernels compiled, before any clock starts.
+Graphs are captured, and kernels compiled, before any clock starts. Orders and instantiations are no
+methods of `meshwright plan` but mappings of its method `pipeline` (`--mapping p2p-only`,
+`all-reduce-only`, `ensemble`, ...): they map stages, which something has to cut first.
 """
 
 import argparse

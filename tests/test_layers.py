@@ -19,7 +19,7 @@ PACKAGE = "meshwright"
 LAYERS = (
     "interpreter", "errors", "function", "message", "argument", "units", "table", "from_yaml",
     "files", "compiled", "graph", "profile", "zoo", "cluster", "cost", "plan", "program",
-    "simulate", "search", "learn", "capture", "execute", "network", "export", "report", "source",
+    "simulate", "search", "capture", "execute", "network", "export", "report", "source", "learn",
     "api", "__init__", "cli", "__main__",
 )  # fmt: skip
 FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}

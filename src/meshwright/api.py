@@ -16,6 +16,7 @@ from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Measured, read_profile
 from meshwright.search.check import AnyScope
+from meshwright.search.deploy.net import read_prior
 from meshwright.search.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate as run_plan
@@ -109,6 +110,7 @@ def plan(
     engine: Engine | None = None,
     allocate: bool = False,
     gap: float = 0.0,
+    prior: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
@@ -120,11 +122,13 @@ def plan(
     `open_engine`) evaluates the candidates of `hybrid`, on all cores if none is given; `gap` lets
     `placement` and `quickp` end when nothing can be faster by more than this part; `allocate`
     shares each host's network interfaces out to the destinations, too: the plan has `allocations`;
-    `progress` receives a line of text now and then. That no plan fits is an answer too: `plan` is
-    None.
+    `prior` is the file of a network that guides `deploy` (also of `auto`) in place of the one that
+    comes with the package, as `python -m meshwright.learn` trains it; `progress` receives
+    a line of text now and then. That no plan fits is an answer too: `plan` is None.
     """
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
     _need_callable(progress, "progress")
+    need_type(prior, (str, Path, type(None)), "prior", "the path of a file or None")
     return find_plan(
         load_graph(graph, say=progress),
         load_cluster(cluster),
@@ -137,6 +141,7 @@ def plan(
         engine=engine,
         allocate=allocate,
         gap=gap,
+        prior=None if prior is None else read_prior(prior),
         progress=progress,
     )
 
@@ -159,10 +164,11 @@ def simulate(
     """
     _need_plan(plan, "simulate")
     assert plan is not None
+    loaded = load_graph(graph)
     return run_plan(
-        load_graph(graph),
+        loaded,
         load_cluster(cluster),
-        plan,
+        plan.in_ops(loaded),
         sharing=sharing,
         granularity=granularity,
         with_links=with_links,
@@ -243,6 +249,7 @@ def training(
     optimizer = open_optimizer(optimizer, model, learning_rate)
     chosen = load_cluster(cluster)
     planned = capture_workload(workload, optimizer, autocast) if graph is None else graph
+    plan = plan.in_ops(planned)
     settings = Settings(
         device=device,
         backend=backend,

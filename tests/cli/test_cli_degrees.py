@@ -4,6 +4,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cli_runner import refusal, run
 
@@ -139,3 +140,34 @@ def test_simulate_refuses(words: tuple[object, ...], message: str) -> None:
 )
 def test_plan_refuses(words: tuple[object, ...], message: str) -> None:
     assert refusal("plan", MODEL, "--cluster", CLUSTER, *words) == message
+
+
+def test_commands_read_layers(tmp_path: Path) -> None:
+    document = {
+        "format": "meshwright.plan",
+        "version": 4,
+        "parts": [
+            {"layers": "embedding-2", "devices": ["host0.0", "host0.1"], "zero": 1},
+            {"layers": ["3-4", "head"], "devices": ["host0.2", "host0.3"], "zero": 1},
+        ],
+        "schedule": {"kind": "1f1b", "microbatches": 2},
+    }
+    words = ("simulate", MODEL, "--cluster", "h100-x4", "--json")
+    path = tmp_path / "plan.json"
+    path.write_bytes(msgspec.json.encode(document))
+    written = run(*words, "--plan", path).json
+    degrees = ("--pipeline", 2, "--microbatches", 2, "--layers", "3,3", "--zero", 1)
+    assert written["step_seconds"] == run(*words, *degrees).json["step_seconds"]
+    path.write_bytes(path.read_bytes().replace(b"embedding-2", b"embedding-1"))
+    expected = f"{path}: layer 2: must be in exactly one part, is in none"
+    assert refusal(*words, "--plan", path) == expected
+
+
+def test_a_plan_by_hand_is_shown_by_its_stages() -> None:
+    words = ("plan", MODEL, "--cluster", "h100-x4", "--method", "manual", "--budget", 5, "--json")
+    found = run(*words).json
+    assert found["method"] == "manual"
+    assert 0 < found["bound_seconds"] <= found["step_seconds"]
+    # All of a small model fits on each of four devices.
+    (stage,) = found["hybrid"]["stages"]
+    assert stage["layers"] == ["embedding", "head"]

@@ -4,7 +4,7 @@ import io
 from itertools import count
 
 import pytest
-from cli_runner import run
+from cli_runner import refusal, run
 from rich.console import Console
 
 from meshwright.cli.part_summary import has_replicated_parts, name_devices, show_parts
@@ -12,6 +12,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
+from meshwright.search.deploy.net import SHIPPED
 from meshwright.source import zoo_graph
 
 CLUSTER = find_cluster("tag-testbed")
@@ -124,3 +125,12 @@ def test_programs_get_the_counts_of_a_deployment(monkeypatch: pytest.MonkeyPatch
     assert document["method"] == "deploy"
     assert document["statistics"]["iterations"] > 0
     assert document["statistics"]["network"] in (0, 1)
+
+
+def test_a_prior_is_for_deploy_and_must_be_one() -> None:
+    words = ("plan", "alexnet-32", "--cluster", "tag-testbed", "--prior")
+    expected = "prior none.safetensors: No such file or directory"
+    assert refusal(*words, "none.safetensors", "--method", "deploy") == expected
+    assert refusal(*words, SHIPPED, "--method", "heft") == (
+        "prior: the method must be deploy or auto, got 'heft'"
+    )

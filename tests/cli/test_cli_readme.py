@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli_runner import run
 
 from canary import heard, plant
 from meshwright.cli.parser import make_parser
@@ -44,7 +45,8 @@ def run_in(folder: Path, words: list[str]) -> str:
 
 
 def test_every_command_is_known() -> None:
-    assert {words[0] for words in commands()} <= {"scripts/demo", "scripts/test", "meshwright"}
+    known = {"scripts/demo", "scripts/test", "meshwright", "python"}
+    assert {words[0] for words in commands()} <= known
     assert ["scripts/demo"] in commands()
     assert ["scripts/test"] in commands()
 
@@ -56,6 +58,14 @@ def test_the_cluster_of_the_readme_is_read(tmp_path: Path) -> None:
     assert (len(cluster.hosts), cluster.num_devices) == (67, 4 * 16 * 8 + 2 * 8 + 6)
 
 
+def test_the_plan_of_the_readme_is_simulated(tmp_path: Path) -> None:
+    (text,) = (block for block in blocks("json") if "meshwright.plan" in block)
+    (tmp_path / "plan.json").write_text(text)
+    words = ("llama-2-7b", "--cluster", "h100-x8x2", "--granularity", "layer", "--json")
+    found = run("simulate", *words, "--plan", tmp_path / "plan.json").json
+    assert found["fits"]
+
+
 def test_commands_that_need_a_gpu_are_understood() -> None:
     assert any("cuda" in words for words in commands("bash"))
     for program, *words in commands("bash"):
@@ -65,7 +75,8 @@ def test_commands_that_need_a_gpu_are_understood() -> None:
 
 @pytest.mark.slow
 def test_commands_run_in_order(tmp_path: Path) -> None:
-    ours = [words for words in commands() if words[0] == "meshwright"]
+    given = [words[2:] if words[:2] == ["python", "-m"] else words for words in commands()]
+    ours = [words for words in given if words[0].startswith("meshwright")]
     assert ours
     _write_example(tmp_path)
     log = plant(tmp_path, spared=("meshwright",))  # which Python itself would run

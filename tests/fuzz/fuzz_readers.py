@@ -143,10 +143,11 @@ def feed_plan(path: Path, _data: bytes, is_thorough: bool) -> None:
     plan = Plan.load(path)
 
     def use() -> None:
-        timeline = simulate(graph, cluster, plan, granularity="op" if plan.is_plain else "part")
+        named = plan.in_ops(graph)
+        timeline = simulate(graph, cluster, named, granularity="op" if plan.is_plain else "part")
         if is_thorough:
             with contextlib.redirect_stdout(io.StringIO()):
-                show_simulation(make_console(), graph, cluster, plan, timeline)
+                show_simulation(make_console(), graph, cluster, named, timeline)
 
     attempt(use)
     if is_thorough:

@@ -32,7 +32,7 @@ NAMES = st.text(min_size=1, max_size=12)
 
 @st.composite
 def parts(draw: st.DrawFn) -> Part:
-    ops = draw(st.lists(NAMES, min_size=1, max_size=5))
+    ops = draw(st.lists(NAMES, max_size=5))
     tensor, context, replicas = (draw(st.integers(1, 3)) for _ in range(3))
     count = tensor * context * replicas
     devices = draw(st.lists(NAMES, min_size=count, max_size=count, unique=True))
@@ -40,6 +40,9 @@ def parts(draw: st.DrawFn) -> Part:
     finite = st.floats(allow_nan=False, allow_infinity=False)
     return Part(
         ops=tuple(ops),
+        layers=""
+        if ops
+        else draw(st.from_regex(r"(embedding|[0-9]{1,3}(-[0-9]{1,3})?)(,9){0,2}", fullmatch=True)),
         devices=tuple(devices),
         shares=draw(st.sampled_from([(), tuple(each / sum(weights) for each in weights)])),
         sync=draw(st.sampled_from(Sync)),
@@ -124,13 +127,14 @@ def test_recomputation_was_a_truth_value_in_earlier_files(
         ({"context": 2}, 2),
         ({"context": 2, "keys": Keys.RING}, 3),
         ({"expert": 2}, 2),
+        ({"ops": (), "layers": "1-4,head"}, 4),
     ],
 )
 def test_what_earlier_releases_can_say_is_written_for_them(
     tmp_path: Path, change: dict[str, Any], version: int
 ) -> None:
     path = tmp_path / "plan.json"
-    Plan(parts=(Part(ops=("a",), devices=("d0", "d1"), **change),)).save(path)
+    Plan(parts=(Part(**({"ops": ("a",), "devices": ("d0", "d1")} | change)),)).save(path)
     assert msgspec.json.decode(path.read_bytes())["version"] == version
 
 
@@ -151,7 +155,7 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_document(format="meshwright.graph"), "not a plan file, format must be 'meshwright.plan', "
      "got 'meshwright.graph'"),
     (_document(format=...), "not a plan file, format must be 'meshwright.plan', got ''"),
-    (_document(version=4), "plan files of version 1, 2 and 3 can be read, got version 4"),
+    (_document(version=5), "plan files of version 1, 2, 3 and 4 can be read, got version 5"),
     (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
     (_document(parts=...), "Object missing required field `parts`"),
     (_document(parts=[]), "plan: must have at least one part"),
@@ -159,6 +163,16 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_with_part(ops=["a", 7]), "Expected `str`, got `int` - at `$.parts[0].ops[1]`"),
     (_with_part(device="d0"), "Object contains unknown field `device` - at `$.parts[0]`"),
     (_with_part(ops=[]), "part 0: part of 0 ops on 'd0, d1': must have at least one op"),
+    (_with_part(layers="1-3"), "part 0: part of layers '1-3' on 'd0, d1': must have ops or layers, "
+     "got both ops and layers 1-3"),
+    (_with_part(ops=[], layers=["1-3", 2.5]), "Expected `int | str`, got `float` - at "
+     "`$.parts[0].layers[1]`"),
+    (_with_part(ops=[], layers="1--3"), "part 0: layers must be such as 1-4,9 or embedding-6, "
+     "got '1--3'"),
+    (_with_part(ops=[], layers=[3, -1]), "part 0: layers must be such as 1-4,9 or "
+     "embedding-6, got '3,-1'"),
+    (_with_part(ops=[], layers="1-3", priorities=[1]), "part 0: part of layers '1-3' on 'd0, d1': "
+     "priorities must be one an op, got them for layers"),
     (_with_part(sync="rings"), "part 0: sync must be one of all_reduce, ring, tree, "
      "parameter_server, duplicate, got 'rings'"),
     (_with_part(zero=4), "part 0: part of 1 ops on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),

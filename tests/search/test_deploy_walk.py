@@ -3,6 +3,7 @@
 import math
 from itertools import product
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,16 +13,17 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
 from meshwright.search.deploy.analysis import Analysis, analyse
+from meshwright.search.deploy.baseline import flexflow, mcts
 from meshwright.search.deploy.evaluate import Evaluator
 from meshwright.search.deploy.option import Strategy
-from meshwright.search.deploy.walk import flexflow, walk_strategies
+from meshwright.search.deploy.walk import walk_strategies
 from meshwright.search.warm import small_step
 from meshwright.source import zoo_graph
 
 
 def walk(analysis: Analysis, steps: int, seed: int = 0, beta: float = 300.0) -> Strategy:
     evaluator = Evaluator(analysis)
-    return walk_strategies(evaluator, until=math.inf, seed=seed, steps=steps, beta=beta)
+    return walk_strategies(evaluator, until=math.inf, seed=seed, steps=steps, beta=beta)[0]
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +92,30 @@ def test_what_no_device_runs_is_refused() -> None:
     answer = flexflow(builder.finish(), make_cluster(["fast"] * 2), budget_seconds=1.0)
     assert answer.stop is Stop.INFEASIBLE
     assert "'alien'" in answer.binding
+
+
+@pytest.mark.parametrize(("search", "name"), [(flexflow, "rank"), (mcts, "evaluate")])
+def test_ctrl_c_ends_baselines_with_the_best_so_far(
+    search: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, evaluate = 0, getattr(Evaluator, name)
+
+    def interrupted(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 12:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(Evaluator, name, interrupted)
+    answer = search(small_step(), make_cluster(["fast", "slow"], rate=1e9))
+    assert answer.plan is not None
+    assert answer.stop is Stop.INTERRUPTED
+
+
+def test_walks_and_trees_end_when_nothing_is_left_to_try() -> None:
+    # One device: one strategy.
+    for search in (flexflow, mcts):
+        answer = search(small_step(), make_cluster(["fast"]), budget_seconds=1e6)
+        assert answer.plan is not None
+        assert answer.stop in (Stop.ENDED, Stop.PROVED)

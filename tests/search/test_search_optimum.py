@@ -16,7 +16,7 @@ from meshwright.plan.answer import Stop
 from meshwright.search.bound import placement_bound, plan_bound, work_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.mcmc import mcmc
-from meshwright.search.method import METHODS
+from meshwright.search.method import LAYERED, METHODS
 from meshwright.search.portfolio import find_plan
 
 PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft", "m-sct", "placement", "quickp")
@@ -123,10 +123,10 @@ def test_no_method_goes_below_the_bounds(graph: Graph, cluster: Cluster) -> None
     of_teams = find_plan(graph, cluster, "hybrid").bound_seconds or plan  # 0: not for it
     for method in METHODS:
         for sharing in ("none", "fair"):
-            budget = {"deploy": 0.2, "auto": 20.0}.get(method, 30.0)
+            budget = {"deploy": 0.2, "flexflow": 0.2, "mcts": 0.2, "auto": 20.0}.get(method, 30.0)
             answer = find_plan(graph, cluster, method, sharing=sharing, budget_seconds=budget)
             bound = placement if method in PLACEMENTS else plan
-            if method == "hybrid":  # which divides ops, and is for graphs of layers only
+            if method in LAYERED:  # which divide ops, and are for graphs of layers only
                 assert answer.step_seconds >= answer.bound_seconds
                 continue
             if "hybrid_seconds" in answer.statistics:  # of `auto`, of which it is one

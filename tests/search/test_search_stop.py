@@ -22,7 +22,7 @@ from meshwright.search.portfolio import find_plan
 LONG = 1e6
 """Seconds that no search on a small step uses up."""
 CUT_SHORT = 1e-9
-CLOCKED = ("hybrid", "pipeline", "deploy", "placement", "mcmc")
+CLOCKED = ("hybrid", "pipeline", "deploy", "placement", "mcmc", "flexflow", "mcts")
 """Searches that go on for as long as they are given; others look at the clock between trials."""
 
 
@@ -35,7 +35,9 @@ def test_the_four_reasons() -> None:
     assert settle_stop(Stop.INTERRUPTED, 1.0, 1.0) is Stop.INTERRUPTED
 
 
-@pytest.mark.parametrize("method", [name for name in SEARCHES if name != "hybrid"])
+@pytest.mark.parametrize(
+    "method", [name for name in (*SEARCHES, "m-sct", "quickp") if name != "hybrid"]
+)
 def test_a_search_with_time_for_all_ends_by_itself(method: str) -> None:
     answer = find_plan(build_model("mlp"), find_cluster("v100-32-x2"), method, budget_seconds=LONG)
     assert answer.stop in (Stop.ENDED, Stop.PROVED)

@@ -169,8 +169,8 @@ def _stage_facts(
 
 
 def _layer_name(stack: Stack, layer: int) -> str:
-    name = stack.kind_of(layer).name
-    return name if name in ("embedding", "head") else f"layer {layer}"
+    name = stack.layer_name(layer)
+    return f"layer {name}" if name.isdecimal() else name
 
 
 def _memory(stages: Sequence[TeamStage], device: int, timeline: Timeline) -> dict[str, float]:

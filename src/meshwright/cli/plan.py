@@ -33,6 +33,7 @@ from meshwright.plan.plan import Plan
 from meshwright.search.check import SCOPED, AnyScope, need_method
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
+from meshwright.search.method import LAYERED
 from meshwright.search.pipeline.scope import PipelineScope
 from meshwright.search.quickp_scope import QuickpScope
 from meshwright.simulate.timeline import Timeline
@@ -89,6 +90,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             engine=engine,
             allocate=arguments.allocate,
             gap=arguments.gap,
+            prior=arguments.prior,
             progress=progress,
         )
     return answer, notice.was_pressed
@@ -120,7 +122,7 @@ def _present(
     arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
 ) -> None:
     folder: Path | None = arguments.output
-    is_hybrid = answer.method in ("hybrid", "auto:hybrid")
+    is_hybrid = answer.method.removeprefix("auto:") in LAYERED
     timeline, facts = None, None
     # A trace takes longer to write than all else: who interrupts a search waits for none.
     has_trace = folder is not None and answer.stop is not Stop.INTERRUPTED

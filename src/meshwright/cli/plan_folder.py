@@ -18,15 +18,21 @@ PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.g
 
 def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
     """The plan in a folder or file, and the graph and cluster beside it."""
-    return read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path), read_plan(path)
+    graph, cluster = read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path)
+    return graph, cluster, read_plan(path, graph)
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a folder or file."""
+def read_plan(path: Path, graph: Graph) -> Plan:
+    """The plan in a folder or file, its layers as ops of a graph."""
     # Of `os`: a name that is too long for a file is one that does not exist, no error.
     if not os.path.exists(path):
         raise InputError(f"{path}: no such plan, neither a file nor a folder")
-    return Plan.load(path / PLAN_FILE if os.path.isdir(path) else path)
+    file = path / PLAN_FILE if os.path.isdir(path) else path
+    plan = Plan.load(file)
+    try:
+        return plan.in_ops(graph)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
 
 
 def read_cluster_beside(path: Path) -> Cluster:

@@ -30,7 +30,10 @@ def run_simulate(arguments: Namespace) -> int:
         source = beside_plan(arguments.plan, GRAPH_FILE)
     graph = load_graph(source, arguments.batch, compile=arguments.compile, say=remark)
     cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster(name)
-    plan = Plan.from_degrees(graph, cluster, **degrees) if degrees else read_plan(arguments.plan)
+    if degrees:
+        plan = Plan.from_degrees(graph, cluster, **degrees)
+    else:
+        plan = read_plan(arguments.plan, graph)
     coarser = ""
     with shown_progress(f"simulating {graph.name}", arguments) as progress:
         timeline = simulate(

@@ -2,18 +2,22 @@
 
 Clusters are TAG's random ones from seeds that benchmarks leave alone; some are drawn until all
 their devices are of one type, since data parallelism is hardest to beat there. Models are small
-ones of the zoo and transformers of random shapes, which take milliseconds to simulate.
+ones of the zoo and transformers of random shapes, which take milliseconds to simulate. A user's own
+models and clusters take the place of either.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.cluster.build import mixed
 from meshwright.cluster.cluster import Cluster
+from meshwright.errors import InputError
 from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
 from meshwright.search.deploy.analysis import Analysis, analyse
+from meshwright.search.deploy.deploy import MAX_DEVICES
 from meshwright.zoo.find import find_graph
 from meshwright.zoo.model import choose
 from meshwright.zoo.table import find_model
@@ -51,9 +55,35 @@ class Scene:
         return analyse(self.graph, self.cluster)
 
 
-def draw_scene(generator: np.random.Generator, seeds: tuple[int, int]) -> Scene:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stock:
+    """Models and clusters of a user's own, to be drawn from."""
+
+    graphs: tuple[Graph, ...] = ()
+    """None: models of ours at random."""
+    clusters: tuple[Cluster, ...] = ()
+    """None: random ones."""
+
+    def __post_init__(self) -> None:
+        for cluster in self.clusters:
+            if not 1 < cluster.num_devices <= MAX_DEVICES:
+                raise InputError(
+                    f"cluster {cluster.name}: must have 2 to {MAX_DEVICES} devices, as deploy "
+                    f"takes them, got {cluster.num_devices}"
+                )
+
+
+RANDOM = Stock()
+
+
+def draw_scene(
+    generator: np.random.Generator, seeds: tuple[int, int], stock: Stock = RANDOM
+) -> Scene:
     """A scene of several devices on which every op can run."""
-    name, graph = _draw_graph(generator)
+    name, graph = _draw_graph(generator, stock.graphs)
+    if stock.clusters:
+        cluster = stock.clusters[int(generator.integers(len(stock.clusters)))]
+        return Scene(name=name, graph=graph, cluster=cluster)
     while True:
         cluster = _draw_cluster(generator, seeds)
         if cluster.num_devices > 1:
@@ -68,7 +98,10 @@ def _draw_cluster(generator: np.random.Generator, seeds: tuple[int, int]) -> Clu
             return cluster
 
 
-def _draw_graph(generator: np.random.Generator) -> tuple[str, Graph]:
+def _draw_graph(generator: np.random.Generator, own: Sequence[Graph]) -> tuple[str, Graph]:
+    if own:
+        graph = own[int(generator.integers(len(own)))]
+        return f"{graph.name}, batch {graph.batch:g}", graph
     if generator.random() < _SHAPES_SHARE:
         return _draw_shape(generator)
     name = str(generator.choice(list(ZOO_BATCHES)))

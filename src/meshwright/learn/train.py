@@ -11,9 +11,17 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.errors import InputError
 from meshwright.learn.fit import fit, measure_loss
 from meshwright.learn.play import Example, play
-from meshwright.learn.scene import TRAINING_SEEDS, VALIDATION_SEEDS, Scene, draw_scene
+from meshwright.learn.scene import (
+    RANDOM,
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    Scene,
+    Stock,
+    draw_scene,
+)
 from meshwright.learn.twin import Twin
 from meshwright.search.deploy.analysis import Analysis
 from meshwright.search.deploy.net import NetworkPrior, Sizes
@@ -43,17 +51,32 @@ class Schedule:
 Tell = Callable[[Twin, dict[str, object]], None]
 
 
-def train(schedule: Schedule, tell: Tell, sizes: Sizes | None = None) -> Twin:
-    """The network after all rounds; `tell` gets that of each round, and how good it is."""
+def train(
+    schedule: Schedule,
+    tell: Tell,
+    sizes: Sizes | None = None,
+    stock: Stock = RANDOM,
+    start: Twin | None = None,
+) -> Twin:
+    """The network after all rounds; `tell` gets that of each round, and how good it is.
+
+    `stock`: a user's own models and clusters, which it is then judged by, too: nothing of them is
+    held out. `start`: the network to go on from; None: one that knows nothing.
+    """
     generator = np.random.default_rng(schedule.seed)
-    judges = _draw_judges(schedule)
+    judges = _draw_judges(schedule, stock)
     usual = _count_iterations(judges, uniform_prior, schedule.cap)
-    twin = Twin(sizes or Sizes(), seed=schedule.seed)
+    twin = start or Twin(sizes or Sizes(), seed=schedule.seed)
     rounds: list[list[Example]] = []
-    prior: Prior = uniform_prior
+    prior: Prior = uniform_prior if start is None else NetworkPrior(start.to_numpy())
     started = perf_counter()
     for number in range(1, schedule.rounds + 1):
-        fresh, gains = _play_round(schedule, number, generator, prior)
+        fresh, gains = _play_round(schedule, number, generator, prior, stock)
+        if not fresh:
+            raise InputError(
+                f"episodes: at least one must leave a choice of deployments, got none of "
+                f"{schedule.episodes}"
+            )
         before = measure_loss(twin, fresh)
         rounds = [*rounds[1 - KEPT_ROUNDS :], fresh] if KEPT_ROUNDS > 1 else [fresh]
         known = [example for each in rounds for example in each]
@@ -78,13 +101,17 @@ def train(schedule: Schedule, tell: Tell, sizes: Sizes | None = None) -> Twin:
 
 
 def _play_round(
-    schedule: Schedule, number: int, generator: np.random.Generator, prior: Prior
+    schedule: Schedule,
+    number: int,
+    generator: np.random.Generator,
+    prior: Prior,
+    stock: Stock,
 ) -> tuple[list[Example], list[float]]:
     """All examples of a round, and the reward of each episode."""
     examples: list[Example] = []
     gains = []
     for episode in range(schedule.episodes):
-        scene = draw_scene(generator, TRAINING_SEEDS)
+        scene = draw_scene(generator, TRAINING_SEEDS, stock)
         seed = schedule.seed + number * 1_000_000 + episode
         played = play(scene, prior, iterations=schedule.iterations, seed=seed)
         if played is not None:
@@ -93,10 +120,10 @@ def _play_round(
     return examples, gains
 
 
-def _draw_judges(schedule: Schedule) -> list[Analysis]:
+def _draw_judges(schedule: Schedule, stock: Stock) -> list[Analysis]:
     generator = np.random.default_rng(schedule.seed + 1)
     scenes: list[Scene] = [
-        draw_scene(generator, VALIDATION_SEEDS) for _ in range(schedule.validation_scenes)
+        draw_scene(generator, VALIDATION_SEEDS, stock) for _ in range(schedule.validation_scenes)
     ]
     found = [scene.analyse() for scene in scenes]
     return [each for each in found if each.allowed.any(axis=1).all()]

@@ -14,9 +14,11 @@ import torch
 from safetensors.numpy import save
 from torch import Tensor, nn
 
+from meshwright.files import write_bytes
 from meshwright.search.deploy.features import Features
 from meshwright.search.deploy.net import (
     FORMAT,
+    LAYOUT,
     NUM_LAYERS,
     RELATIONS,
     SLOPE,
@@ -24,6 +26,7 @@ from meshwright.search.deploy.net import (
     VERSION,
     Sizes,
     Weights,
+    read_prior,
 )
 
 
@@ -192,9 +195,19 @@ class Twin(nn.Module):
     def save(self, path: Path, **notes: str) -> None:
         """Write a checkpoint that `net.load_prior` reads; notes go into its header."""
         header = {name: str(getattr(self.sizes, name)) for name in ("hidden", "heads", "decoder")}
-        told = {"format": FORMAT, "version": VERSION, **header, **notes}
+        told = {"format": FORMAT, "version": VERSION, "features": LAYOUT, **header, **notes}
         # Not by save_file, which lets only its owner read the file.
-        path.write_bytes(save(dict(self.to_numpy()), told))
+        write_bytes(path, save(dict(self.to_numpy()), told))
+
+    @staticmethod
+    def load(path: Path) -> "Twin":
+        """The network of a checkpoint, to be trained further."""
+        weights = read_prior(path).weights
+        hidden, heads = weights["layer0_op_op_source"].shape
+        twin = Twin(Sizes(hidden=hidden, heads=heads, decoder=len(weights["decoder_bias"])))
+        for name, weight in twin.named_weights():
+            weight.data = torch.from_numpy(weights[name].copy())
+        return twin
 
 
 def _first_weight(name: str, shape: tuple[int, ...], generator: torch.Generator) -> nn.Parameter:

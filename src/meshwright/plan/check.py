@@ -67,7 +67,9 @@ class Placement:
 
 
 def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
-    """The numbers of a plan that is legal for this graph and cluster; InputError if it is not."""
+    """The numbers of a plan that is legal for this graph and cluster; InputError if it is not.
+    Its parts name ops: see `Plan.in_ops`."""
+    assert not any(part.layers for part in plan.parts), "layers are named before a plan is used"
     part_of_op, priority = _number_ops(graph, plan.parts)
     replica_start, replica_device = _number_devices(cluster, plan.parts)
     if plan.is_plain:

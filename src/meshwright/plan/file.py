@@ -25,10 +25,10 @@ from meshwright.plan.part import (
 )
 
 FORMAT = "meshwright.plan"
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 4)
 """The second has teams and selective recomputation, the third allocations over several ways,
-statistics of all replicas and rings of keys. A plan is written as the first that can say it, which
-earlier releases read."""
+statistics of all replicas and rings of keys, the fourth layers in place of ops. A plan is written
+as the first that can say it, which earlier releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -51,8 +51,9 @@ class _Header(msgspec.Struct):
 
 
 class _PartEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ops: tuple[Name, ...]
     devices: tuple[Name, ...]
+    ops: tuple[Name, ...] = ()
+    layers: _Int | str | tuple[_Int | str, ...] = ""
     shares: tuple[float, ...] = ()
     sync: str = Sync.ALL_REDUCE.value
     zero: _Int = 0
@@ -120,9 +121,10 @@ def write_fields(
     entries = tuple(_part_entry(part) for part in parts)
     document = _Document(
         format=FORMAT,
-        version=VERSIONS[2]
-        if batch_statistics or any(each.shares for each in allocations)
-        else max(map(_version, entries), default=VERSIONS[0]),
+        version=max(
+            VERSIONS[2 * (batch_statistics or any(each.shares for each in allocations))],
+            *map(_version, entries),
+        ),
         parts=entries,
         schedule=_schedule_entry(schedule),
         discipline=discipline.value,
@@ -164,6 +166,7 @@ def _part(entry: _PartEntry, where: str) -> Part:
     try:
         return Part(
             ops=entry.ops,
+            layers=entry.layers,  # type: ignore[arg-type]  # a part spells them as one text
             devices=entry.devices,
             shares=entry.shares,
             sync=_choose(Sync, entry.sync, "sync"),
@@ -186,6 +189,7 @@ def _part_entry(part: Part) -> _PartEntry:
             _check_text(name)
     return _PartEntry(
         ops=part.ops,
+        layers=part.layers,
         devices=part.devices,
         shares=tuple(map(float, part.shares)),
         sync=part.sync.value,
@@ -212,6 +216,8 @@ def _recompute(value: bool | str) -> Recompute:
 
 def _version(entry: _PartEntry) -> int:
     """The first version that can say this."""
+    if entry.layers:
+        return VERSIONS[3]
     if entry.keys != Keys.GATHERED:
         return VERSIONS[2]
     has_team = (entry.tensor, entry.context, entry.expert, entry.sequence) != (1, 1, 1, False)

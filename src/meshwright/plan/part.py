@@ -4,6 +4,7 @@ Knows the rules that hold for a part by itself; what a whole plan means for one 
 is checked by `meshwright.plan.check`.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,7 +95,11 @@ class Schedule:
 class Part:
     """Some ops, the devices they run on, and how."""
 
-    ops: tuple[str, ...]
+    ops: tuple[str, ...] = ()
+    """By name; empty: `layers` says which."""
+    layers: str = ""
+    """Layers of the graph instead of ops, as summaries number them: "1-12", "embedding,1-4,9",
+    "7-head"; a number or a list of these will do. `Plan.in_ops` names their ops."""
     devices: tuple[str, ...]
     """One a replica, in order; with teams, `width` a replica, team after team, the devices that
     share tensors next to each other."""
@@ -124,8 +129,11 @@ class Part:
     def __post_init__(self) -> None:
         for name in ("ops", "devices", "shares", "priorities"):
             need_type(getattr(self, name), (tuple, list), f"part: {name}", "a tuple")
-        if not self.ops:
+        object.__setattr__(self, "layers", _spell_layers(self.layers))
+        if not self.ops and not self.layers:
             raise self._error("must have at least one op")
+        if self.ops and self.layers:
+            raise self._error(f"must have ops or layers, got both ops and layers {self.layers}")
         if not self.devices:
             raise self._error("must have at least one device")
         if len(set(self.devices)) != len(self.devices):
@@ -202,6 +210,8 @@ class Part:
             raise self._error(f"shares must add up to 1, got {fsum(self.shares)}")
 
     def _check_priorities(self) -> None:
+        if self.layers:
+            raise self._error("priorities must be one an op, got them for layers")
         if len(self.priorities) != len(self.ops):
             raise self._error(
                 f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities)}"
@@ -219,7 +229,8 @@ class Part:
 
     def _describe(self) -> str:
         devices = quoted(", ".join(self.devices), 60)
-        return f"part of {len(self.ops)} ops on {devices}"
+        what = f"layers {quoted(self.layers, 60)}" if self.layers else f"{len(self.ops)} ops"
+        return f"part of {what} on {devices}"
 
     def rows(self) -> tuple[tuple[float, float], ...]:
         """Each replica's rows of the batch, as fractions from and to.
@@ -234,6 +245,21 @@ class Part:
             sums = tuple(accumulate(self.shares))
             bounds = [0.0, *(each / sums[-1] for each in sums)]
         return tuple(pairwise(bounds))
+
+
+_LAYER = r"\d{1,9}|[a-z]{1,20}"
+_LAYERS = re.compile(rf"({_LAYER})(-({_LAYER}))?(,({_LAYER})(-({_LAYER}))?)*")
+
+
+def _spell_layers(layers: object) -> str:
+    """Layers in one text without spaces; whether a graph has them is not known here."""
+    pieces = layers if isinstance(layers, (tuple, list, range)) else (layers,)
+    if not all(isinstance(each, (str, Integral)) and not isinstance(each, bool) for each in pieces):
+        raise InputError(f"layers must be text, numbers or a list of these, got {layers!r:.60}")
+    text = "".join(",".join(map(str, pieces)).split())
+    if text and not _LAYERS.fullmatch(text):
+        raise InputError(f"layers must be such as 1-4,9 or embedding-6, got {quoted(text, 60)}")
+    return text
 
 
 LEAST_ALLOCATION = 1e-6 * LEAST_RATE

@@ -8,7 +8,7 @@ widths make a team of devices of each replica; combinations combine these.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
 from meshwright.plan.describe import describe_parts
 from meshwright.plan.file import read_fields, write_fields
+from meshwright.plan.layer import name_layers, name_ops
 from meshwright.plan.part import (
     Allocation,
     Discipline,
@@ -81,12 +82,11 @@ class Plan:
                 )
 
     def __repr__(self) -> str:
-        ops = sum(len(part.ops) for part in self.parts)
+        named = [part.layers for part in self.parts if part.layers]
+        ops = format_count(sum(len(part.ops) for part in self.parts), "op")
+        what = f"layers {', '.join(named)}" if named else ops
         devices = {device for part in self.parts for device in part.devices}
-        return (
-            f"Plan({self.description}; {format_count(ops, 'op')} on "
-            f"{format_count(len(devices), 'device')})"
-        )
+        return f"Plan({self.description}; {what} on {format_count(len(devices), 'device')})"
 
     @property
     def description(self) -> str:
@@ -109,7 +109,16 @@ class Plan:
         """The degrees that `from_degrees` gives this plan for; None: its stages are unlike."""
         if self.schedule is None or self != Plan(parts=self.parts, schedule=self.schedule):
             return None
-        return find_degrees(graph, cluster, (self.parts, self.schedule))
+        return find_degrees(graph, cluster, (name_ops(graph, self.parts), self.schedule))
+
+    def in_ops(self, graph: Graph) -> "Plan":
+        """The same plan with the ops of the graph where its parts say layers."""
+        return replace(self, parts=name_ops(graph, self.parts))
+
+    def in_layers(self, graph: Graph) -> "Plan":
+        """The same plan with layers where its parts hold whole ones of the graph in order; `in_ops`
+        gives back what it was."""
+        return replace(self, parts=name_layers(graph, self.parts))
 
     def save(self, path: str | Path) -> None:
         """Write a plan file (JSON, or YAML by suffix; gzip when the name ends in .gz)."""

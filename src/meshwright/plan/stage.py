@@ -7,9 +7,6 @@ their plan here. Knows nothing of time and memory.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.layer.team import Team
@@ -85,18 +82,6 @@ class Planner:
         self.stack = stack
         self.names = tuple(cluster.devices[number].name for number in order)
 
-    @cached_property
-    def _ops_of_layer(self) -> list[tuple[str, ...]]:
-        names = self.stack.graph.op_names
-        order = np.argsort(self.stack.layer_of_op, kind="stable")
-        bounds = np.searchsorted(
-            self.stack.layer_of_op[order], np.arange(self.stack.num_layers + 1)
-        )
-        return [
-            tuple(names[op] for op in order[bounds[layer] : bounds[layer + 1]].tolist())
-            for layer in range(self.stack.num_layers)
-        ]
-
     def parts(self, frame: Frame, stages: Sequence[DraftStage]) -> tuple[Part, ...]:
         """One a stage, with its devices by name."""
         return tuple(self._part(frame, stage) for stage in stages)
@@ -104,7 +89,7 @@ class Planner:
     def _part(self, frame: Frame, stage: DraftStage) -> Part:
         pod = len(self.names) // frame.pods
         begins = [each * pod + stage.offset for each in range(frame.pods)]
-        layers = self._ops_of_layer[stage.first : stage.after]
+        layers = self.stack.ops_of_layer[stage.first : stage.after]
         team = stage.option.team
         return Part(
             ops=tuple(name for ops in layers for name in ops),

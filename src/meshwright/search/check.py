@@ -17,6 +17,8 @@ from meshwright.simulate.tasks import SHARINGS
 
 PIPELINES = ("consecutive", "pipedream", "pipeline")
 """Those that can be told the numbers of microbatches."""
+GUIDED = ("deploy", "auto")
+"""Those that can be told a prior."""
 GAPPED = ("placement", "quickp")
 """Those that can be told a gap to stop at."""
 AnyScope = Scope | PipelineScope | QuickpScope

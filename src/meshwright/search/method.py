@@ -15,7 +15,6 @@ SEARCHES: Mapping[str, str] = MappingProxyType(
         "horovod": "data parallelism as Horovod runs it: fused buckets, all-reduced meanwhile",
         "metis": "ops placed by METIS graph partitioning",
         "heft": "ops placed by HEFT list scheduling",
-        "m-sct": "ops placed by Baechi's m-SCT; not part of auto",
         "consecutive": "equal pipeline stages times replicas on neighbouring devices",
         "pipedream": "pipeline stages by PipeDream's dynamic programme",
         "hybrid": "tensor, context, expert, data and pipeline parallelism, ZeRO and recompute, for "
@@ -24,10 +23,25 @@ SEARCHES: Mapping[str, str] = MappingProxyType(
         "deploy": "groups of ops replicated, placed and synchronised on unequal devices",
         "placement": "each op on one device, with a bound on the best placement",
         "mcmc": "ops placed by FlexFlow's Metropolis walk",
-        "quickp": "ops placed by QuickP's integer programme; not part of auto",
     }
 )
-"""From the quickest to the slowest, so that an interrupted `auto` has something."""
+"""What `auto` tries: from the quickest to the slowest, so that, interrupted, it has something."""
 
-METHODS = (*SEARCHES, "auto")
-"""What a plan can be searched by; `auto` is the best of all but those that say they are no part."""
+BASELINES: Mapping[str, str] = MappingProxyType(
+    {
+        "m-sct": "ops placed by Baechi's m-SCT",
+        "quickp": "ops placed by QuickP's integer programme",
+        "flexflow": "deploy's groups of ops by FlexFlow's Metropolis walk",
+        "mcts": "deploy's groups of ops by a tree search that has learnt nothing",
+        "manual": "hybrid's degrees as Megatron-LM's authors advise",
+        "hybrid-mcmc": "hybrid's degrees by a Metropolis walk from the manual ones",
+        "unaware": "hybrid's search as if all links were as fast as the fastest",
+    }
+)
+"""Published and usual ways to hold a plan against. They take long for what they find, or look at
+less than a search of `auto` does."""
+LAYERED = ("hybrid", "manual", "hybrid-mcmc", "unaware")
+"""Those that are for models of repeated layers and divide ops."""
+
+METHODS = (*SEARCHES, *BASELINES, "auto")
+"""What a plan can be searched by."""

@@ -21,18 +21,29 @@ from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
 from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
 from meshwright.search.baseline import data, data_proportional, horovod, round_robin, single
 from meshwright.search.bound import memory_bound, plan_bound
-from meshwright.search.check import PIPELINES, SCOPED, AnyScope, check_gap, check_request
+from meshwright.search.check import (
+    GUIDED,
+    PIPELINES,
+    SCOPED,
+    AnyScope,
+    check_gap,
+    check_request,
+    need_method,
+)
 from meshwright.search.consecutive import consecutive
+from meshwright.search.deploy.baseline import flexflow, mcts
 from meshwright.search.deploy.deploy import deploy
+from meshwright.search.deploy.prior import Prior
 from meshwright.search.engine import Engine
 from meshwright.search.heft import heft
+from meshwright.search.hybrid.baseline import hybrid_mcmc, manual, unaware
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.interrupt import pressed_again
 from meshwright.search.judge import refuse, settle_stop, why_stopped
 from meshwright.search.mcmc import mcmc
-from meshwright.search.method import SEARCHES
+from meshwright.search.method import LAYERED, SEARCHES
 from meshwright.search.metis import metis
 from meshwright.search.msct import msct
 from meshwright.search.pipedream import pipedream
@@ -77,11 +88,13 @@ _SEARCHES: Mapping[str, Method] = MappingProxyType(
         "placement": placement,
         "mcmc": mcmc,
         "quickp": quickp,
+        "flexflow": flexflow,
+        "mcts": mcts,
+        "manual": manual,
+        "hybrid-mcmc": hybrid_mcmc,
+        "unaware": unaware,
     }
 )
-
-_NOT_IN_AUTO = ("m-sct", "quickp")
-"""Take long for what they find, and `placement` searches more than they do."""
 
 _ALLOCATED_SHARE = 0.85
 """Of the budget for a search, or for all of them, where the network is shared out afterwards."""
@@ -125,17 +138,21 @@ def find_plan(
     engine: Engine | None = None,
     allocate: bool = False,
     gap: float = 0.0,
+    prior: Prior | None = None,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
     `microbatches`: the numbers that pipelines may use; none: whatever is best. `scope`: what
     its method looks at (see `SCOPED`), `engine`: what evaluates the candidates of `hybrid`. `gap`:
     `placement` and `quickp` end when nothing can be faster by more than this part. `allocate`:
-    share each host's network interfaces out to the destinations, too. The budget does not count the
+    share each host's network interfaces out to the destinations, too. `prior`: what `deploy`
+    believes at first; None: the network that comes with the package. The budget does not count the
     compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     check_gap(gap, method, allocate=allocate)
+    if prior is not None:
+        need_method(method, GUIDED, "prior")
     times = time_sources(graph, cluster)
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
@@ -146,7 +163,9 @@ def find_plan(
     if choice.refusal is not None:
         bound = plan_bound(make_instance(graph, cluster))
         return replace(refuse(method, choice.refusal, bound, started), times=times)
-    searches = {name: _find_method(name, microbatches, scope, engine, gap) for name in choice.names}
+    searches = {
+        name: _find_method(name, microbatches, scope, engine, gap, prior) for name in choice.names
+    }
     if choice.note:
         report(choice.note)
     of_hybrid = scope if isinstance(scope, Scope) else None
@@ -190,12 +209,12 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
 
 def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
-    if method == "hybrid":
+    if method in LAYERED:
         return _Choice(names=(method,))  # which knows best what would fit
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
-    names = tuple(name for name in SEARCHES if name not in _NOT_IN_AUTO)
+    names = tuple(SEARCHES)
     if not _has_layers(graph):
         return _Choice(names=tuple(name for name in names if name != "hybrid"), refusal=reason)
     if reason is not None:
@@ -223,6 +242,7 @@ def _find_method(
     scope: AnyScope | None,
     engine: Engine | None,
     gap: float,
+    prior: Prior | None,
 ) -> Method:
     if name == "hybrid":
         chosen = scope if isinstance(scope, Scope) else Scope()
@@ -236,6 +256,8 @@ def _find_method(
         given["microbatches"] = microbatches
     if gap:
         given["gap"] = gap
+    if prior is not None and name == "deploy":
+        given["prior"] = prior
     return partial(_SEARCHES[name], **given) if given else _SEARCHES[name]
 
 

@@ -23,7 +23,7 @@ from meshwright.cli.parser.option import (
     whole,
 )
 from meshwright.errors import quoted
-from meshwright.search.method import SEARCHES
+from meshwright.search.method import BASELINES, SEARCHES
 from meshwright.search.pipeline.scope import StageMapping
 from meshwright.search.quickp_scope import GROUPS, Coarsener, OpOrder, ThresholdRule
 
@@ -42,8 +42,10 @@ MAPPINGS: Mapping[str, str] = {
 GRANULARITIES = ("op", "part", "layer")
 _METHOD_HELP = "\n".join(
     (
-        "how to search (default: auto, the best of all)",
+        "how to search (default: auto, the best of all but the baselines)",
         *(f"{name}: {text}" for name, text in SEARCHES.items()),
+        "baselines, to hold plans against; not part of auto:",
+        *(f"{name}: {text}" for name, text in BASELINES.items()),
     )
 )
 
@@ -101,6 +103,13 @@ def add_plan(commands: Any) -> None:
     _add_scope(parser)
     _add_pipeline(parser)
     _add_quickp(parser)
+    parser.add_argument_group("method deploy").add_argument(
+        "--prior",
+        type=Path,
+        metavar="FILE",
+        help="network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
+        "default: the one that comes with the package)",
+    )
     parser.add_argument(
         "-o",
         dest="output",

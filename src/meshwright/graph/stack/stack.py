@@ -7,6 +7,7 @@ no times.
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +128,17 @@ class Stack:
         return len(self.layers)
 
     @cached_property
+    def ops_of_layer(self) -> tuple[tuple[str, ...], ...]:
+        """The names of each layer's ops, in the graph's order."""
+        names = self.graph.op_names
+        order = np.argsort(self.layer_of_op, kind="stable")
+        bounds = np.searchsorted(self.layer_of_op[order], np.arange(self.num_layers + 1))
+        return tuple(
+            tuple(names[op] for op in order[first:after].tolist())
+            for first, after in pairwise(bounds)
+        )
+
+    @cached_property
     def shares_groups(self) -> bool:
         """Whether ops of one group stand in several layers (tied weights): a plan of several stages
         without teams, ZeRO or recomputation would have to have them on the same devices."""
@@ -151,6 +163,11 @@ class Stack:
     def kind_of(self, layer: int) -> LayerKind:
         """The kind of a layer."""
         return self.kinds[self.layers[layer]]
+
+    def layer_name(self, layer: int) -> str:
+        """What people call a layer: `embedding`, `head`, or its number along the chain."""
+        name = self.kind_of(layer).name
+        return name if name in ("embedding", "head") else str(layer)
 
     def side_bytes_at(self, samples: float) -> float:
         """Side inputs at another number of samples."""

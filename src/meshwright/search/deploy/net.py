@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.deploy.analysis import Analysis
 from meshwright.search.deploy.evaluate import Evaluation
@@ -38,6 +39,11 @@ SLOPE = 0.2
 TINY = 1e-5
 """Added to variances."""
 FORMAT, VERSION = "meshwright-deploy-prior", "1"
+"""The version changes with what the numbers of `Features` mean, ..."""
+LAYOUT = ",".join(
+    map(str, (OP_WIDTH, PLACE_WIDTH, ACTION_WIDTH, OP_OP_WIDTH, PLACE_PLACE_WIDTH, OP_PLACE_WIDTH))
+)
+"""... and the layout with how many of them there are."""
 SHIPPED = Path(__file__).with_name("prior.safetensors")
 _MAX_BYTES = 20_000_000
 
@@ -239,6 +245,15 @@ def load_prior(path: Path | None = None, warn: Callable[[str], None] = lambda _:
         return uniform_prior
 
 
+def read_prior(path: str | Path) -> NetworkPrior:
+    """The network of a file that a user names, which is refused where `load_prior` warns."""
+    try:
+        return NetworkPrior(read_weights(Path(path)))
+    except (CheckpointError, OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"prior {path}: {reason}") from None
+
+
 def read_weights(path: Path) -> dict[str, Singles]:
     """All weights of a file, checked; the format holds numbers and names only, no code."""
     from safetensors import SafetensorError, safe_open  # not needed for other searches
@@ -265,6 +280,11 @@ def _read_sizes(metadata: Mapping[str, str] | None) -> Sizes:
     told = metadata or {}
     if (told.get("format"), told.get("version")) != (FORMAT, VERSION):
         raise CheckpointError(f"must say format {FORMAT} and version {VERSION}")
+    if (layout := told.get("features", LAYOUT)) != LAYOUT:
+        raise CheckpointError(
+            f"must have the features of this release ({LAYOUT}), was trained on others "
+            f"({layout:.60}); train it again"
+        )
     try:
         sizes = Sizes(**{name: int(told[name]) for name in ("hidden", "heads", "decoder")})
     except (KeyError, ValueError):

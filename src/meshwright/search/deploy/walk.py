@@ -15,16 +15,10 @@ from time import perf_counter
 
 import numpy as np
 
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.search.bound import plan_bound
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.compile import make_plan
+from meshwright.plan.answer import Stop
 from meshwright.search.deploy.evaluate import Evaluator
 from meshwright.search.deploy.option import Strategy
-from meshwright.search.judge import judge, refuse
-from meshwright.search.mcmc import no_device_message
+from meshwright.search.judge import why_stopped
 
 BETA = 300.0
 """What is slower by a 300th of data parallelism's time is accepted once in e times. Of 10 to 1000,
@@ -35,38 +29,6 @@ _WALKS = 2
 of its share goes to others from random strategies."""
 
 
-def flexflow(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    steps: int | None = None,
-) -> Answer:
-    """The best strategy of walks within the budget, or of `steps` steps."""
-    started = perf_counter()
-    analysis = analyse(graph, cluster, seed=seed)
-    bound = plan_bound(analysis.instance)
-    if not analysis.allowed.any(axis=1).all():
-        return refuse("flexflow", _no_action_message(analysis), bound, started)
-    evaluator = Evaluator(analysis, sharing)
-    until = started + budget_seconds
-    strategy = walk_strategies(evaluator, until=until, seed=seed, steps=steps)
-    plan = make_plan(analysis, strategy)
-    statistics = {
-        "evaluations": float(evaluator.num_evaluations),
-        "first_seconds": evaluator.reference_seconds,
-    }
-    return judge("flexflow", graph, cluster, plan, bound, started, statistics, sharing)
-
-
-def _no_action_message(analysis: Analysis) -> str:
-    if not np.isfinite(analysis.instance.unit_seconds).any(axis=1).all():
-        return no_device_message(analysis.instance)
-    return "no device type of the cluster can run a whole group of ops; place ops one by one"
-
-
 def walk_strategies(
     evaluator: Evaluator,
     *,
@@ -74,16 +36,14 @@ def walk_strategies(
     seed: int = 0,
     steps: int | None = None,
     beta: float = BETA,
-) -> Strategy:
-    """The best strategy until a `perf_counter` time, or after so many steps; Ctrl-C ends it, too.
-
-    A start is a step as well.
-    """
+) -> tuple[Strategy, Stop]:
+    """The best strategy until a `perf_counter` time, or after so many steps, and which of these
+    ended it; Ctrl-C does, too. A start is a step as well."""
     walk = _Walk(evaluator, seed, beta)
     left = inf if steps is None else steps
-    number = 0
+    number, is_interrupted = 0, False
     try:
-        while number == 0 or (left > 0 and perf_counter() < until):
+        while number == 0 or (walk.has_choice and left > 0 and perf_counter() < until):
             walks = max(1, _WALKS - number)
             end = perf_counter() + (until - perf_counter()) / walks
             left -= walk.run(end, left / walks, is_random=number > 0)
@@ -91,8 +51,10 @@ def walk_strategies(
     except KeyboardInterrupt:
         if walk.best is None:
             raise
+        is_interrupted = True
     assert walk.best is not None
-    return walk.best[1]
+    is_cut = walk.has_choice and left > 0
+    return walk.best[1], why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
 
 
 _Rank = tuple[float, float]
@@ -106,6 +68,7 @@ class _Walk:
         self._evaluator, self._random = evaluator, np.random.default_rng(seed)
         self._scale = beta / max(evaluator.reference_seconds, 1e-300)
         self._choices = [np.flatnonzero(row) for row in evaluator.analysis.allowed]
+        self.has_choice = any(len(row) > 1 for row in self._choices)
         self.best: tuple[_Rank, Strategy] | None = None
 
     def run(self, until: float, steps: float, *, is_random: bool) -> int:

@@ -1,31 +1,135 @@
 """What the hybrid search is held against: a manual plan, MCMC, and a search that sees no network.
 
-Each gives drafts of the same kind, judged by the same simulator on the same cluster.
+Each gives drafts of the same kind, judged by the same simulator on the same cluster: the first few
+that fit by layer, and these op by op.
 """
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
+from typing import Any, NamedTuple
 
+from meshwright.cluster.cluster import Cluster
 from meshwright.cost.layer.team import Team, team_fits
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
+from meshwright.search.engine import Sequential
+from meshwright.search.hybrid.answer import answer_trials
+from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.find import find_drafts
 from meshwright.search.hybrid.frame import FrameSearch, Layouts
 from meshwright.search.hybrid.pool import Pool
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import divisors
-from meshwright.search.hybrid.space import Space
+from meshwright.search.hybrid.scope import Scope, divisors
+from meshwright.search.hybrid.space import Space, list_samples, make_space
+from meshwright.search.hybrid.table import samples_of
 from meshwright.search.hybrid.tier import Tiers
+from meshwright.search.hybrid.trial import Scene, Trials
+from meshwright.search.judge import refuse, why_stopped
 
 _SAMPLES = (1, 2, 4, 8)
 """Of a microbatch, that people try."""
 
 
-def manual(space: Space) -> list[Draft]:
+_SIMULATED = 5
+"""Drafts of a method that fit, after which no more are simulated."""
+_MCMC_STEPS = 100_000
+_DRAFT_SHARE = 0.5
+"""Of the budget, for drafts; the rest is the simulator's."""
+
+
+class Drafted(NamedTuple):
+    """The drafts of a method, the best estimate first, and why it stopped looking for more."""
+
+    drafts: list[Draft]
+    stop: Stop = Stop.ENDED
+
+
+def manual(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The plan that Megatron-LM's authors advise; see `manual_drafts`."""
+    return _answer("manual", lambda space, _, __: manual_drafts(space), graph, cluster, **options)
+
+
+def hybrid_mcmc(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The best plan of a walk over degrees that starts from the manual one; see `mcmc_drafts`."""
+
+    def draft(space: Space, seed: int, until: float) -> Drafted:
+        first = manual_drafts(space).drafts
+        return mcmc_drafts(space, first[0], seed, until) if first else Drafted([])
+
+    return _answer("hybrid-mcmc", draft, graph, cluster, **options)
+
+
+def unaware(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The best plan of a search that takes all links for the fastest; see `unaware_drafts`."""
+    return _answer(
+        "unaware", lambda space, _, until: unaware_drafts(space, until), graph, cluster, **options
+    )
+
+
+def _answer(
+    method: str,
+    draft: Callable[[Space, int, float], Drafted],
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+) -> Answer:
+    started = perf_counter()
+    try:
+        space = make_space(graph, cluster, Scope())
+    except InputError as error:
+        return refuse(method, f"not for this search: {error}", 0.0, started)
+    drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
+    trials = Trials(
+        Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Sequential()
+    )
+    try:
+        simulate_first(trials, drafts, started + budget_seconds)
+    except KeyboardInterrupt:
+        if not trials.num_fitting:
+            raise
+        stop = Stop.INTERRUPTED
+    bound = _bound(space, drafts)
+    if not trials.num_fitting:
+        tried = trials.ranked()
+        reason = tried[0][0].binding if tried else "none of its plans fits; hybrid looks at more"
+        return refuse(method, reason, bound, started, stop=stop)
+    return answer_trials(method, space, trials, bound, started, stop, {})
+
+
+def simulate_first(trials: Trials, drafts: Sequence[Draft], until: float = math.inf) -> None:
+    """Simulate drafts until a few fit, or one does and the time is over."""
+    for draft in drafts:
+        trials.run([draft])
+        num_fitting = trials.num_fitting
+        if num_fitting == _SIMULATED or (num_fitting and perf_counter() > until):
+            break
+
+
+def _bound(space: Space, drafts: Sequence[Draft]) -> float:
+    """A bound on every plan of the hybrid search's space and of these drafts, whose teams that
+    space need not have; zero: they have microbatches that it does not know."""
+    options = {stage.option: None for draft in drafts for stage in draft.stages}
+    wide = replace(space, options=tuple(dict.fromkeys((*space.options, *options))))
+    known = {*list_samples(wide)}
+    samples = {
+        samples_of(space.batch, draft.frame, stage.size, stage.option)
+        for draft in drafts
+        for stage in draft.stages
+    }
+    return space_bound(wide) if samples <= known else 0.0
+
+
+def manual_drafts(space: Space) -> Drafted:
     """As Megatron-LM's authors advise (Narayanan et al., 2021, section 3 and 5.4).
 
     Tensors are divided within a host only, and only as far as memory demands; then the model is cut
@@ -40,8 +144,8 @@ def manual(space: Space) -> list[Draft]:
                 continue
             drafts += _megatron(space, tensor, model_width // tensor)
             if drafts:
-                return sorted(drafts, key=lambda draft: draft.estimate_seconds)
-    return []
+                return Drafted(sorted(drafts, key=lambda draft: draft.estimate_seconds))
+    return Drafted([])
 
 
 def _megatron(space: Space, tensor: int, num_stages: int) -> Iterator[Draft]:
@@ -70,19 +174,26 @@ def _drafts(space: Space, frame: Frame, size: int, options: Sequence[Option]) ->
     if search.sizes:
         wanted = min(space.cluster.num_devices // frame.pods // size, space.stack.num_layers)
         for draft in search.drafts([ScheduleKind.ONE_F_ONE_B], lambda: math.inf):
-            if len(draft.stages) == wanted:
+            if len(draft.stages) == wanted and space.allows(draft):
                 yield draft
 
 
-def unaware(space: Space, until: float) -> list[Draft]:
+def unaware_drafts(space: Space, until: float) -> Drafted:
     """The same search on a network whose every pair is as fast as the fastest."""
     tiers = space.prices.tiers
     flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
     prices = Prices(space.stack, space.cluster, flat)
     blind = replace(space, prices=prices, layouts=Layouts(prices))
     pool = Pool(refuses_plain=space.stack.shares_groups)
-    find_drafts(blind, pool, until)
-    return pool.drafts()
+    is_interrupted = False
+    try:
+        find_drafts(blind, pool, until)
+    except KeyboardInterrupt:
+        if not pool.kept:
+            raise
+        is_interrupted = True
+    is_cut = perf_counter() >= until
+    return Drafted(pool.drafts(), why_stopped(is_interrupted=is_interrupted, is_cut=is_cut))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +210,9 @@ class _State:
     recompute: Recompute
 
 
-def mcmc(space: Space, start: Draft, seed: int, until: float, most_steps: int) -> list[Draft]:
+def mcmc_drafts(
+    space: Space, start: Draft, seed: int, until: float, most_steps: int = _MCMC_STEPS
+) -> Drafted:
     """Metropolis over degrees (as FlexFlow searches; Jia et al., 2019, section 6.2) by estimate.
 
     A step changes one degree; stages are cut evenly, all with one option. The drafts that it met,
@@ -118,19 +231,23 @@ def mcmc(space: Space, start: Draft, seed: int, until: float, most_steps: int) -
         zero=first.option.zero,
         recompute=first.option.recompute,
     )
-    cost, met = start.estimate_seconds, {start.key: start}
-    for _ in range(most_steps):
-        if perf_counter() > until:
-            break
-        changed = _change(space, state, draw)
-        draft = _draft_of(space, changed)
-        if draft is None:
-            continue
-        met[draft.key] = draft
-        # Worse states are taken with a chance that falls e-fold for every 2% they are slower.
-        if draw.random() < math.exp(min(0.0, (cost - draft.estimate_seconds) / (0.02 * cost))):
-            state, cost = changed, draft.estimate_seconds
-    return sorted(met.values(), key=lambda draft: draft.estimate_seconds)
+    cost, met, stop = start.estimate_seconds, {start.key: start}, Stop.ENDED
+    try:
+        for _ in range(most_steps):
+            if perf_counter() > until:
+                stop = Stop.LIMIT
+                break
+            changed = _change(space, state, draw)
+            draft = _draft_of(space, changed)
+            if draft is None:
+                continue
+            met[draft.key] = draft
+            # Worse states are taken with a chance that falls e-fold for every 2% they are slower.
+            if draw.random() < math.exp(min(0.0, (cost - draft.estimate_seconds) / (0.02 * cost))):
+                state, cost = changed, draft.estimate_seconds
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPTED
+    return Drafted(sorted(met.values(), key=lambda draft: draft.estimate_seconds), stop)
 
 
 def _change(space: Space, state: _State, draw: random.Random) -> _State:

@@ -15,9 +15,10 @@ from time import perf_counter
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, RunnerUp, Stop
+from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import stage_degrees
 from meshwright.search.engine import Engine, Sequential, open_engine
+from meshwright.search.hybrid.answer import answer_trials
 from meshwright.search.hybrid.bound import space_bound
 from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.exhaust import exhaust
@@ -27,7 +28,7 @@ from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.smallest import explain_lack
 from meshwright.search.hybrid.space import Space, describe_space, make_space
 from meshwright.search.hybrid.trial import Scene, Trials
-from meshwright.search.judge import judge, refuse, why_stopped
+from meshwright.search.judge import refuse, why_stopped
 
 _DRAFT_SHARE = 0.5
 """Of the budget, for drafts; the rest is the simulator's."""
@@ -47,7 +48,6 @@ _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
 """Up to so many, every plan of the scope is looked at if ..."""
 _EXHAUSTED = 5_000
 """... no more than so many of them have to be simulated."""
-_RUNNER_UPS = 5
 _SLOW_SECONDS = 0.25
 """A simulation that takes longer is worth other processes."""
 
@@ -101,7 +101,12 @@ def hybrid(
         return refuse("hybrid", reason, bound, started, stop=stop)
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
-    return _answer(space, trials, bound, started, is_whole, stop)
+    notes = [describe_space(space)]
+    if is_whole:
+        notes.append("all plans of this space were looked at, layer by layer")
+    more = {"whole": float(is_whole)}
+    answer = answer_trials("hybrid", space, trials, bound, started, stop, more)
+    return answer if answer.plan is None else replace(answer, notes=tuple(notes))
 
 
 def _is_small(space: Space) -> bool:
@@ -158,40 +163,3 @@ def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
     usual = replace(degrees, layers=(), pods=1)
     frame, stages = stage_degrees(space.stack, space.cluster, usual)
     return [replace(draft, frame=frame, stages=stages)]
-
-
-def _answer(
-    space: Space, trials: Trials, bound: float, started: float, is_whole: bool, stop: Stop
-) -> Answer:
-    """The best plan with the next best; the bound is on what is simulated op by op."""
-    settled, reason = trials.settle(1 + _RUNNER_UPS)
-    if not settled:
-        return refuse("hybrid", reason, bound, started, stop=stop)
-    verdict, draft = settled[0]
-    statistics = {
-        "simulated": float(len(trials.verdicts)),
-        "estimate_seconds": draft.estimate_seconds,
-        "layer_seconds": trials.best_seconds,
-        "whole": float(is_whole),
-    }
-    answer = judge(
-        "hybrid",
-        space.stack.graph,
-        space.cluster,
-        trials.scene.plan(draft),
-        bound,
-        started,
-        statistics,
-        trials.scene.sharing,
-        verdict,
-        stop,
-    )
-    plans = [(verdict, trials.scene.plan(each)) for verdict, each in settled[1:]]
-    runner_ups = tuple(
-        RunnerUp(plan=plan, step_seconds=verdict.step_seconds, description=plan.description)
-        for verdict, plan in plans
-    )
-    notes = [describe_space(space)]
-    if is_whole:
-        notes.append("all plans of this space were looked at, layer by layer")
-    return replace(answer, runner_ups=runner_ups, notes=tuple(notes))
