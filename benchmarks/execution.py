@@ -19,6 +19,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before torch is importe
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from execution_cases import Case, Scenario, hybrid_scenarios, scenarios
 from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
@@ -170,10 +171,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--real", action="store_true", help="real compute on two ranks instead of emulated devices"
     )
     parser.add_argument("--compile", action="store_true", help="with --real: compiled regions")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="with --real: where ranks compute"
+    )
     options = parser.parse_args(arguments)
     show = json.dumps if options.json else as_text
     if options.real:
-        found = measure_real(options.steps, options.only, compiles=options.compile)
+        found = measure_real(
+            options.steps,
+            options.only,
+            compiles=options.compile,
+            device=torch.device(options.device),
+        )
     else:
         every = hybrid_scenarios() if options.hybrid else scenarios()
         wanted = [each for each in every if options.only in each.model]

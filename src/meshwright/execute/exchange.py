@@ -1,7 +1,8 @@
 """Moves tensors between ranks: transfers one way over a channel of their own, and collectives.
 
 CPU tensors go through gloo, CUDA tensors through NCCL, or through gloo by way of the host where
-NCCL is not to be had (two ranks on one device). A gloo receive that is posted late starts its
+NCCL is not to be had (two ranks on one device), beside what the device computes
+(`meshwright.execute.stage`). A gloo receive that is posted late starts its
 transfer late, and NCCL runs what is posted on one communicator in order; so receives are posted
 ahead, and under NCCL every ordered pair of ranks has a communicator of its own. Gloo would run two
 collectives at once, so that both are done late; they wait in line instead, as programs have them.
@@ -9,8 +10,9 @@ On hosts with several network interfaces gloo has a process group for each rail,
 in pieces over several (`meshwright.execute.way`); NCCL chooses interfaces by itself.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ import torch.distributed as dist
 from meshwright.errors import InputError, quoted
 from meshwright.execute.bundle import Bundle, Opener
 from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
+from meshwright.execute.stage import Begin, CudaSide, Launched, Side, Staged
 from meshwright.execute.way import Wiring
 from meshwright.execute.work import Line, Plain, Work, join_works
 
@@ -36,19 +39,26 @@ class Exchange:
     """The ranks of each group, in the program's order."""
     channels: Mapping[tuple[int, int], Bundle]
     """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
-    is_staged: bool
-    """Whether what lies on the device goes by way of the host."""
     default: Bundle
     """Of all other pairs."""
     gatherers: Mapping[int, Bundle] = field(default_factory=dict)
     """Like `groups`, for gathering where that takes others."""
-    lines: Mapping[int, Line] = field(default_factory=dict)
-    """Where collectives of a group wait for those of its lane; of none: they do so by themselves.
-    """
+    lines: MutableMapping[Hashable, Line] = field(default_factory=dict)
+    """Where collectives of a group wait for those of its lane, and what is staged between two
+    devices for what was before; of none: they do so by themselves."""
+    open_side: Callable[[], Side] | None = None
+    """Makes a stream beside the device's main one; None: the device is the host."""
+    sides: MutableMapping[Hashable, Side] = field(default_factory=dict)
+    """The streams made so far, by the line or communicator that uses each."""
     is_gloo: bool = True
     """Not NCCL, which knows messages between two ranks by their order only, not by tags."""
     opened: Sequence[Any] = ()
     """All process groups that were made."""
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether what lies on the device goes by way of the host."""
+        return self.is_gloo and self.open_side is not None
 
     @property
     def num_members(self) -> int:
@@ -57,34 +67,29 @@ class Exchange:
 
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to send a flat tensor of bytes to a device."""
-        if self.is_staged:
-            flat = flat.cpu()
-        works = [
-            dist.isend(piece, self.rank_of[target], group=group, tag=self._tag(task))
-            for piece, group in self._channel(source, target).cut(flat)
-        ]
-        return Plain(join_works(works), flat)
+
+        def begin(given: Sequence[torch.Tensor], _: Sequence[torch.Tensor]) -> Any:
+            return join_works(
+                [
+                    dist.isend(piece, self.rank_of[target], group=group, tag=self._tag(task))
+                    for piece, group in self._channel(source, target).cut(given[0])
+                ]
+            )
+
+        return self._move((source, target), [flat], [], begin)
 
     def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
         """Start to receive a flat tensor of bytes from a device."""
-        host = self._host(flat)
-        works = [
-            dist.irecv(piece, self.rank_of[source], group=group, tag=self._tag(task))
-            for piece, group in self._channel(source, target).cut(host)
-        ]
-        work = Plain(join_works(works), host)
-        self._unstage(work, [(host, flat)])
-        return work
 
-    def _unstage(self, work: Work, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Bring what arrives on the host to the device."""
+        def begin(_: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
+            return join_works(
+                [
+                    dist.irecv(piece, self.rank_of[source], group=group, tag=self._tag(task))
+                    for piece, group in self._channel(source, target).cut(found[0])
+                ]
+            )
 
-        def finish() -> None:
-            for host, target in pairs:
-                target.copy_(host)
-
-        if self.is_staged:
-            work.then(finish)
+        return self._move((source, target), [], [flat], begin)
 
     def _channel(self, source: int, target: int) -> Bundle:
         return self.channels.get((source, target), self.default)
@@ -102,26 +107,28 @@ class Exchange:
                 return start_sum(piece, Ranks(ranks, way), is_max=is_max)
             return dist.all_reduce(piece, what, group=way, async_op=True)
 
-        return self._collective(flat, group, start)
+        return self._in_place(flat, group, start)
 
     def broadcast(self, flat: torch.Tensor, group: int) -> Work:
         """Start to overwrite a flat tensor with that of the group's first rank."""
         root = self.members[group][0]
-        return self._collective(
+        return self._in_place(
             flat, group, lambda each, way: dist.broadcast(each, root, group=way, async_op=True)
         )
 
+    def _in_place(
+        self, flat: torch.Tensor, group: int, start: Callable[[torch.Tensor, Any], Any]
+    ) -> Work:
+        def begin(_: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
+            return join_works([start(*each) for each in self.groups[group].cut(found[0])])
+
+        return self._move(group, [flat], [flat], begin)
+
     def all_gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
         """Start to gather equally long flat tensors of all members."""
-        hosts = [self._host(each) for each in flats]
-        sent = own.cpu() if self.is_staged else own
-        work = self._in_turn(group, lambda: self._gather(hosts, sent, group), (hosts, sent))
-        self._unstage(work, list(zip(hosts, flats, strict=True)))
-        return work
-
-    def _host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Where something arrives that goes into a tensor: there, or on the host."""
-        return torch.empty(tensor.shape, dtype=tensor.dtype) if self.is_staged else tensor
+        return self._move(
+            group, [own], flats, lambda given, found: self._gather(found, given[0], group)
+        )
 
     def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
         """Start to add up a row for each member, of which this rank gets its own."""
@@ -129,31 +136,22 @@ class Exchange:
         order = self._order(group)
         if order != sorted(order):
             rows = rows[order]
-        if not self.is_gloo:
-            way = bundle.groups[0]
-            return Plain(
-                dist.reduce_scatter_tensor(own, rows.flatten(), group=way, async_op=True), rows
-            )
-        if self.is_staged:
-            rows = rows.cpu()
-        host = self._host(own)
-        pieces = bundle.cut(host)
 
-        def start() -> Any:
+        def begin(given: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
+            if not self.is_gloo:
+                way = bundle.groups[0]
+                flat = given[0].flatten()
+                return dist.reduce_scatter_tensor(found[0], flat, group=way, async_op=True)
             works, column = [], 0
+            pieces = bundle.cut(found[0])
             for piece, way in pieces:
-                columns = rows[:, column : column + len(piece)].contiguous()
-                works.append(
-                    start_scatter(
-                        piece, columns, Ranks(bundle.ranks, way), is_alone=len(pieces) == 1
-                    )
-                )
+                columns = given[0][:, column : column + len(piece)].contiguous()
+                ranks = Ranks(bundle.ranks, way)
+                works.append(start_scatter(piece, columns, ranks, is_alone=len(pieces) == 1))
                 column += len(piece)
             return join_works(works)
 
-        work = self._in_turn(group, start, (rows, own))
-        self._unstage(work, [(host, own)])
-        return work
+        return self._move(group, [rows], [own], begin)
 
     def all_to_all(
         self, given: Sequence[torch.Tensor], sizes: Sequence[int], group: int
@@ -165,22 +163,19 @@ class Exchange:
         rail, _ = max(bundle.division, key=lambda each: (each[1], -each[0]))
         sent = torch.cat([given[each] for each in order])
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=sent.device)
-        if self.is_staged:
-            sent = sent.cpu()
-        host = self._host(received)
         taken = [sizes[each] for each in order]
         counts = [len(given[each]) for each in order]
         way = bundle.groups[rail]
 
-        def start() -> Any:
+        def begin(given: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
             if self.is_gloo:
-                return start_swap(
-                    torch.split(host, taken), torch.split(sent, counts), Ranks(bundle.ranks, way)
-                )
-            return dist.all_to_all_single(host, sent, taken, counts, group=way, async_op=True)
+                pieces = torch.split(found[0], taken), torch.split(given[0], counts)
+                return start_swap(*pieces, Ranks(bundle.ranks, way))
+            return dist.all_to_all_single(
+                found[0], given[0], taken, counts, group=way, async_op=True
+            )
 
-        work = self._in_turn(group, start, (sent, received))
-        self._unstage(work, [(host, received)])
+        work = self._move(group, [sent], [received], begin)
         pieces = torch.split(received, taken)
         parts = dict(zip(order, pieces, strict=True))
         return work, [parts[each] for each in range(len(order))]
@@ -190,20 +185,18 @@ class Exchange:
         the one before."""
         bundle, ranks = self.groups[group], self.members[group]
         place = ranks.index(dist.get_rank())
-        host = self._host(made)
-        sent = own.cpu() if self.is_staged else own
-        ways = [
-            (dist.isend, sent, ranks[(place + 1) % len(ranks)]),
-            (dist.irecv, host, ranks[place - 1]),
-        ]
-        parts = [
-            dist.P2POp(what, piece, peer, group=way)
-            for what, flat, peer in ways
-            for piece, way in bundle.cut(flat)
-        ]
-        work = self._in_turn(group, lambda: join_works(dist.batch_isend_irecv(parts)), (host, sent))
-        self._unstage(work, [(host, made)])
-        return work
+        following, before = ranks[(place + 1) % len(ranks)], ranks[place - 1]
+
+        def begin(given: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
+            ways = [(dist.isend, given[0], following), (dist.irecv, found[0], before)]
+            parts = [
+                dist.P2POp(what, piece, peer, group=way)
+                for what, flat, peer in ways
+                for piece, way in bundle.cut(flat)
+            ]
+            return join_works(dist.batch_isend_irecv(parts))
+
+        return self._move(group, [own], [made], begin)
 
     def _gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Any:
         bundle = self.gatherers.get(group, self.groups[group])
@@ -219,23 +212,41 @@ class Exchange:
                 works.append(dist.all_gather(found, piece, group=way, async_op=True))
         return join_works(works)
 
-    def _collective(
-        self, flat: torch.Tensor, group: int, start: Callable[[torch.Tensor, Any], Any]
-    ) -> Work:
-        host = flat.cpu() if self.is_staged else flat
-        pieces = self.groups[group].cut(host)
-        work = self._in_turn(group, lambda: join_works([start(*each) for each in pieces]), flat)
-        self._unstage(work, [(host, flat)])
-        return work
-
     def _order(self, group: int) -> list[int]:
         """The places among a group's members of the ranks of its process group, in their order."""
         place = {rank: number for number, rank in enumerate(self.members[group])}
         return [place[rank] for rank in self.groups[group].ranks]
 
-    def _in_turn(self, group: int, start: Callable[[], Any], keep: Any) -> Work:
-        """Start a collective after those of its lane; `keep` what must stay until it is done."""
-        return self.lines[group].add(start) if group in self.lines else Plain(start(), keep)
+    def _move(
+        self,
+        lane: Hashable,
+        given: Sequence[torch.Tensor],
+        found: Sequence[torch.Tensor],
+        begin: Begin,
+    ) -> Work:
+        """Begin after what the lane of a group or pair has begun before: send what is given, fill
+        what is found, and keep both until that is done."""
+        if self.is_staged:
+            if lane not in self.lines:
+                self.lines[lane] = Line()
+            staged = Staged(self._side(lane), given, found, begin)
+            if not given:
+                staged.post()
+            return staged.enter(self.lines[lane])
+        if lane in self.lines:
+            return self.lines[lane].add(lambda: begin(given, found))
+        work = begin(given, found)
+        if self.is_gloo:
+            return Plain(work, (given, found))
+        return Launched(work, (given, found), self._side(lane))
+
+    def _side(self, lane: Hashable) -> Side:
+        """The stream of a line; under NCCL that of a communicator, which takes turns by itself."""
+        lane = self.lines.get(lane, lane)
+        if lane not in self.sides:
+            assert self.open_side is not None
+            self.sides[lane] = self.open_side()
+        return self.sides[lane]
 
 
 def open_exchange(
@@ -259,7 +270,6 @@ def open_exchange(
             groups={},
             members={},
             channels={},
-            is_staged=False,
             default=Bundle(groups={0: None}),
         )
     backend = dist.get_backend()
@@ -281,15 +291,15 @@ def open_exchange(
         gatherers=opener.open_gatherers(),
         members={number: tuple(rank_of[each] for each in groups[number]) for number in made},
         channels=channels,
-        is_staged=device.type == "cuda" and backend == "gloo",
         default=Bundle(groups={0: dist.group.WORLD}),
         lines=_open_lines(used) if backend == "gloo" else {},
+        open_side=partial(CudaSide, device) if device.type == "cuda" else None,
         is_gloo=backend == "gloo",
         opened=opener.opened,
     )
 
 
-def _open_lines(lane_of: Mapping[int, int]) -> dict[int, Line]:
+def _open_lines(lane_of: Mapping[int, int]) -> dict[Hashable, Line]:
     """By group the line of its lane."""
     lines = {lane: Line() for lane in sorted(set(lane_of.values()))}
     return {group: lines[lane] for group, lane in lane_of.items()}

@@ -38,22 +38,32 @@ class Marks:
         return mark
 
     def read(self, times: Times) -> None:
-        """Turn the marks into times of instructions, and forget them."""
-        origin, began = None, 0.0
-        if self.device.type == "cuda" and self.taken:
-            origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            origin.record()
-            origin.synchronize()
-            began = clock()
+        """Turn the marks, and what the device timed of communication, into times of instructions;
+        forget them."""
+        seconds = self._reader() if self.taken or times.spans else float
         for instructions, calls, marks in self.taken:
-            moments = marks
-            if origin is not None:
-                moments = [began - each.elapsed_time(origin) / 1000 for each in marks]
+            moments = [seconds(each) for each in marks]
             first = 0
             for count, (start, finish) in zip(calls, pairwise(moments), strict=True):
                 self._share(instructions[first : first + count], start, finish, times)
                 first += count
+        for instruction, spans in times.spans.items():
+            times.start[instruction] = seconds(spans[0].start)
+            if spans[-1].finish is not None:
+                times.finish[instruction] = seconds(spans[-1].finish)
         self.taken.clear()
+        times.spans.clear()
+
+    def _reader(self) -> Callable[[Any], float]:
+        """What gives the moment of a mark by the host's clock."""
+        if self.device.type != "cuda":
+            return float
+        origin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize(self.device)
+        origin.record()
+        origin.synchronize()
+        began = clock()
+        return lambda event: began - float(event.elapsed_time(origin)) / 1000
 
     def _share(
         self, instructions: Sequence[int], start: float, finish: float, times: Times

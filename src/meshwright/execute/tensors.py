@@ -25,7 +25,7 @@ from meshwright.execute.sample import count_blocks
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.talk import Begun, Talk, nothing
 from meshwright.execute.traced import Layout
-from meshwright.execute.walk import Times, clock
+from meshwright.execute.walk import Times
 from meshwright.execute.work import All, Finish, Work
 from meshwright.program.program import Kind, Program
 
@@ -303,7 +303,8 @@ class Tensors:
 
     def join(self, item: Start) -> None:
         """Concatenate rows, or add up partial sums."""
-        started = clock()
+        mark = nothing if self.times is None else self.marks.begin((item.instruction,), (1,))
+        mark()
         if item.kind == Kind.CONCATENATE:
             assert item.output is not None
             base = self._layout(item.output).empty(self.device)
@@ -322,9 +323,7 @@ class Tensors:
         else:
             self._add_buckets(item)
         self._drop(item)
-        if self.times is not None:
-            self.times.start[item.instruction] = started
-            self.times.finish[item.instruction] = clock()
+        mark()
 
     def _add_buckets(self, item: Start) -> None:
         """On a parameter server: add the received buckets of gradients to its own."""

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -42,6 +42,8 @@ class Times:
 
     start: dict[int, float] = field(default_factory=dict)
     finish: dict[int, float] = field(default_factory=dict)
+    spans: dict[int, Any] = field(default_factory=dict)
+    """What a device times, a sequence of `Span` each, until it is read at the end of the step."""
 
 
 class Progress(Protocol):
@@ -214,6 +216,8 @@ class Walk:
         if self.times is not None:
             self.times.start[item.instruction] = clock()
         work = self.exchange.send(flat, self.part.device, item.peer, item.task)
+        if self.times is not None and (spans := work.watch()):
+            self.times.spans[item.instruction] = spans
         self.sends.add(work, item.instruction, self.times)
 
     def _post_until(self, place: int) -> None:
@@ -252,9 +256,13 @@ class Walk:
 
     def _wait_for(self, instruction: int, pending: _Pending, peer: int) -> None:
         self.pending[instruction] = pending
-        if self.times is not None:
-            pending.done = threading.Event()
-            self.waiters.add(peer, pending, instruction, self.times)
+        if self.times is None:
+            return
+        if spans := pending.work.watch():
+            self.times.spans[instruction] = spans
+            return
+        pending.done = threading.Event()
+        self.waiters.add(peer, pending, instruction, self.times)
 
     def _await(self, instruction: int) -> None:
         """Wait for a transfer or collective, unless somebody has; post a receive at last."""
@@ -274,11 +282,10 @@ class Walk:
         progress.waits_for = (
             self.exchange.rank_of[peer] if peer >= 0 else self.others[self.group[instruction]]
         )
-        if pending.done is None:
-            pending.work.wait()
-        else:
+        if pending.done is not None:
             pending.done.wait()
             self.waiters.check()
+        pending.work.wait()
         progress.waits_for = -1
         progress.count += 1
         self.posted_bytes -= pending.size
@@ -349,7 +356,7 @@ class _Sends:
         while (entry := self.queue.get()) is not None:
             work, instruction, times = entry
             try:
-                work.wait()
+                work.until_done()
             except BaseException as error:
                 self.error = error
             if times is not None:
@@ -391,7 +398,7 @@ class _Waiters:
         while (entry := entries.get()) is not None:
             pending, instruction, times = entry
             try:
-                pending.work.wait()
+                pending.work.until_done()
             except BaseException as error:
                 self.error = error
             times.finish[instruction] = clock()

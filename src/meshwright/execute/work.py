@@ -27,8 +27,20 @@ class Waitable(Protocol):
         """Return when it is done; on a CUDA stream, when what follows will find it done."""
 
 
+@dataclass(slots=True)
+class Span:
+    """When communication was ready to start and when it was done, as CUDA events."""
+
+    start: Any
+    finish: Any = None
+    """None: not known yet, or to the host's clock only."""
+
+
 class Work(Waitable, Protocol):
     """Communication under way."""
+
+    def until_done(self) -> None:
+        """Return when it is done; any thread may call it, because no stream is made to wait."""
 
     @property
     def is_done(self) -> bool:
@@ -36,6 +48,9 @@ class Work(Waitable, Protocol):
 
     def then(self, finish: Finish) -> None:
         """Do something when it is done: beside the main thread, or else before `wait` returns."""
+
+    def watch(self) -> Sequence[Span]:
+        """Let the device time it; none: whoever waits until it is done knows when that is."""
 
 
 @dataclass(slots=True)
@@ -45,10 +60,17 @@ class Plain:
     work: Any
     keep: Any
     finishes: list[Finish] = field(default_factory=list)
+    is_over: bool = False
+
+    def until_done(self) -> None:
+        """Return when it is done; gloo would wait for another message if it was asked twice."""
+        if not self.is_over:
+            self.work.wait()
+            self.is_over = True
 
     def wait(self) -> None:
         """Return when it is done."""
-        self.work.wait()
+        self.until_done()
         self.keep = None
         while self.finishes:
             self.finishes.pop(0)()
@@ -62,12 +84,21 @@ class Plain:
         """Do something in `wait`."""
         self.finishes.append(finish)
 
+    def watch(self) -> Sequence[Span]:
+        """None: the host's clock times it."""
+        return ()
+
 
 @dataclass(slots=True)
 class All:
     """Several works as one, which end in their order."""
 
     works: Sequence[Work]
+
+    def until_done(self) -> None:
+        """Return when all are done."""
+        for each in self.works:
+            each.until_done()
 
     def wait(self) -> None:
         """Return when it is done."""
@@ -82,6 +113,10 @@ class All:
     def then(self, finish: Finish) -> None:
         """Do something after the last."""
         self.works[-1].then(finish)
+
+    def watch(self) -> Sequence[Span]:
+        """Those of each."""
+        return [span for each in self.works for span in each.watch()]
 
 
 class _Queued:
@@ -113,9 +148,14 @@ class _Queued:
         if self.error is not None:
             raise self.error
 
+    until_done = wait
+
     @property
     def is_done(self) -> bool:
         return self.done.is_set()
+
+    def watch(self) -> Sequence[Span]:
+        return ()
 
     def then(self, finish: Finish) -> None:
         with self.lock:
