@@ -272,6 +272,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
 
         hasten_wakeups()
     from meshwright.execute.fault import TERMINATED, end_process
+    from meshwright.execute.keep import stop_restarts
     from meshwright.execute.session import run_rank
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
@@ -319,11 +320,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     if outcome.rank == 0:
         with handed_over():
             present_outcome(arguments, graph, cluster, plan, outcome)
-        if outcome.was_stopped:
-            code = TERMINATED
-        elif arguments.check:
+        if arguments.check and not outcome.was_stopped:
             code = check_losses(outcome, graph)
-    elif outcome.was_stopped:
+    if outcome.was_stopped:
+        stop_restarts()
         code = TERMINATED
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)
