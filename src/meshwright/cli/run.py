@@ -32,6 +32,7 @@ from meshwright.execute.environment import (
     is_rank,
     read_place,
 )
+from meshwright.execute.process import die_with_parent
 from meshwright.execute.runnable import check_runnable, check_step
 from meshwright.files import write_bytes
 from meshwright.function import check_function
@@ -77,8 +78,10 @@ def run_run(arguments: Namespace) -> int:
         check_folder(arguments.output)
     if arguments.checkpoint is not None and arguments.model:
         _check_writable(arguments.checkpoint)
+    place = read_place()  # a wrong variable is refused before anything is read or started
+    if place.is_agents_store:
+        die_with_parent()  # as early as can be: importing torch takes seconds
     need_torch("run")
-    read_place()  # a wrong variable is refused before anything is read or started
     graph, cluster, plan = read_plan_folder(arguments.plan)
     if arguments.local_statistics:
         plan = replace(plan, batch_statistics=False)
