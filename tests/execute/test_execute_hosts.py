@@ -221,7 +221,7 @@ def plain_losses(steps: int) -> list[float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.detach().item())
     return losses
 
 

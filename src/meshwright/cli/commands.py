@@ -132,7 +132,8 @@ def _variables(cluster: Cluster, hosts: Iterable[str]) -> dict[str, dict[str, st
         if each.host in own:
             own[each.host].append(each)
     shared = set.intersection(*({each.switch for each in some} for some in own.values()))
-    is_joined = any({link.source, link.target} <= set(cluster.switches) for link in cluster.links)
+    switches = set(cluster.switches)
+    is_joined = any({link.source, link.target} <= switches for link in cluster.links)
     found = {host: {HOST: host} for host in own}
     for host, some in own.items():
         names = ",".join(each.name for each in some)
