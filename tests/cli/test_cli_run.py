@@ -80,7 +80,7 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
     ("words", "message"),
     [
         (["run", "none", "--emulate"], "none: no such plan"),
-        (["run", "plan"], "one of the arguments --model --emulate is required"),
+        (["run", "plan"], "one of the arguments --model --emulate --script is required"),
         (["run", "plan", "--model", "nothing"], "no model is called 'nothing'"),
         (["run", "plan", "--emulate", "--network", "ovs"], "--network: needs --testbed, got ovs"),
         (["run", "plan", "--emulate", "--weights", "none"], "weights none: must be a folder"),
@@ -135,3 +135,12 @@ def test_a_terminal_has_one_line_that_is_drawn_over_itself(
 def test_a_host_that_no_variable_can_name_is_refused() -> None:
     with pytest.raises(InputError, match=r"run: host 'h\\x00': its name must have no NUL"):
         rank_commands(["h\0"], None)
+
+
+def test_a_script_of_ones_own_is_started_by_torchrun(tmp_path: Path) -> None:
+    write_plan(tmp_path / "plan")
+    words = ["run", tmp_path / "plan", "--script", "train.py --epochs 3"]
+    assert refusal(*words) == "--script: needs --commands; torchrun starts scripts, not Meshwright"
+    lines = cli_runner.run(*words, "--commands", "--restarts", 2).out.splitlines()
+    assert lines[1].endswith("--master-port 29500 --max-restarts 2 train.py --epochs 3")
+    assert lines[-1].endswith("exec python train.py --epochs 3'")

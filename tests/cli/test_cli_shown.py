@@ -96,7 +96,7 @@ def test_a_plan_that_cannot_be_run_says_so_where_it_is_made() -> None:
 def test_the_next_commands_of_several_hosts_are_those_of_run(tmp_path: Path) -> None:
     lines = plan(HOSTS, "-o", tmp_path)
     cluster = find_cluster(HOSTS)
-    words = ["run", str(tmp_path), "--emulate"]
+    words = ["-m", "meshwright", "run", str(tmp_path), "--emulate"]
     expected = launch_commands(cluster, range(cluster.num_devices), words)
     assert lines[-len(expected) :] == expected
     assert sum("torchrun --nnodes 4" in line for line in lines) == 4

@@ -50,12 +50,13 @@ def start_forked(
 ) -> Forked:
     """Start a command in a folder, whose modules it can import."""
     alone = {"RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1", **(variables or {})}
-    process = processes().Process(target=_run, args=(list(words), folder, alone), daemon=True)
+    process = processes().Process(target=run, args=(list(words), folder, alone), daemon=True)
     process.start()
     return Forked(process, folder)
 
 
-def _run(words: list[str], folder: Path, variables: dict[str, str]) -> None:
+def run(words: list[str], folder: Path, variables: dict[str, str]) -> None:
+    """What such a process does: run a command and end, with files for what it prints and says."""
     os.chdir(folder)
     os.environ |= variables
     sys.path[:0] = [str(folder)]

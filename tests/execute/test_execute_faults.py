@@ -13,7 +13,8 @@ import pytest
 from forked import start_forked
 from places import STEPS, Place, resumptions, training, wait_until
 
-from meshwright.cli.run import REPORT, check_memory, handed_over
+from meshwright.cli import main
+from meshwright.cli.run import REPORT, check_memory, handed_over, has_gpu
 from meshwright.errors import InputError, RankError
 from meshwright.units import GIB
 
@@ -175,13 +176,24 @@ def test_an_error_of_ranks_is_one_line(
     assert all(line.startswith("meshwright: ") for line in said)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused(place: Place) -> None:
-    code, _, said = place.run("pipeline", "--model", "factories:train", "--device", "cuda")
-    assert code == 2
-    assert said[1:] == [said[-1]]
-    assert said[-1].endswith("device cuda: torch finds none that it can use; use --device cpu")
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_at_once(
+    plans: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(plans)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["run", "pipeline", "--model", "factories:train", "--device", "cuda"]) == 2
+    said = "meshwright: error: device cuda: this machine has none; use --device cpu\n"
+    assert capsys.readouterr().err == said  # no process has been started by then
+
+
+@pytest.mark.parametrize(
+    ("file", "is_one"), [("nvidia0", True), ("kfd", True), ("nvidiactl", False)]
+)
+def test_gpus_are_known_by_their_files(tmp_path: Path, file: str, is_one: bool) -> None:
+    (tmp_path / file).touch()
+    assert has_gpu(tmp_path) == is_one
 
 
 def test_a_folder_without_graph_is_refused(place: Place) -> None:

@@ -21,7 +21,7 @@ from ranks import refuse_pickles  # noqa: E402
 from listeners import find_listeners  # noqa: E402
 from meshwright.errors import InputError, RankError  # noqa: E402
 from meshwright.execute import group  # noqa: E402
-from meshwright.execute.environment import INTERFACE, RUN_FOLDER, TOKEN  # noqa: E402
+from meshwright.execute.environment import INTERFACE, RUN_FOLDER, TOKEN, Place  # noqa: E402
 from meshwright.execute.launch import find_free_port  # noqa: E402
 from meshwright.execute.store import SignedStore, _listen, _serve_store, open_store  # noqa: E402
 
@@ -64,6 +64,24 @@ def test_it_listens_on_the_address_of_the_ranks_only(port: int) -> None:
         _listen("127.0.0.1", port)
     with pytest.raises(InputError, match="MASTER_ADDR: must be an address of the first rank's mac"):
         _listen("192.0.2.1", port)  # of a network for examples
+
+
+@pytest.mark.parametrize(
+    ("name", "has_remote", "listens_on"),
+    [
+        ("host0", True, "0.0.0.0"),
+        ("host0", False, "127.0.1.1"),
+        ("localhost", True, "127.0.1.1"),
+        ("127.0.1.1", True, "127.0.1.1"),
+    ],
+)
+def test_a_host_that_takes_its_name_for_the_loopback_listens_for_others(
+    monkeypatch: pytest.MonkeyPatch, name: str, has_remote: bool, listens_on: str
+) -> None:
+    found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [found])
+    with _listen(name, 0, has_remote) as listener:
+        assert listener.getsockname()[0] == listens_on
 
 
 def test_what_a_stranger_writes_is_not_believed(port: int) -> None:
@@ -131,11 +149,32 @@ def test_gloo_takes_the_loopback_where_all_ranks_are_on_one_machine(
     store = dist.HashStore()  # type: ignore[attr-defined]
     store.set("machine/1", group._machine())
     assert group._pick_interface(store, 0, 2) == "lo"
-    monkeypatch.setenv(INTERFACE, "eth7")
+    monkeypatch.setenv(INTERFACE, "lo")
     assert group._pick_interface(store, 0, 2) is None  # the user knows better
-    monkeypatch.delenv(INTERFACE)
+
+
+@pytest.mark.parametrize(
+    ("sources", "interface"),
+    [
+        ({"zeta": "10.0.0.1"}, "eth5"),
+        ({"zeta": "127.0.1.1", "10.0.0.2": "10.0.0.1"}, "eth5"),  # its own name, as on Debian
+        ({"zeta": "", "10.0.0.2": ""}, None),
+    ],
+)
+def test_gloo_takes_the_interface_that_leads_to_other_machines(
+    monkeypatch: pytest.MonkeyPatch, sources: dict[str, str], interface: str | None
+) -> None:
+    monkeypatch.delenv(INTERFACE, raising=False)
+    monkeypatch.setattr(group, "read_place", lambda: Place(address="zeta", port=1, num_ranks=2))
+    monkeypatch.setattr(group, "find_source", sources.get)
+    monkeypatch.setattr(group, "find_interface", {"10.0.0.1": "eth5"}.get)
+    store = dist.HashStore()  # type: ignore[attr-defined]
     store.set("machine/1", "another")
-    assert group._pick_interface(store, 0, 2) is None
+    store.set("address/1", "10.0.0.2")
+    assert group._pick_interface(store, 0, 2) == interface
+    named = Place(address="zeta", port=1, num_ranks=2, interfaces=("rail0", "rail1"))
+    monkeypatch.setattr(group, "read_place", lambda: named)
+    assert group._pick_interface(store, 0, 2) == "rail0"
 
 
 @pytest.mark.usefixtures("port")

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -345,3 +346,43 @@ def _time_stores(watch: Watch, repeats: int) -> float:
         watch.doing = text
         watch.count += 1
     return (time.perf_counter() - begin) / repeats
+
+
+def open_watches() -> list[Watch]:
+    """Three ranks' watches around a store in this process."""
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    watches = [Watch(rank, DEVICES, lambda: store, STALL, None) for rank in range(3)]
+    for each in watches:
+        each.start()
+    while not store.check([f"watch/{rank}" for rank in range(3)]):
+        time.sleep(0.01)
+    return watches
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_one_rank_is_told_which_others_have_gone_without_a_word(has_ended: bool) -> None:
+    watches = open_watches()
+    if has_ended:
+        watches[1].stop()
+    else:  # as if it were killed: its thread does not post that it has ended
+        watches[1]._is_lost = True
+    found: dict[int, list[int] | None] = {}
+    threads = [
+        threading.Thread(target=lambda rank=rank: found.update({rank: watches[rank].find_lost()}))
+        for rank in (0, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for each in watches:
+        each.stop()
+    assert sorted(found.values(), key=str) == ([[], []] if has_ended else [[1], []])
+
+
+def test_without_the_store_nobody_knows_who_has_gone() -> None:
+    watches = open_watches()
+    watches[0]._is_lost = True
+    assert watches[0].find_lost() is None
+    for each in watches:
+        each.stop()

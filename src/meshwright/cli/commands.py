@@ -4,41 +4,49 @@ what to do next with a plan."""
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.interface import Interface
 from meshwright.execute.environment import HOST, INTERFACES
 from meshwright.graph.architecture.shape import is_shape
 from meshwright.plan.plan import Plan
 
 PORT = 29500
 """torchrun's usual one."""
+MAX_SCRIPT = 120_000
+"""Characters of one argument: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
 MAX_HOSTS = 4
 """Hosts whose commands are shown with a plan; `run --commands` prints all."""
 
 
 def launch_commands(
-    cluster: Cluster, devices: Sequence[int], words: Sequence[str], master: str = ""
+    cluster: Cluster,
+    devices: Sequence[int],
+    words: Sequence[str],
+    master: str = "",
+    restarts: int = 0,
 ) -> list[str]:
-    """Lines for people: a torchrun command for every host, and one for Slurm where that can do it.
+    """Lines for people: a torchrun command for every host, and one for Slurm.
 
-    `devices` are those that the plan uses, `words` what to run, after `meshwright`; `master`:
-    address and perhaps port of the first host, where its name is not enough.
+    `devices` are those that the plan uses, `words` what Python runs on every rank; `master`:
+    address and perhaps port of the first host, where its name is not enough; `restarts`: how often
+    torchrun starts ranks again.
     """
     counts = Counter(cluster.devices[device].host for device in devices)
     hosts = list(counts)
     address, _, port = (master or _address(cluster, hosts[0])).partition(":")
     port = port or str(PORT)
-    lines = []
+    lines, variables = [], _variables(cluster, hosts)
     for number, host in enumerate(hosts):
         options = ["--nnodes", str(len(hosts)), "--node-rank", str(number)]
         options += ["--nproc-per-node", str(counts[host])]
         options += ["--master-addr", address, "--master-port", port]
-        given = [f"{name}={value}" for name, value in _variables(cluster, host)]
-        command = ["env", *given, "torchrun", *options, "-m", "meshwright", *words]
-        lines += [f"# on {host}:", shlex.join(command)]
-    return [*lines, *_slurm(counts, address, port, words)]
+        options += ["--max-restarts", str(restarts)] if restarts else []
+        given = [f"{name}={value}" for name, value in variables[host].items()]
+        lines += [f"# on {host}:", shlex.join(["env", *given, "torchrun", *options, *words])]
+    return [*lines, *_slurm(counts, variables, address, port, words)]
 
 
 def next_commands(
@@ -59,7 +67,7 @@ def next_commands(
     hosts = {cluster.devices[device].host for device in devices}
     if len(hosts) == 1:
         return ["", f"next: {shlex.join(['meshwright', *words])}"]
-    lines = launch_commands(cluster, devices, words)
+    lines = launch_commands(cluster, devices, ["-m", "meshwright", *words])
     shown = lines[: 2 * MAX_HOSTS] if len(hosts) > MAX_HOSTS else lines
     if len(hosts) > MAX_HOSTS:
         whole = shlex.join(["meshwright", *words, "--commands"])
@@ -67,20 +75,48 @@ def next_commands(
     return ["", "next, where all hosts see the same files:", *shown]
 
 
-def _slurm(counts: "Counter[str]", address: str, port: str, words: Sequence[str]) -> Iterator[str]:
-    if len(set(counts.values())) > 1:
-        yield "# with Slurm: its hosts must have as many ranks each, these have not"
-        return
-    count = next(iter(counts.values()))
-    rank = (
-        f"RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
-        f"LOCAL_WORLD_SIZE={count} MASTER_ADDR={shlex.quote(address)} MASTER_PORT={port} "
-        f"exec python -m meshwright {shlex.join(words)}"
+def _slurm(
+    counts: "Counter[str]",
+    variables: Mapping[str, Mapping[str, str]],
+    address: str,
+    port: str,
+    words: Sequence[str],
+) -> Iterator[str]:
+    """One task a rank. Slurm sorts hosts by an order of its own, so each looks up its first rank
+    by its name; of hosts with fewer ranks than others, the last tasks have nothing to do."""
+    most, first, by_host = max(counts.values()), 0, {}
+    for host, count in counts.items():
+        by_host[host] = {
+            "RANK": f"$(({first} + SLURM_LOCALID))",
+            "LOCAL_WORLD_SIZE": str(count),
+            **{name: shlex.quote(value) for name, value in variables[host].items()},
+            HOST: "$SLURMD_NODENAME",
+        }
+        first += count
+    common = set.intersection(*(set(each.items()) for each in by_host.values()))
+    common |= {("WORLD_SIZE", str(first)), ("LOCAL_RANK", "$SLURM_LOCALID")}
+    common |= {("MASTER_ADDR", shlex.quote(address)), ("MASTER_PORT", port)}
+    arms = [
+        f"{shlex.quote(host)}) export {_assign(set(each.items()) - common)};;"
+        for host, each in by_host.items()
+    ]
+    is_idle = "" if min(counts.values()) == most else (
+        "[ $SLURM_LOCALID -lt $LOCAL_WORLD_SIZE ] || exit 0; "
+    )  # fmt: skip
+    script = (
+        f"case $SLURMD_NODENAME in {' '.join(arms)} esac; {is_idle}{_assign(common)} "
+        f"exec python {shlex.join(words)}"
     )
-    options = ["--nodes", str(len(counts)), "--ntasks-per-node", str(count)]
-    options += ["--nodelist", ",".join(counts), "--distribution", "block"]
+    if len(script) > MAX_SCRIPT:
+        yield f"# with Slurm: a command for {len(counts):,} hosts is too long for a shell"
+        return
+    options = ["--nodes", str(len(counts)), "--ntasks-per-node", str(most)]
     yield "# with Slurm, once, in place of all of these:"
-    yield shlex.join(["srun", *options, "bash", "-c", rank])
+    yield shlex.join(["srun", *options, "--nodelist", ",".join(counts), "bash", "-c", script])
+
+
+def _assign(variables: Iterable[tuple[str, str]]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(variables))
 
 
 def _address(cluster: Cluster, host: str) -> str:
@@ -89,10 +125,21 @@ def _address(cluster: Cluster, host: str) -> str:
     return own[0].partition("/")[0] if own else host
 
 
-def _variables(cluster: Cluster, host: str) -> Iterator[tuple[str, str]]:
-    """What says which host of the plan this is, and which interfaces its ranks take."""
-    yield HOST, host
-    names = ",".join(each.name for each in cluster.interfaces if each.host == host)
-    if names:
-        yield INTERFACES, names
-        yield "NCCL_SOCKET_IFNAME", names
+def _variables(cluster: Cluster, hosts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By host, what tells its ranks which host of the plan it is and which interfaces to take."""
+    own: dict[str, list[Interface]] = {host: [] for host in hosts}
+    for each in cluster.interfaces:
+        if each.host in own:
+            own[each.host].append(each)
+    shared = set.intersection(*({each.switch for each in some} for some in own.values()))
+    switches = set(cluster.switches)
+    is_joined = any({link.source, link.target} <= switches for link in cluster.links)
+    found = {host: {HOST: host} for host in own}
+    for host, some in own.items():
+        names = ",".join(each.name for each in some)
+        if names:
+            # NCCL takes these very names, and without the sign all that begin with one of them.
+            found[host] |= {INTERFACES: names, "NCCL_SOCKET_IFNAME": f"={names}"}
+        if len(some) > 1 and shared == {each.switch for each in some} and not is_joined:
+            found[host]["NCCL_CROSS_NIC"] = "0"  # a ring that changes rails would find no way
+    return found

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import shlex
 import sys
 import tempfile
 from argparse import Namespace
@@ -31,6 +32,7 @@ from meshwright.execute.environment import (
     is_rank,
     read_place,
 )
+from meshwright.execute.process import die_with_parent
 from meshwright.execute.runnable import check_runnable, check_step
 from meshwright.files import write_bytes
 from meshwright.function import check_function
@@ -63,6 +65,8 @@ once all have ended: a rank killed after the last step would have it printed aga
 TRIAL = "MESHWRIGHT_TRIAL"
 """The launcher's variable for a process that tries the plan before ranks start: the file for the
 reason, where the plan is refused."""
+_GPUS = ("nvidia[0-9]*", "kfd", "dxg")
+"""Device files of GPUs' drivers on Linux."""
 RANK_BYTES = 0.25 * GIB
 """What a rank of a tiny model takes of the memory for itself, torch and its code included
 (0.27 GiB on 2026-11-15)."""
@@ -74,13 +78,17 @@ def run_run(arguments: Namespace) -> int:
         check_folder(arguments.output)
     if arguments.checkpoint is not None and arguments.model:
         _check_writable(arguments.checkpoint)
+    place = read_place()  # a wrong variable is refused before anything is read or started
+    if place.is_agents_store:
+        die_with_parent()  # as early as can be: importing torch takes seconds
     need_torch("run")
-    read_place()  # a wrong variable is refused before anything is read or started
     graph, cluster, plan = read_plan_folder(arguments.plan)
     if arguments.local_statistics:
         plan = replace(plan, batch_statistics=False)
     else:
         plan = with_batch_statistics(graph, plan)
+    if arguments.script and not arguments.commands:
+        raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
     if arguments.commands:
         return _print_commands(arguments, graph, cluster, plan)
     if is_rank():
@@ -116,6 +124,13 @@ def _check_options(arguments: Namespace) -> None:
     kind = "cpu" if arguments.emulate else arguments.device
     if arguments.backend == "nccl" and kind == "cpu":
         raise InputError("backend nccl: ranks must compute on cuda, not on cpu; use gloo")
+    if kind == "cuda" and not has_gpu():  # torch says so, too, but takes seconds to be imported
+        raise InputError("device cuda: this machine has none; use --device cpu")
+
+
+def has_gpu(folder: Path = Path("/dev")) -> bool:
+    """Whether there is any GPU that torch might use: one of NVIDIA, of AMD, or that of WSL."""
+    return any(path for name in _GPUS for path in folder.glob(name))
 
 
 def check_memory(num_ranks: int, total_bytes: float) -> None:
@@ -164,17 +179,28 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
 
 
 def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) -> int:
-    """Print what starts the ranks on several hosts: this command again, without its own options."""
+    """Print what starts the ranks on several hosts: a script, or this command again without what
+    is for those who start them."""
     check_runnable(graph, cluster, plan)
     devices = _used_devices(graph, cluster, plan)
-    words = [each for each in sys.argv[1:] if each != "--commands"]
-    while "--master" in words:
-        place = words.index("--master")
-        del words[place : place + 2]
-    words = [each for each in words if not each.startswith("--master=")]
-    for line in launch_commands(cluster, devices, words, arguments.master):
+    if arguments.script:
+        words = shlex.split(arguments.script)
+    else:
+        words = ["-m", "meshwright", *_without(sys.argv[1:], "--master", "--restarts")]
+    lines = launch_commands(cluster, devices, words, arguments.master, arguments.restarts)
+    for line in lines:
         print_line(line)
     return ExitCode.DONE
+
+
+def _without(words: Sequence[str], *options: str) -> Iterator[str]:
+    """The words of a command without `--commands` and some options, which have a value each."""
+    left = iter(words)
+    for word in left:
+        if word in options:
+            next(left)
+        elif word != "--commands" and word.partition("=")[0] not in options:
+            yield word
 
 
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:
@@ -249,6 +275,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
 
         hasten_wakeups()
     from meshwright.execute.fault import TERMINATED, end_process
+    from meshwright.execute.keep import stop_restarts
     from meshwright.execute.session import run_rank
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
@@ -296,11 +323,10 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     if outcome.rank == 0:
         with handed_over():
             present_outcome(arguments, graph, cluster, plan, outcome)
-        if outcome.was_stopped:
-            code = TERMINATED
-        elif arguments.check:
+        if arguments.check and not outcome.was_stopped:
             code = check_losses(outcome, graph)
-    elif outcome.was_stopped:
+    if outcome.was_stopped:
+        stop_restarts()
         code = TERMINATED
     # Threads of torch may still be in C++, where the interpreter's end would abort the process.
     end_process(code)

@@ -51,6 +51,8 @@ class Place:
     port: int = 0
     is_agents_store: bool = False
     """Whether torchrun's agent serves the store; else the first rank does."""
+    max_restarts: int = 0
+    """How often all ranks of this run may be started again."""
     attempt: int = 0
     """How often all ranks of this run have been started before."""
     token: bytes = field(default=b"", repr=False)
@@ -103,6 +105,7 @@ def read_place(variables: Mapping[str, str] = os.environ) -> Place:
         address=address,
         port=port,
         is_agents_store=variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        max_restarts=_read_whole(variables, "TORCHELASTIC_MAX_RESTARTS", 0, _MOST_STEPS, default=0),
         attempt=_read_whole(variables, "TORCHELASTIC_RESTART_COUNT", 0, _MOST_STEPS, default=0),
         token=_read_token(variables),
         host=_read_host(variables),

@@ -4,7 +4,9 @@ Decides how long ranks wait for each other at the start.
 """
 
 import os
+import signal
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +26,10 @@ from meshwright.execute.environment import (
     read_place,
     run_folder,
 )
-from meshwright.execute.fault import end_process
+from meshwright.execute.fault import end_process, is_consequence, name_rank, show_line
 from meshwright.execute.message import gather, message_device, share
+from meshwright.execute.process import die_with_parent
+from meshwright.execute.route import find_interface, find_source, is_local
 from meshwright.execute.store import NamedStore, open_store
 from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
@@ -80,6 +84,8 @@ def meet(stall_seconds: float) -> tuple[Any, list[str]]:
     place = read_place()
     if place.num_ranks == 1:
         return None, [place.host]
+    if place.is_agents_store:
+        die_with_parent()  # torchrun, once killed, leaves its ranks behind
     limit_seconds = max(stall_seconds, JOIN_SECONDS)
     store = open_store(limit_seconds, may_serve=True)
     store = _apart(store, store.add(f"runs of rank {place.rank}", 1))
@@ -132,14 +138,29 @@ def joined_group(backend: str, store: Any, watch: Watch | None) -> Iterator[None
 
 
 def _pick_interface(store: Any, rank: int, count: int) -> str | None:
-    """The interface that gloo binds to: the loopback if all ranks are on one machine.
+    """The interface that gloo binds to: the loopback if all ranks are on one machine, else the
+    first that the environment names, else the one that leads to the other machines.
 
-    Left to itself gloo takes the address of the host's name, which others may reach. What the user
-    has set stays.
+    Left to itself gloo takes the address of the host's name. Others may reach that though nobody
+    else should, or nobody may: where a file says that the name is 127.0.1.1, or no name server has
+    it. What the user has set for gloo stays.
     """
+    place = read_place()
+    source = find_source(place.address)
     store.set(f"machine/{rank}", _machine())
-    machines = {store.get(f"machine/{each}") for each in range(count)}
-    return LOOPBACK if len(machines) == 1 and INTERFACE not in os.environ else None
+    store.set(f"address/{rank}", source)
+    machines = [store.get(f"machine/{each}") for each in range(count)]
+    if INTERFACE in os.environ:
+        return None
+    if len(set(machines)) == 1:
+        return LOOPBACK
+    if place.interfaces:
+        return place.interfaces[0]
+    if is_local(source):  # this machine has the store, and finds it by itself
+        others = (each for each in range(count) if machines[each] != machines[rank])
+        known = (store.get(f"address/{each}").decode() for each in others)
+        source = find_source(next((each for each in known if not is_local(each)), ""))
+    return None if is_local(source) else find_interface(source)
 
 
 def _machine() -> str:
@@ -173,8 +194,37 @@ def watched(devices: Sequence[str], stall_seconds: float) -> Iterator[Watch | No
     watch.start()
     try:
         yield watch
+    except BaseException as error:
+        if run_folder() is None and is_consequence(error):
+            with _ignored(signal.SIGTERM):  # torchrun sends it to those who are left
+                _name_lost(watch.find_lost(), devices)
+        raise
     finally:
         watch.stop()
+
+
+def _name_lost(lost: Sequence[int] | None, devices: Sequence[str]) -> None:
+    """Say who has gone without a word, where no launcher of ours does; None: the store has."""
+    place = read_place()
+    if lost is None and place.local_rank == 0:  # nobody is left to ask who tells
+        where = f"{place.address}:{place.port}"
+        show_line(f"error: the store at {where} is gone, and with it the process that served it")
+    elif lost:
+        names = some([name_rank(each, devices[each]) for each in lost])
+        show_line(f"error: {names} has gone without a word: killed, or the host is lost")
+
+
+@contextmanager
+def _ignored(number: signal.Signals) -> Iterator[None]:
+    """Within this a signal is ignored; other threads than the first cannot choose."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

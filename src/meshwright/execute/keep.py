@@ -5,6 +5,7 @@ may be asked; all hear of it with the loss of the step (`meshwright.execute.puls
 the same one.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.environment import run_folder
+from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.loader import Loader
 from meshwright.execute.resume import save_state
 from meshwright.execute.trainer import Trainer
@@ -67,3 +68,17 @@ def stopped_by_signals(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
+
+
+def stop_restarts() -> None:
+    """Have torchrun end as well after this rank stopped as asked, where it would start it again.
+
+    Another host's may be the one that was asked: to this one, a rank that ends before the last step
+    has failed. All ranks have kept their checkpoint by now.
+    """
+    place = read_place()
+    if place.is_agents_store and place.max_restarts:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # comes back from torchrun
+        if place.local_rank == 0:
+            os.kill(os.getppid(), signal.SIGTERM)

@@ -143,13 +143,18 @@ class Rank:
         return self.process.wait()
 
 
+def die_with_parent() -> None:
+    """Have this process killed when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+
+
 def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard) -> Rank:
     """Start a process that gets SIGKILL when its parent dies, also across `exec` in a prefix."""
     prctl = ctypes.CDLL(None).prctl  # looked up here: little may be done between fork and exec
     kill = ctypes.c_ulong(signal.SIGKILL)
     parent = os.getpid()
 
-    def die_with_parent() -> None:  # after fork, before exec
+    def bind_to_parent() -> None:  # after fork, before exec
         prctl(_PR_SET_PDEATHSIG, kill)
         if os.getppid() != parent:  # it died before the call above
             os._exit(1)
@@ -161,7 +166,7 @@ def start_rank(argv: Sequence[str], environment: Mapping[str, str], guard: Guard
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=bind_to_parent,
         )
     except OSError as error:
         reason = error.strerror or error

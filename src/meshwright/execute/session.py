@@ -40,7 +40,7 @@ from meshwright.execute.group import (
     watched,
 )
 from meshwright.execute.interface import find_wiring
-from meshwright.execute.keep import stopped_by_signals
+from meshwright.execute.keep import stop_restarts, stopped_by_signals
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
@@ -226,6 +226,7 @@ def _run_steps(
             kept = "out" if course.keeper is None else ""
             say(f"stopped after step {trainer.num_steps}, with{kept} a checkpoint to go on from")
         if was_stopped and not settings.is_measured:
+            stop_restarts()
             end_process(TERMINATED)
         losses = trainer.gather_losses()
         with waiting(watch, "the end"):

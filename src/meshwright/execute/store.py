@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from meshwright.errors import InputError, RankError, quoted
 from meshwright.execute.environment import Place, read_place
+from meshwright.execute.route import is_local
 
 _DIGEST = "sha256"
 _DIGEST_BYTES = 32
@@ -126,7 +127,7 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
     place = read_place()
     limit = timedelta(seconds=limit_seconds)
     if may_serve and place.rank == 0 and not place.is_agents_store:
-        _serve_store(place.address, place.port)
+        _serve_store(place.address, place.port, place.num_local_ranks < place.num_ranks)
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]
             place.address, place.port, is_master=False, timeout=limit, wait_for_workers=False
@@ -152,10 +153,11 @@ def _name_attempt(place: Place) -> str:
 
 
 @cache
-def _serve_store(address: str, port: int) -> Any:
+def _serve_store(address: str, port: int, has_remote: bool) -> Any:
     """The store itself, on the first rank: one for as long as the process lives, because a script
-    may train more than once, and others may have come for the next time already."""
-    listener = _listen(address, port)
+    may train more than once, and others may have come for the next time already. `has_remote`:
+    there are ranks on other machines."""
+    listener = _listen(address, port, has_remote)
     return dist.TCPStore(  # type: ignore[attr-defined]
         address,
         port,
@@ -166,9 +168,15 @@ def _serve_store(address: str, port: int) -> Any:
     )
 
 
-def _listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on one address; left to itself, TCPStore would on all of them."""
+def _listen(address: str, port: int, has_remote: bool = False) -> socket.socket:
+    """A socket that listens on one address; left to itself, TCPStore would on all of them.
+
+    Many machines take their own name for 127.0.1.1, where others that know it better would find
+    nobody: then it listens on all addresses.
+    """
     family, kind, protocol, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    if has_remote and is_local(str(where[0])) and address not in ("localhost", where[0]):
+        where = ("", *where[1:])
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

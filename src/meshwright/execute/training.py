@@ -29,7 +29,7 @@ from meshwright.execute.group import (
 )
 from meshwright.execute.groups import make_schedule
 from meshwright.execute.interface import find_wiring
-from meshwright.execute.keep import Keeper, stopped_by_signals
+from meshwright.execute.keep import Keeper, stop_restarts, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
 from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
@@ -243,8 +243,10 @@ def open_training(
             with training.kept(settings):
                 yield training
                 course.finish()
-        except SystemExit:  # as when it was asked to stop
+        except SystemExit as end:  # as when it was asked to stop
             trainer.close()
+            if end.code == TERMINATED:
+                stop_restarts()
             raise
         trainer.gather_losses()  # nobody leaves while others still need it
         trainer.close()

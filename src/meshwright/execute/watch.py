@@ -22,6 +22,8 @@ from meshwright.execute.stall import Post, Stall, find_reached, find_stall
 from meshwright.execute.thread import start_thread
 
 NOBODY = -1
+LOST_TICKS = 5
+"""Posts of a rank that may be missing before it counts as gone, once a connection was lost."""
 
 _Words = tuple[int, str, tuple[int, ...], float, bool]
 """A post as it stands in the store: its number, then as in `Post`."""
@@ -103,6 +105,26 @@ class Watch:
         for thread in self._threads:
             thread.join(2.0)  # not longer: the store may block for ever
         self._threads.clear()
+
+    def find_lost(self) -> list[int] | None:
+        """The ranks that have gone without a word, for the one rank that is to tell; empty for the
+        others, None where the store has gone. To be called while the watch goes on.
+        """
+        changed: dict[int, tuple[int, float]] = {}
+        others = [each for each in range(len(self._devices)) if each != self._rank]
+        seconds = LOST_TICKS * self._tick_seconds
+        try:
+            tells = not self._is_lost and self._claims()
+            posts = [self._read(each, changed) for each in others if tells]
+            time.sleep(seconds)  # also who does not tell: what it runs under ends those beside it
+            posts = [self._read(each, changed) for each in others if tells]
+        except RuntimeError:
+            return None
+        return None if self._is_lost else [
+            each
+            for each, post in zip(others, posts, strict=False)
+            if post.silent_seconds >= seconds and not post.has_ended
+        ]  # fmt: skip
 
     def _own_post(self) -> Post:
         waits_for = self.waits_for

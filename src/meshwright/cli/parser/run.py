@@ -41,6 +41,12 @@ def add_run(commands: Any) -> None:
         action="store_true",
         help="wait for the planned time of every op instead of computing; communication is real",
     )
+    source.add_argument(
+        "--script",
+        metavar="COMMAND",
+        help="with --commands: a training script of one's own that calls mw.training, and its "
+        "options, as 'train.py --epochs 3'",
+    )
     parser.add_argument(
         "--steps", type=count, default=10, metavar="N", help="steps to train (default: 10)"
     )
