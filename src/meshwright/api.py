@@ -4,20 +4,25 @@ program and hand these on; decide nothing else."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import need_type, shown
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.schema import cluster_schema
 from meshwright.errors import InputError
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
+from meshwright.plan.schema import answer_schema
 from meshwright.profile.profile import Measured, read_profile
+from meshwright.report.hybrid_facts import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
+from meshwright.simulate.record import simulation_schema
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
@@ -34,9 +39,15 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "schema",
     "simulate",
     "training",
 ]
+
+
+SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
+    {"answer": answer_schema, "simulation": simulation_schema, "cluster": cluster_schema}
+)
 
 
 def _need_plan(plan: Plan | None, use: str) -> None:
@@ -125,9 +136,10 @@ def plan(
     """
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
     _need_callable(progress, "progress")
-    return find_plan(
-        load_graph(graph, say=progress),
-        load_cluster(cluster),
+    step, devices = load_graph(graph, say=progress), load_cluster(cluster)
+    answer = find_plan(
+        step,
+        devices,
         method=method,
         seed=seed,
         budget_seconds=budget_seconds,
@@ -139,6 +151,7 @@ def plan(
         gap=gap,
         progress=progress,
     )
+    return with_facts(step, devices, answer, sharing)
 
 
 def simulate(
@@ -167,6 +180,14 @@ def simulate(
         granularity=granularity,
         with_links=with_links,
     )
+
+
+def schema(form: str) -> dict[str, Any]:
+    """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
+    `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
+    if form not in SCHEMAS:
+        raise InputError(f"schema: must be one of {', '.join(SCHEMAS)}, got {shown(form)}")
+    return SCHEMAS[form]()
 
 
 @contextmanager

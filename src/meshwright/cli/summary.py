@@ -16,13 +16,13 @@ from meshwright.cli.device_summary import (
     show_chart,
     show_devices,
 )
-from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import PROVEN, Answer, Stop
+from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import (
@@ -50,12 +50,11 @@ def show_answer(
     cluster: Cluster,
     answer: Answer,
     timeline: Timeline,
-    facts: HybridFacts | None = None,
     detail: Detail = Detail.USUAL,
 ) -> None:
     """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
-    step = answer.step_seconds
+    step, facts = answer.step_seconds, answer.hybrid
     is_general = answer.method.startswith("auto") and not _is_of_one_kind(answer)
     kind = "" if is_general else " of this kind"
     rows = {
