@@ -18,7 +18,7 @@ from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.plan.schema import answer_schema
 from meshwright.profile.profile import Measured, read_profile
-from meshwright.report.hybrid_facts import with_facts
+from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan

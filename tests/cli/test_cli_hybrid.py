@@ -18,10 +18,10 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.plan.facts import StageFacts
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from meshwright.report.expected import with_facts
 from meshwright.report.hybrid_facts import (
     hybrid_facts,
     name_devices,
-    with_facts,
     word_binding,
 )
 

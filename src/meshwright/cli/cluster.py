@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.cli.cluster_summary import check_cluster, list_devices
-from meshwright.cli.console import finite, print_json, print_line, print_table
+from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.schema import show_schema
 from meshwright.cluster.catalogue import list_clusters, load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
+from meshwright.files import finite
 from meshwright.message import remark
 from meshwright.units import format_bytes, format_number, format_rate, format_seconds
 

@@ -10,7 +10,8 @@ from meshwright.cost.compute import time_sources
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.facts import HybridFacts
-from meshwright.plan.record import TimesRecord
+from meshwright.plan.record import ErrorRecord, TimesRecord
+from meshwright.report.expected import expected_error
 from meshwright.simulate.record import FORMAT, VERSION, SimulationRecord
 from meshwright.simulate.timeline import Timeline
 
@@ -34,6 +35,7 @@ def timeline_document(
         step_seconds=timeline.step_seconds,
         peak_bytes=tuple(timeline.peak_bytes),
         times=TimesRecord.of(time_sources(graph, cluster)),
+        expected_error=ErrorRecord.of_error(expected_error(graph, cluster, timeline)),
         launch_bound=timeline.is_launch_bound,
         fits=bool(np.all(np.array(timeline.peak_bytes) <= usable_bytes(graph, cluster))),
         utilisation=tuple(timeline.device_utilisation.tolist()),

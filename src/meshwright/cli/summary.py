@@ -24,6 +24,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import PROVEN, Answer, Stop
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
+from meshwright.report.expected import expected_error
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import (
     format_bytes,
@@ -68,8 +69,8 @@ def show_answer(
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
         "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
     }
-    if answer.times is not None:
-        rows["times"] = str(answer.times)
+    if answer.provenance:
+        rows["times"] = answer.provenance
     if answer.binding and facts is None:
         rows["binding"] = answer.binding
     if compared := _compare_methods(answer):
@@ -136,7 +137,7 @@ def show_simulation(
         **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
-        "times": str(time_sources(graph, cluster)),
+        "times": f"{time_sources(graph, cluster)}; {expected_error(graph, cluster, timeline)}",
     }
     console.print(_panel(_facts(rows), _title(graph, cluster)))
     if detail is Detail.SHORT:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshwright.cost.compute import TimeSources
+from meshwright.cost.evidence import ExpectedError
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
@@ -14,6 +15,7 @@ from meshwright.plan.record import (
     VERSION,
     AllocationRecord,
     AnswerRecord,
+    ErrorRecord,
     RunnerUpRecord,
     TimesRecord,
 )
@@ -87,6 +89,8 @@ class Answer:
     """The next best plans of other degrees, the fastest first, where the search keeps them."""
     times: TimeSources | None = None
     """Where the times of ops come from, which the step and the bound are only as good as."""
+    expected_error: ExpectedError | None = None
+    """How far off the step is expected to be, by held-out steps; None without a plan."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
     hybrid: HybridFacts | None = None
@@ -136,11 +140,17 @@ class Answer:
             }
         facts["stop"] = str(self.stop)
         optional = {
-            "times": "" if self.times is None else str(self.times),
+            "times": self.provenance,
             "binding": self.binding,
             "notes": "; ".join(self.notes),
         }
         return facts | {name: text for name, text in optional.items() if text}
+
+    @property
+    def provenance(self) -> str:
+        """Where the step's time comes from and how far off it may be, for people."""
+        known = (self.times, self.expected_error)
+        return "; ".join(str(each) for each in known if each is not None)
 
     def to_dict(self, plan: str | None = None) -> dict[str, Any]:
         """The answer for programs, as `meshwright plan --json` prints it and `answer.json` has it;
@@ -153,6 +163,9 @@ class Answer:
             uniform_seconds=self.statistics.get("uniform_seconds"),
             stop=self.stop.value,
             times=None if self.times is None else TimesRecord.of(self.times),
+            expected_error=None
+            if self.expected_error is None
+            else ErrorRecord.of_error(self.expected_error),
             statistics=dict(self.statistics),
             plan=plan,
             allocations=tuple(map(AllocationRecord.of, allocations)),

@@ -10,6 +10,9 @@ from typing import Annotated, Any, Self
 import msgspec
 from msgspec import Meta
 
+from meshwright.cost.evidence import ExpectedError
+from meshwright.files import finite
+
 FORMAT = "meshwright.answer"
 VERSION = 1
 
@@ -42,8 +45,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain objects, for JSON."""
-        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=float))
-        return plain
+        return {name: _plain(getattr(self, name)) for name in self.__struct_fields__}
 
     @classmethod
     def of(cls, value: object, **more: Any) -> Self:
@@ -52,12 +54,64 @@ class Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return cls(**{name: getattr(value, name) for name in known}, **more)
 
 
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return finite(value) if isinstance(value, float) else value
+
+
 class TimesRecord(Record):
     """Where the times of ops come from, on that type of the cluster that is known least."""
 
     measured: Annotated[int, about("Ops whose time was measured on a device of the type.")]
     fitted: Annotated[int, about("Ops timed by models fitted to measured kernels.")]
     estimated: Annotated[int, about("Ops timed by the data sheet: peak rates and bandwidth.")]
+
+
+class ShareRecord(Record):
+    """A part of a step's time that is known in one way."""
+
+    source: Annotated[str, about("What the time is known by.")]
+    type: Annotated[str, about("The device type that it is spent on.")]
+    precision: Annotated[str, about("The precision of most of the step's FLOP.")]
+    share: Annotated[float, about("The part of the step.")]
+    mean_error: Annotated[
+        float | None,
+        about("The mean of |predicted / measured - 1| of held-out steps; null: there are none."),
+    ]
+    num_steps: Annotated[int, about("How many steps were held out.")]
+    origin: Annotated[str, about("Where the held-out steps are written down.")]
+
+
+class ErrorRecord(Record):
+    """How far off the step is expected to be, by held-out steps of its classes."""
+
+    mean: Annotated[
+        float | None, about("The expected |predicted / measured - 1|; null: it is unknown.")
+    ]
+    known_share: Annotated[
+        float, about("The part of the step's time of whose classes steps were held out.")
+    ]
+    shares: Annotated[tuple[ShareRecord, ...], about("The parts of the step's time.")]
+
+    @classmethod
+    def of_error(cls, error: ExpectedError) -> Self:
+        """An expected error for programs."""
+        rows = tuple(
+            ShareRecord.of(
+                each,
+                source=str(each.source),
+                mean_error=None if each.evidence is None else each.evidence.mean_error,
+                num_steps=0 if each.evidence is None else each.evidence.num_steps,
+                origin="" if each.evidence is None else each.evidence.origin,
+            )
+            for each in error.shares
+        )
+        return cls.of(error, shares=rows)
 
 
 class AllocationRecord(Record):
@@ -165,6 +219,9 @@ class AnswerRecord(Record):
     ]
     stop: Annotated[str, about("Why the search stopped, and so what it claims.")]
     times: Annotated[TimesRecord | None, about("Where the times of ops come from.")]
+    expected_error: Annotated[
+        ErrorRecord | None, about("How far off the step is expected to be; null: no plan.")
+    ]
     binding: Annotated[
         str, about("What binds and, when nothing fits, the nearest change that would.")
     ]

@@ -4,7 +4,6 @@ Reads a plan and its simulated step; decides only how to word what binds it.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,28 +15,17 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
-from meshwright.plan.answer import Answer
 from meshwright.plan.check import Placement, resolve
 from meshwright.plan.facts import HybridFacts, StageFacts
 from meshwright.plan.plan import Plan, Recompute
 from meshwright.program.collective import Lane
 from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
-from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_percent
 
 FULL = 0.9
 """Of a device's usable memory: above this it is said to be what made a stage compute again."""
-
-
-def with_facts(graph: Graph, cluster: Cluster, answer: Answer, sharing: str = "fair") -> Answer:
-    """An answer with what its plan comes to, where that is of the method `hybrid`."""
-    if answer.plan is None or answer.method not in ("hybrid", "auto:hybrid"):
-        return answer
-    timeline = simulate(graph, cluster, answer.plan, sharing=sharing)
-    facts = hybrid_facts(graph, cluster, answer.plan, timeline, answer.binding)
-    return replace(answer, hybrid=facts)
 
 
 def hybrid_facts(
@@ -57,7 +45,7 @@ def hybrid_facts(
     schedule = schedule_of(plan)
     flops = sum(float(stage.of_replicas("flops").sum()) * schedule.microbatches for stage in stages)
     used = sorted({int(device) for stage in stages for device in stage.devices.ravel()})
-    precision = _precision(graph)
+    precision = main_precision(graph)
     peak = sum(
         cluster.types[cluster.devices[device].type].peak_flops_per_second(precision)
         for device in used
@@ -82,8 +70,8 @@ def hybrid_facts(
     )
 
 
-def _precision(graph: Graph) -> str:
-    """The one with most FLOPs."""
+def main_precision(graph: Graph) -> str:
+    """The precision of most FLOPs."""
     names, codes = graph.precision_codes
     return names[int(np.argmax(np.bincount(codes, weights=graph.flops)))]
 

@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from meshwright.form import form_schema
 from meshwright.plan.record import (
+    ErrorRecord,
     HybridRecord,
     Record,
     TimesRecord,
@@ -31,6 +32,7 @@ class SimulationRecord(Record):
         tuple[float | None, ...], size("The predicted peak of each device of the cluster.")
     ]
     times: Annotated[TimesRecord, about("Where the times of ops come from.")]
+    expected_error: Annotated[ErrorRecord, about("How far off the step is expected to be.")]
     launch_bound: Annotated[bool, about("Whether devices wait for their hosts to launch kernels.")]
     fits: Annotated[bool, about("Whether the peaks are within what plans may use of each device.")]
     utilisation: Annotated[
