@@ -78,6 +78,7 @@ def capture(
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    inference: bool = False,
 ) -> Graph:
     """One training step of a PyTorch module as a Graph; nothing is allocated or computed.
 
@@ -88,7 +89,8 @@ def capture(
     tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel calls
     that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile fuses it.
     `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
-    embedding on its first stage and the head tied to it on its last.
+    embedding on its first stage and the head tied to it on its last. `inference`: the model's
+    outputs alone, in `eval` mode, without gradients, loss and optimiser.
     """
     need_torch()
     from meshwright.capture.capture import capture as capture_step
@@ -104,6 +106,7 @@ def capture(
         measured=measured,
         compile=compile,
         untie=untie,
+        inference=inference,
     )
 
 

@@ -21,7 +21,7 @@ from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.execute.runnable import find_obstacle, is_captured
+from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
@@ -147,10 +147,11 @@ def _show_next(
     if obstacle:
         remark(f"`meshwright run` cannot run this plan: {obstacle}")
         return
-    if not is_captured(graph):
-        remark("`meshwright run` can emulate this plan, not train: its graph was not captured")
+    reason = why_untrained(graph)
+    if reason:
+        remark(f"`meshwright run` can emulate this plan, not train: {reason}")
     if Detail.of(arguments) is not Detail.SHORT:
-        model = arguments.graph if is_captured(graph) else None
+        model = None if reason else arguments.graph
         for line in next_commands(model, arguments.output, cluster, found):
             print_line(line)
 
