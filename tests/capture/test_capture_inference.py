@@ -4,14 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import meshwright as mw
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Phase
-from meshwright.plan.plan import place_ops
+torch = pytest.importorskip("torch", reason="capture needs the torch extra")
+
+from torch import Tensor, nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import meshwright as mw  # noqa: E402
+from meshwright.cluster.cluster import Cluster  # noqa: E402
+from meshwright.graph.graph import Phase  # noqa: E402
+from meshwright.plan.plan import place_ops  # noqa: E402
 
 Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -45,10 +47,10 @@ class UNet(nn.Module):
             nn.Conv2d(inner, outer, 3, padding=1), nn.BatchNorm2d(outer), nn.ReLU()
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         down = self.down(x)
         deep = self.deep(nn.functional.max_pool2d(down, 2))
-        found: torch.Tensor = self.out(torch.cat([self.up(deep), down], 1))
+        found: Tensor = self.out(torch.cat([self.up(deep), down], 1))
         return found
 
 
@@ -134,7 +136,7 @@ def test_what_only_backward_would_read_is_let_go() -> None:
 
 def test_what_is_returned_stays_although_others_read_it() -> None:
     class Both(nn.Module):
-        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
             first = x.exp()
             return {"first": first, "last": first.sin().cos()}
 
@@ -177,7 +179,7 @@ def test_teams_are_planned_without_zero_and_recomputation() -> None:
 
 def test_a_loss_and_nothing_returned_are_refused() -> None:
     class Nothing(nn.Module):
-        def forward(self, x: torch.Tensor) -> None:
+        def forward(self, x: Tensor) -> None:
             x.exp()
 
     with pytest.raises(mw.InputError, match="model Nothing: must return a tensor"):
