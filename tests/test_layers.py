@@ -18,7 +18,7 @@ PACKAGE = "meshwright"
 # From the lowest: a module imports from its own layer and from those before it.
 LAYERS = (
     "interpreter", "errors", "function", "message", "argument", "units", "table", "from_yaml",
-    "files", "compiled", "graph", "profile", "zoo", "cluster", "cost", "plan", "program",
+    "files", "form", "compiled", "graph", "profile", "zoo", "cluster", "cost", "plan", "program",
     "simulate", "search", "capture", "execute", "network", "export", "report", "source", "learn",
     "api", "__init__", "cli", "__main__",
 )  # fmt: skip

@@ -47,6 +47,7 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "schema",
     "simulate",
     "training",
 ]
@@ -76,6 +77,7 @@ _HOME = {
     "load_graph": "meshwright.source",
     "open_engine": "meshwright.api",
     "read_profile": "meshwright.profile.profile",
+    "schema": "meshwright.api",
     "training": "meshwright.api",
 }
 """Where each public name is defined, but for the functions that share a subpackage's name."""
@@ -83,7 +85,7 @@ _HOME = {
 if TYPE_CHECKING:
     from typing import Any
 
-    from meshwright.api import capture, cluster, open_engine, plan, simulate, training
+    from meshwright.api import capture, cluster, open_engine, plan, schema, simulate, training
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
     from meshwright.graph.graph import Graph

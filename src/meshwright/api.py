@@ -4,21 +4,26 @@ program and hand these on; decide nothing else."""
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshwright.argument import need_type, shown
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.schema import cluster_schema
 from meshwright.errors import InputError
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
+from meshwright.plan.schema import answer_schema
 from meshwright.profile.profile import Measured, read_profile
+from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
 from meshwright.search.deploy.net import read_prior
 from meshwright.search.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
+from meshwright.simulate.record import simulation_schema
 from meshwright.simulate.simulate import simulate as run_plan
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import capture_model, load_graph, need_torch
@@ -35,9 +40,15 @@ __all__ = [
     "open_engine",
     "plan",
     "read_profile",
+    "schema",
     "simulate",
     "training",
 ]
+
+
+SCHEMAS: Mapping[str, Callable[[], dict[str, Any]]] = MappingProxyType(
+    {"answer": answer_schema, "simulation": simulation_schema, "cluster": cluster_schema}
+)
 
 
 def _need_plan(plan: Plan | None, use: str) -> None:
@@ -68,6 +79,7 @@ def capture(
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    inference: bool = False,
 ) -> Graph:
     """One training step of a PyTorch module as a Graph; nothing is allocated or computed.
 
@@ -78,7 +90,8 @@ def capture(
     tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel calls
     that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile fuses it.
     `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
-    embedding on its first stage and the head tied to it on its last.
+    embedding on its first stage and the head tied to it on its last. `inference`: the model's
+    outputs alone, in `eval` mode, without gradients, loss and optimiser.
     """
     need_torch()
     from meshwright.capture.capture import capture as capture_step
@@ -94,6 +107,7 @@ def capture(
         measured=measured,
         compile=compile,
         untie=untie,
+        inference=inference,
     )
 
 
@@ -129,9 +143,10 @@ def plan(
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
     _need_callable(progress, "progress")
     need_type(prior, (str, Path, type(None)), "prior", "the path of a file or None")
-    return find_plan(
-        load_graph(graph, say=progress),
-        load_cluster(cluster),
+    step, devices = load_graph(graph, say=progress), load_cluster(cluster)
+    answer = find_plan(
+        step,
+        devices,
         method=method,
         seed=seed,
         budget_seconds=budget_seconds,
@@ -144,6 +159,7 @@ def plan(
         prior=None if prior is None else read_prior(prior),
         progress=progress,
     )
+    return with_facts(step, devices, answer, sharing)
 
 
 def simulate(
@@ -173,6 +189,14 @@ def simulate(
         granularity=granularity,
         with_links=with_links,
     )
+
+
+def schema(form: str) -> dict[str, Any]:
+    """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
+    `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
+    if form not in SCHEMAS:
+        raise InputError(f"schema: must be one of {', '.join(SCHEMAS)}, got {shown(form)}")
+    return SCHEMAS[form]()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ together these limits keep every reader below 2 GB. Knows nothing of what the fi
 """
 
 import gzip
+import math
 import os
 import re
 import stat
@@ -345,3 +346,8 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def finite(value: float) -> float | None:
+    """The number, or None: infinity and NaN are no JSON."""
+    return float(value) if math.isfinite(value) else None

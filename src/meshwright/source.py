@@ -126,6 +126,7 @@ def capture_model(
     profiles: Sequence[str | Path] = (),
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    inference: bool = False,
     loss: str | None = None,
     use_cache: bool = True,
     say: Callable[[str], None] | None = None,
@@ -142,7 +143,10 @@ def capture_model(
     files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged; or
     with their shares of the times of compiled regions, where profiles have those of a compiled run.
     `untie`: weights that modules share are copies, which a pipeline may hold on different stages.
+    `inference`: the model's outputs alone, in `eval` mode, without gradients, loss and optimiser.
     """
+    if inference and loss is not None:
+        raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
     read = [read_profile(path) for path in profiles]
     measured = combine_measured(read, is_compiled=compile)
     if compile and measured:
@@ -153,12 +157,15 @@ def capture_model(
         check_names(optimizer, autocast)
         need_torch()
         workload = _run_factory(name, batch, sequence, precision, loss)
-        graph = _capture_workload(workload, optimizer, autocast, measured, compile, untie)
+        graph = _capture_workload(
+            workload, optimizer, autocast, measured, compile, untie, inference
+        )
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
         _choose(name, optimizer, autocast, batch, sequence, precision, loss),
         compile=compile,
         untie=untie,
+        inference=inference,
     )
     if measured:
         choice = replace(choice, measured=digest_measured(measured))
@@ -252,7 +259,13 @@ def _choose(
 
 def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
     graph = _capture_workload(
-        _build(choice), choice.optimizer, choice.autocast, measured, choice.compile, choice.untie
+        _build(choice),
+        choice.optimizer,
+        choice.autocast,
+        measured,
+        choice.compile,
+        choice.untie,
+        choice.inference,
     )
     return replace(graph, name=choice.model.name)
 
@@ -264,10 +277,19 @@ def _capture_workload(
     measured: Measured | None,
     compile: bool,  # noqa: A002
     untie: bool,
+    inference: bool,
 ) -> Graph:
     from meshwright.capture.capture import capture_workload
 
-    return capture_workload(workload, optimizer, autocast, measured, compile=compile, untie=untie)
+    return capture_workload(
+        workload,
+        optimizer,
+        autocast,
+        measured,
+        compile=compile,
+        untie=untie,
+        inference=inference,
+    )
 
 
 def _build(choice: Choice, device: str = "meta") -> "Workload":

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture  # noqa: E402
 from meshwright.capture.inputs import resize_inputs  # noqa: E402
+from meshwright.capture.torch_private import uncompiled  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from same_graph import assert_same  # noqa: E402
 
@@ -75,3 +76,25 @@ def test_more_samples_lie_in_memory_as_fewer_did(order: tuple[int, ...]) -> None
     assert larger.shape == (6, 2, 4)
     wanted = torch.empty(6, 2, 4).permute(order).contiguous()
     assert larger.stride() == wanted.permute([order.index(dim) for dim in range(3)]).stride()
+
+
+def test_compiled_modules_inside_a_model_are_unwrapped() -> None:
+    shared, plain = torch.compile(nn.Linear(4, 4), backend="eager"), nn.Linear(4, 1)
+    model = nn.Sequential(nn.Sequential(shared, nn.ReLU()), shared, plain)
+    before = dict(model.named_modules())
+    found = uncompiled(model)
+    names = ["0.0.weight", "0.0.bias", "2.weight", "2.bias"]
+    assert [name for name, _ in found.named_parameters()] == names
+    assert found[1] is found[0][0]  # type: ignore[index]
+    assert found[2] is plain  # type: ignore[index]
+    # The user's model is as it was, with the same tensors.
+    assert dict(model.named_modules()) == before
+    assert all(
+        one is other for one, other in zip(model.parameters(), found.parameters(), strict=True)
+    )
+
+
+def test_a_model_without_compiled_modules_is_itself() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4)), nn.ReLU())
+    assert uncompiled(model) is model
+    assert uncompiled(torch.compile(model, backend="eager")) is model

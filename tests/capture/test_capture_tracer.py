@@ -47,7 +47,7 @@ MARKS = tuple(int(each) for each in torch.__version__.split(".")[:2]) >= (2, 13)
 
 
 def start(model: nn.Module, inputs: Inputs, autocast: Any) -> tuple[_Step, StepMode, list[Any]]:
-    step = _Step(model, inputs, {}, None, Optimiser.ADAMW, autocast, False, ())
+    step = _Step(model, inputs, {}, None, Optimiser.ADAMW, autocast, False, (), False)
     mode = StepMode(allow_non_fake_inputs=True)
     return step, mode, step.fake_start(mode)
 

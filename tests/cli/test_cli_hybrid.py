@@ -11,13 +11,19 @@ from cli_runner import Result, refusal, run
 
 from meshwright import api
 from meshwright.cli import plan as plan_command
-from meshwright.cli.hybrid_facts import StageFacts, hybrid_facts, name_devices, word_binding
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, RunnerUp, Stop
+from meshwright.plan.facts import StageFacts
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
+from meshwright.report.expected import with_facts
+from meshwright.report.hybrid_facts import (
+    hybrid_facts,
+    name_devices,
+    word_binding,
+)
 
 MODEL = "gpt:hidden=128,heads=4,layers=2,sequence=64,vocabulary=512,batch=8"
 CLUSTER = "h100-x4"
@@ -74,8 +80,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cluster: str = "h100-x8") -> Answe
         notes=("only hybrid was tried: because",),
     )
 
-    def search(_graph: Graph, _cluster: Cluster, **_options: object) -> Answer:
-        return answer
+    def search(graph: Graph, cluster: Cluster, **_options: object) -> Answer:
+        return with_facts(graph, cluster, answer)
 
     monkeypatch.setattr(plan_command, "plan", search)
     return answer
@@ -252,6 +258,7 @@ def test_the_busiest_stage_and_full_memory_bind() -> None:
         layers=("embedding", "layer 1"),
         num_layers=2,
         part=plan.parts[0],
+        devices="host0.0-host0.3 (4 devices)",
         samples=1.0,
         forward_seconds=1.0,
         backward_seconds=2.0,

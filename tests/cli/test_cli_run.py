@@ -88,7 +88,10 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
         (["run", "plan", "--emulate", "--testbed", "--name", "a b"], "a name must be 1 to 16"),
         (["run", "plan", "--emulate", "--check"], "--check: needs --model"),
         (["run", "plan", "--emulate", "--backend", "nccl"], "nccl: ranks must compute on cuda"),
-        (["run", "plan", "--model", "gpt2"], "must be those of a captured model to be trained"),
+        (
+            ["run", "plan", "--model", "gpt2"],
+            "must be those of a captured training step to be trained",
+        ),
         (
             ["run", "gpt2", "--model", "gpt2", "--optimizer", "sgd"],
             "are _fused_adamw_, got sgd",

@@ -8,14 +8,15 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from json_schema import CHECKS, NOTES, is_valid
 from test_cluster_damage import EVERY, FIELDS, QUANTITIES, Place, changed, is_fine, renamed
 
+from json_schema import CHECKS, NOTES, is_valid
 from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.file import BUILDERS, decode_cluster
-from meshwright.cluster.schema import DIALECT, cluster_schema, list_fields
+from meshwright.cluster.schema import cluster_schema
 from meshwright.errors import InputError
 from meshwright.files import as_json
+from meshwright.form import DIALECT, list_fields
 
 SCHEMA = cluster_schema()
 SEEDS = sorted((Path(__file__).parent.parent / "fuzz" / "seeds" / "cluster-yaml").iterdir())
@@ -119,7 +120,7 @@ def test_other_files_neither_fit_nor_are_read(text: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_field_is_described_with_unit_and_default(form: str) -> None:
-    rows = list(list_fields(form))
+    rows = list(list_fields(SCHEMA, form))
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
         assert row.description.endswith("."), row
@@ -136,4 +137,4 @@ def test_every_class_of_a_form_is_listed() -> None:
     properties = sum(len(each["properties"]) for each in SCHEMA["$defs"].values())
     classes = {"InterfaceDocument": 2, "TypeDocument": 1}  # those of several forms, once in each
     again = sum(len(SCHEMA["$defs"][name]["properties"]) * n for name, n in classes.items())
-    assert sum(len(list(list_fields(form))) for form in FORMS) == properties + again
+    assert sum(len(list(list_fields(SCHEMA, form))) for form in FORMS) == properties + again

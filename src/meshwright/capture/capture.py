@@ -34,6 +34,7 @@ def capture(
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    inference: bool = False,
 ) -> Graph:
     """One training step of a model as a Graph; nothing is allocated or computed.
 
@@ -46,10 +47,13 @@ def capture(
     torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
     measured time. `untie`: a parameter that several modules share (an embedding and the output
     head) is a copy in each, so that they may run on different devices; the update adds up the
-    copies' gradients and keeps them equal.
+    copies' gradients and keeps them equal. `inference`: the model's outputs alone, in `eval` mode
+    and without gradients; there is no loss and no optimiser then.
     """
     model, (args, named) = uncompiled(model), as_inputs(args)
     kwargs = {**named, **(kwargs or {})}
+    if inference and loss is not None:
+        raise InputError("loss: must be None for inference, whose step has none")
     chosen = find_optimiser(optimizer)
     size = find_batch(model, args, kwargs, batch)
 
@@ -57,7 +61,14 @@ def capture(
         given, named = resize_inputs(args, kwargs, size, times * size)
         try:
             return trace_step(
-                model, given, named, loss=loss, optimizer=chosen, autocast=autocast, untie=untie
+                model,
+                given,
+                named,
+                loss=loss,
+                optimizer=chosen,
+                autocast=autocast,
+                untie=untie,
+                inference=inference,
             )
         except InputError as error:
             if times == 1:
@@ -88,19 +99,21 @@ def capture_workload(
     *,
     compile: bool = False,  # noqa: A002
     untie: bool = False,
+    inference: bool = False,
 ) -> Graph:
     """Capture a step of a workload; `autocast` by its short name."""
     return capture(
         workload.model,
         workload.args,
         workload.kwargs,
-        loss=workload.loss,
+        loss=None if inference else workload.loss,
         optimizer=optimizer,
         batch=workload.batch,
         autocast=_find_autocast(autocast),
         measured=measured,
         compile=compile,
         untie=untie,
+        inference=inference,
     )
 
 

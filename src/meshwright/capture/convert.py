@@ -14,7 +14,7 @@ from torch.fx import Node
 from meshwright.capture.call import uses_tf32
 from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
-from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, read_nodes
+from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, read_nodes, tensor_versions
 from meshwright.capture.split import find_splits, find_whole
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
@@ -98,7 +98,7 @@ class _Converter:
     def graph(self) -> Graph:
         """Ops first, then the tensors between them."""
         parameter_bytes, state_bytes = self._count_state()
-        saved_bytes, lingering = self._count_inputs(), self._count_lingering()
+        saved_bytes, lingering = self._count_held(), self._count_lingering()
         partner, group = self.partner, self._find_groups()
         for number, kernel in enumerate(self.small.kernels):
             module = self._module(number, partner[number])
@@ -221,13 +221,18 @@ class _Converter:
                     parameter[owner] += size
         return parameter, state
 
-    def _count_inputs(self) -> list[float]:
-        """The step's inputs stay with the first op that reads them."""
+    def _count_held(self) -> list[float]:
+        """The step's inputs stay with the first op that reads them, what inference returns although
+        others read it with the op that makes it."""
         saved = [0.0] * len(self.small.kernels)
         for version in self.small.start[len(self.small.start) - self.trace.num_inputs :]:
             each = self.small.versions[version]
             if each.readers:
                 saved[each.readers[0]] += each.bytes
+        for version in sorted(self.small.returned) if self.trace.is_inference else ():
+            each = self.small.versions[version]
+            if each.source >= 0 and each.readers:
+                saved[each.source] += each.bytes
         return saved
 
     def _count_lingering(self) -> list[float]:
@@ -237,6 +242,8 @@ class _Converter:
         the input is still held that the weight's gradient was made of.
         """
         lingering = [0.0] * len(self.small.kernels)
+        for version in self._find_dropped():
+            lingering[self.small.versions[version].source] += self.small.versions[version].bytes
         numbers = [
             kernel.node.meta.get("seq_nr", -1) if self.phase[k] is Phase.BACKWARD else -1
             for k, kernel in enumerate(self.small.kernels)
@@ -250,6 +257,18 @@ class _Converter:
                 if 0 <= each.source < first and each.readers[-1] < k:
                     lingering[k] += each.bytes
         return lingering
+
+    def _find_dropped(self) -> set[int]:
+        """What kernels of inference make for a backward that never comes: places of maxima, means
+        of norms. It is let go when its kernel is done."""
+        if not self.trace.is_inference:
+            return set()
+        made = tensor_versions(self.small)
+        return {
+            number
+            for number in made
+            if not self.small.versions[number].readers and number not in self.small.returned
+        }
 
     def _find_groups(self) -> list[int]:
         """Kernels that share a parameter, its gradient, its optimiser state or a buffer's copy."""
@@ -339,7 +358,10 @@ class _Converter:
         return -1
 
     def _add_tensors(self) -> None:
+        dropped = self._find_dropped()
         for number in tensor_versions(self.small):
+            if number in dropped:
+                continue
             version = self.small.versions[number]
             readers = [each for each in dict.fromkeys(version.readers) if each > version.source]
             sizes = [ledger.versions[number].bytes for ledger in self.ledgers]
@@ -353,26 +375,6 @@ class _Converter:
                 partial=self.partial[number],
                 **parts,
             )
-
-
-def tensor_versions(ledger: Ledger) -> list[int]:
-    """The version that each tensor of the graph is, in the graph's order.
-
-    All that kernels make, but for what overwrites state (a parameter, a running mean) and is not
-    read again in the step.
-    """
-    return [
-        number
-        for number, version in enumerate(ledger.versions)
-        if version.source >= 0 and (version.readers or not _is_state(ledger, version))
-    ]
-
-
-def _is_state(ledger: Ledger, version: Version) -> bool:
-    """Whether it is in a storage that is there from the start."""
-    while version.replaces >= 0:
-        version = ledger.versions[version.replaces]
-    return version.source < 0
 
 
 def _precision(node: Node) -> str:

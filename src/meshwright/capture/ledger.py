@@ -72,6 +72,8 @@ class Ledger:
     """The version of each placeholder."""
     kernel_of: dict[str, int]
     """The kernel whose storage a node's value is in, by node name; -1 for placeholders."""
+    returned: frozenset[int] = frozenset()
+    """The versions that the step returns, or parts of them."""
 
 
 def read_nodes(nodes: list[Node]) -> Ledger:
@@ -84,9 +86,33 @@ def read_nodes(nodes: list[Node]) -> Ledger:
             reader.hold(node)
         elif node.op == "call_function":
             reader.call(node)
+        elif node.op == "output":
+            reader.end(node)
     if reader.kernels:
         reader.kernels[-1].calls += reader.views
-    return Ledger(reader.kernels, reader.versions, reader.start, reader.kernel_of)
+    return Ledger(
+        reader.kernels, reader.versions, reader.start, reader.kernel_of, frozenset(reader.returned)
+    )
+
+
+def tensor_versions(ledger: Ledger) -> list[int]:
+    """The version that each tensor of the graph is, in the graph's order.
+
+    All that kernels make, but for what overwrites state (a parameter, a running mean) and is not
+    read again in the step.
+    """
+    return [
+        number
+        for number, version in enumerate(ledger.versions)
+        if version.source >= 0 and (version.readers or not _is_state(ledger, version))
+    ]
+
+
+def _is_state(ledger: Ledger, version: Version) -> bool:
+    """Whether it is in a storage that is there from the start."""
+    while version.replaces >= 0:
+        version = ledger.versions[version.replaces]
+    return version.source < 0
 
 
 class _Reader:
@@ -101,6 +127,7 @@ class _Reader:
         """The version that is in each storage."""
         self.views = 0
         """Since the last kernel."""
+        self.returned: set[int] = set()
 
     def start_from(self, node: Node) -> None:
         """Read a placeholder."""
@@ -128,6 +155,11 @@ class _Reader:
             self.views += 1
         if made:
             self.kernel_of[node.name] = self.versions[self.newest[storage_of(made[0])]].source
+
+    def end(self, node: Node) -> None:
+        """Read what the step returns."""
+        for each in node.all_input_nodes:
+            self.returned |= {self.newest[storage_of(one)] for one in _tensors(each.meta["val"])}
 
     def _run(
         self,

@@ -5,6 +5,7 @@
 """
 
 import sys
+from copy import copy
 
 import torch
 from torch import nn
@@ -91,10 +92,29 @@ def clear_workspaces() -> None:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile` was given, where this is what it returned."""
+    """The module that `torch.compile` was given, where this is what it returned, here or inside.
+
+    The user's module is left as it is: around what was compiled stand copies of its modules, with
+    the same parameters and buffers.
+    """
     # Whoever has such a module has imported its class, which would take seconds here.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
-    if compiler is not None and isinstance(model, compiler.OptimizedModule):
-        inner: nn.Module = model._orig_mod
-        return inner
-    return model
+    return model if compiler is None else _unwrapped(model, compiler.OptimizedModule, {})
+
+
+def _unwrapped(
+    model: nn.Module, wrapper: type[nn.Module], known: dict[nn.Module, nn.Module]
+) -> nn.Module:
+    """`known` has what modules became that were met before, which may be under two names."""
+    if model not in known:
+        inner = model._orig_mod if isinstance(model, wrapper) else model
+        assert isinstance(inner, nn.Module)
+        children = {
+            name: None if each is None else _unwrapped(each, wrapper, known)
+            for name, each in inner._modules.items()
+        }
+        known[model] = inner
+        if any(each is not inner._modules[name] for name, each in children.items()):
+            known[model] = copy(inner)
+            known[model]._modules = children
+    return known[model]

@@ -24,6 +24,7 @@ from meshwright.capture.channels import channels_last_strides
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
 from meshwright.capture.fake import StepMode
+from meshwright.capture.inference import find_outputs, in_eval_mode
 from meshwright.capture.optimiser import (
     AnyOptimiser,
     scalar_names,
@@ -50,7 +51,7 @@ class Trace:
 
     graph: Graph
     """Takes parameters, buffers, optimiser state and inputs, flat and in this order; returns the
-    loss, then the gradients of `gradient_names`."""
+    loss, then the gradients of `gradient_names`; of inference the model's outputs."""
     constants: Mapping[str, torch.Tensor]
     """Tensors of the model's code, by the target of their nodes."""
     parameter_names: tuple[str, ...]
@@ -71,6 +72,11 @@ class Trace:
     """Names of copies of one parameter, the model's own name for it first. The update adds up their
     gradients and updates every copy that is read with the sum, so that equal ones stay equal."""
 
+    @property
+    def is_inference(self) -> bool:
+        """Whether it is a model's outputs alone."""
+        return not self.gradient_names
+
     @cached_property
     def module(self) -> GraphModule:
         """The step as a function that can be called."""
@@ -87,14 +93,16 @@ def trace_step(
     autocast: torch.dtype | None = None,
     untie: bool = False,
     channels_last: Collection[str] = (),
+    inference: bool = False,
 ) -> Trace:
     """Trace a step of `model` on inputs of which only shapes and types count.
 
     `untie`: a parameter that several modules share is a copy in each of them. `channels_last`:
-    parameters that lie so in the step, however they do in the model.
+    parameters that lie so in the step, however they do in the model. `inference`: the model's
+    outputs in `eval` mode, without gradients, a loss or an update.
     """
-    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie, channels_last)
-    if not step.trained:
+    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie, channels_last, inference)
+    if not step.trained and not inference:
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
         )
@@ -150,6 +158,7 @@ class _Step:
         autocast: torch.dtype | None,
         untie: bool,
         channels_last: Collection[str],
+        inference: bool,
     ) -> None:
         self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
         self.optimizer, self.state_names = optimizer, state_names(optimizer)
@@ -163,7 +172,10 @@ class _Step:
             for name, each in self.parameters.items()
         }
         self.buffers = dict(model.named_buffers())
-        self.trained = [name for name, each in self.parameters.items() if each.requires_grad]
+        self.is_inference = inference
+        self.trained = [
+            name for name, each in self.parameters.items() if each.requires_grad and not inference
+        ]
         self.leaves, self.structure = pytree.tree_flatten((list(args), dict(kwargs)))
         self.tensors = [each for each in self.leaves if isinstance(each, torch.Tensor)]
         self.gradient_names: list[str] = []
@@ -186,7 +198,7 @@ class _Step:
         ]
 
     def run(self, start: Sequence[torch.Tensor], tracer: Tracer) -> list[torch.Tensor]:
-        """Forward, backward and update; returns the loss and the gradients."""
+        """Forward, backward and update; returns the loss and the gradients, or the outputs."""
         rest = list(start)
         given = {name: rest.pop(0) for name in self.parameters}
         held = {name: rest.pop(0) for name in self.buffers}
@@ -205,7 +217,13 @@ class _Step:
             cuda_autocast(),
             eager_branches(),
         ):
-            value = self._forward(rest)
+            if self.is_inference:
+                with in_eval_mode(self.model), torch.no_grad():
+                    outputs = find_outputs(self.model, self._call(rest))
+                tracer.drop_branches()
+                self.num_forward = self.num_backward = len(tracer.graph.nodes)
+                return outputs
+            value = find_loss(self._call(rest), self.loss)
             tracer.drop_branches()
             self.num_forward = len(tracer.graph.nodes)
             wanted = [leaf[name] for name in self.trained]
@@ -264,12 +282,13 @@ class _Step:
         in_place = sorted((name for name in self.trained if name in found), key=place.__getitem__)
         return {name: found[name] for name in in_place}
 
-    def _forward(self, tensors: list[torch.Tensor]) -> torch.Tensor:
+    def _call(self, tensors: list[torch.Tensor]) -> Any:
+        """What the model returns."""
         queue = iter(tensors)
         inputs = [next(queue) if isinstance(each, torch.Tensor) else each for each in self.leaves]
         args, kwargs = pytree.tree_unflatten(inputs, self.structure)
         with _autocast(self.autocast):
-            return find_loss(self.model(*args, **kwargs), self.loss)
+            return self.model(*args, **kwargs)
 
 
 def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:

@@ -27,6 +27,7 @@ def run_capture(arguments: Namespace) -> int:
         profiles=arguments.profiles,
         compile=arguments.compile,
         untie=arguments.untie,
+        inference=arguments.inference,
         loss=arguments.loss_function,
         use_cache=arguments.use_cache,
         say=remark,

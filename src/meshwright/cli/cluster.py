@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cli.cluster_summary import check_cluster, list_devices, show_schema
-from meshwright.cli.console import finite, print_json, print_line, print_table
+from meshwright.cli.cluster_summary import check_cluster, list_devices
+from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.schema import show_schema
 from meshwright.cluster.catalogue import list_clusters, load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
+from meshwright.files import finite
 from meshwright.message import remark
 from meshwright.units import format_bytes, format_number, format_rate, format_seconds
 
@@ -32,7 +34,7 @@ def run_cluster(arguments: Namespace) -> int:
     elif arguments.action == "check":
         check_cluster(arguments.source, is_json=arguments.json)
     elif arguments.action == "schema":
-        show_schema(is_text=arguments.text)
+        show_schema("cluster", is_text=arguments.text)
     else:
         load_cluster(arguments.source).save(arguments.file)
         remark(f"wrote {arguments.file}")

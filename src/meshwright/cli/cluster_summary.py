@@ -1,29 +1,22 @@
 """What `meshwright cluster` says of devices, files and what these mean."""
 
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshwright.cli.console import WIDTH, print_json, print_line, print_table
+from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cluster.builder.inside import INSIDE
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.part import PRECISIONS
-from meshwright.cluster.schema import cluster_schema, list_fields
 from meshwright.cluster.survey import Cut, HostKind, Survey, survey_cluster
 from meshwright.errors import InputWarning
 from meshwright.units import format_bytes, format_rate, format_seconds
 
 MAX_KINDS = 12
 """Kinds of hosts that are listed; files with more are better read themselves."""
-FORMS = {
-    "HostsDocument": "Short form: hosts, perhaps in racks",
-    "LongDocument": "Long form: every device and link",
-    "BuilderDocument": "A builder and its arguments",
-}
 
 
 def list_devices(*, is_json: bool) -> None:
@@ -63,21 +56,6 @@ def _peaks(kind: DeviceType) -> str:
         if precision in kind.flops_per_second:
             names.setdefault(kind.flops_per_second[precision], []).append(precision)
     return ", ".join(f"{'/'.join(each)} {rate / 1e12:.5g}" for rate, each in names.items())
-
-
-def show_schema(*, is_text: bool) -> None:
-    """Print the JSON Schema of cluster files, or the same fields for people."""
-    if not is_text:
-        print_json(cluster_schema())
-        return
-    for form, title in FORMS.items():
-        print_line(title)
-        for field in list_fields(form):
-            facts = [f"in {field.unit}" if field.unit else "", field.default]
-            print_line(f"  {field.name}{''.join(f', {each}' for each in facts if each)}")
-            for line in textwrap.wrap(field.description, WIDTH - 6):
-                print_line(f"      {line}")
-        print_line()
 
 
 def check_cluster(source: str, *, is_json: bool) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from meshwright.api import simulate
-from meshwright.cli.console import Words, finite, make_console, print_json, print_table
+from meshwright.cli.console import Words, make_console, print_json, print_table
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.plan_folder import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto.compare import write_comparison
+from meshwright.files import finite
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.message import remark

@@ -5,7 +5,6 @@ neither as an escape sequence by the terminal nor as markup by rich.
 """
 
 import json
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -92,8 +91,3 @@ _NOT_ASCII = re.compile(r"[^ -~]")
 
 def _json_escaped(found: re.Match[str]) -> str:
     return found[0] if is_visible(found[0]) else json.dumps(found[0])[1:-1]
-
-
-def finite(value: float) -> float | None:
-    """The number, or None: infinity and NaN are no JSON."""
-    return float(value) if math.isfinite(value) else None

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from meshwright.cli.console import Words
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
-from meshwright.cli.hybrid_facts import name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import printable
 from meshwright.plan.plan import Plan
+from meshwright.report.hybrid_facts import name_runs
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import GIB, format_count, format_percent, format_seconds
 

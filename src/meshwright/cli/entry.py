@@ -158,6 +158,10 @@ def _run(arguments: Namespace) -> int:
         from meshwright.cli.cluster import run_cluster
 
         return run_cluster(arguments)
+    if arguments.command == "schema":
+        from meshwright.cli.schema import run_schema
+
+        return run_schema(arguments)
     if arguments.command == "completion":
         from meshwright.cli.completion.complete import run_completion
 

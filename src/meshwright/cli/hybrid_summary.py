@@ -8,12 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.cli.console import Words
-from meshwright.cli.hybrid_facts import FULL, HybridFacts, StageFacts, name_runs
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import Degrees, word_degrees
+from meshwright.plan.facts import HybridFacts, StageFacts
 from meshwright.plan.part import Keys, Part
 from meshwright.plan.plan import Plan
+from meshwright.report.hybrid_facts import FULL, name_runs
 from meshwright.units import GIB, format_count, format_number, format_percent, format_seconds
 
 MAX_STAGES = 32

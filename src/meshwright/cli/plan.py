@@ -12,10 +12,8 @@ from meshwright.api import load_graph, open_engine, plan, simulate
 from meshwright.cli.commands import next_commands
 from meshwright.cli.console import make_console, print_json, print_line
 from meshwright.cli.device_summary import Detail
-from meshwright.cli.document import answer_document
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
-from meshwright.cli.hybrid_facts import HybridFacts, hybrid_facts
 from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
@@ -23,7 +21,7 @@ from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.execute.runnable import find_obstacle, is_captured
+from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
 from meshwright.graph.graph import Graph
@@ -33,7 +31,6 @@ from meshwright.plan.plan import Plan
 from meshwright.search.check import SCOPED, AnyScope, need_method
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
-from meshwright.search.method import LAYERED
 from meshwright.search.pipeline.scope import PipelineScope
 from meshwright.search.quickp_scope import QuickpScope
 from meshwright.simulate.timeline import Timeline
@@ -58,7 +55,7 @@ def run_plan(arguments: Namespace) -> int:
     answer, was_interrupted = _search(arguments, graph, cluster)
     if answer.plan is None:
         if arguments.json:
-            print_json(answer_document(answer, graph, cluster, None))
+            print_json(answer.to_dict())
         say(f"no plan fits: {answer.binding or 'the search names no constraint'}")
     else:
         _present(arguments, graph, cluster, answer, answer.plan)
@@ -122,24 +119,21 @@ def _present(
     arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
 ) -> None:
     folder: Path | None = arguments.output
-    is_hybrid = answer.method.removeprefix("auto:") in LAYERED
-    timeline, facts = None, None
+    timeline = None
     # A trace takes longer to write than all else: who interrupts a search waits for none.
     has_trace = folder is not None and answer.stop is not Stop.INTERRUPTED
-    if has_trace or not arguments.json or is_hybrid:
+    if has_trace or not arguments.json:
         timeline = simulate(graph, cluster, found, sharing=arguments.sharing, with_links=has_trace)
-        facts = hybrid_facts(graph, cluster, found, timeline, answer.binding) if is_hybrid else None
     if folder is not None:
         with held_interrupt():
-            _write(folder, graph, cluster, answer, found, facts)
+            _write(folder, graph, cluster, answer, found)
         if has_trace and timeline is not None:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
-        path = None if folder is None else str(folder / "plan.json")
-        print_json(answer_document(answer, graph, cluster, path, facts))
+        print_json(answer.to_dict(None if folder is None else str(folder / "plan.json")))
     elif timeline is not None:
         detail = Detail.of(arguments)
-        show_answer(make_console(), graph, cluster, answer, timeline, facts, detail)
+        show_answer(make_console(), graph, cluster, answer, timeline, detail)
         if folder is not None:
             trace = f"; open {folder / TRACE_FILE} in ui.perfetto.dev" if has_trace else ""
             remark(f"wrote {folder}{trace}")
@@ -154,10 +148,11 @@ def _show_next(
     if obstacle:
         remark(f"`meshwright run` cannot run this plan: {obstacle}")
         return
-    if not is_captured(graph):
-        remark("`meshwright run` can emulate this plan, not train: its graph was not captured")
+    reason = why_untrained(graph)
+    if reason:
+        remark(f"`meshwright run` can emulate this plan, not train: {reason}")
     if Detail.of(arguments) is not Detail.SHORT:
-        model = arguments.graph if is_captured(graph) else None
+        model = None if reason else arguments.graph
         for line in next_commands(model, arguments.output, cluster, found):
             print_line(line)
 
@@ -174,19 +169,8 @@ def _write_trace(arguments: Namespace, path: Path, timeline: Timeline, cluster: 
         remark(f"{path} is coarser than the step: {coarser[0]}")
 
 
-def _write(
-    folder: Path,
-    graph: Graph,
-    cluster: Cluster,
-    answer: Answer,
-    found: Plan,
-    facts: HybridFacts | None,
-) -> None:
-    document = {
-        "format": "meshwright.answer",
-        "version": 1,
-        **answer_document(answer, graph, cluster, "plan.json", facts),
-    }
+def _write(folder: Path, graph: Graph, cluster: Cluster, answer: Answer, found: Plan) -> None:
+    document = answer.to_dict("plan.json")
     write_folder(
         folder,
         {

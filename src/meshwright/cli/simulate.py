@@ -6,9 +6,8 @@ from typing import Any
 from meshwright.api import load_graph, simulate
 from meshwright.cli.console import make_console, print_json
 from meshwright.cli.device_summary import Detail
-from meshwright.cli.document import facts_document, timeline_document
+from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.hybrid_facts import hybrid_facts
 from meshwright.cli.parser.degrees import DEGREES
 from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
@@ -18,6 +17,7 @@ from meshwright.errors import InputError
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.message import remark, say
 from meshwright.plan.plan import Plan
+from meshwright.report.hybrid_facts import hybrid_facts
 
 
 def run_simulate(arguments: Namespace) -> int:
@@ -48,13 +48,11 @@ def run_simulate(arguments: Namespace) -> int:
             coarser = write_trace(timeline, cluster, arguments.trace, progress)
     if coarser:
         remark(f"{arguments.trace} is coarser than the step: {coarser}")
-    document = timeline_document(timeline, graph, cluster)
     facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
+    places = arguments.plan, arguments.trace
+    document = timeline_document(timeline, graph, cluster, facts, *places)
     if arguments.json:
-        trace = None if arguments.trace is None else str(arguments.trace)
-        stages = facts_document(plan, cluster, facts)
-        path = None if arguments.plan is None else str(arguments.plan)
-        print_json({**document, "plan": path, "trace": trace, "hybrid": stages})
+        print_json(document)
     else:
         shown = facts if degrees else None  # of a file: its devices
         detail = Detail.of(arguments)

@@ -16,14 +16,15 @@ from meshwright.cli.device_summary import (
     show_chart,
     show_devices,
 )
-from meshwright.cli.hybrid_facts import HybridFacts
 from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_stages
 from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import PROVEN, Answer, Stop
+from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
+from meshwright.report.expected import expected_error
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import (
     format_bytes,
@@ -50,12 +51,11 @@ def show_answer(
     cluster: Cluster,
     answer: Answer,
     timeline: Timeline,
-    facts: HybridFacts | None = None,
     detail: Detail = Detail.USUAL,
 ) -> None:
     """The answer, then what its plan does; by stages where these are known."""
     assert answer.plan is not None
-    step = answer.step_seconds
+    step, facts = answer.step_seconds, answer.hybrid
     is_general = answer.method.startswith("auto") and not _is_of_one_kind(answer)
     kind = "" if is_general else " of this kind"
     rows = {
@@ -69,8 +69,8 @@ def show_answer(
         "method": f"{answer.method}   searched for {format_seconds(answer.search_seconds)}",
         "stop": f"{answer.stop.value}   {_STOPS[answer.stop]}",
     }
-    if answer.times is not None:
-        rows["times"] = str(answer.times)
+    if answer.provenance:
+        rows["times"] = answer.provenance
     if answer.binding and facts is None:
         rows["binding"] = answer.binding
     if compared := _compare_methods(answer):
@@ -137,7 +137,7 @@ def show_simulation(
         **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
-        "times": str(time_sources(graph, cluster)),
+        "times": f"{time_sources(graph, cluster)}; {expected_error(graph, cluster, timeline)}",
     }
     console.print(_panel(_facts(rows), _title(graph, cluster)))
     if detail is Detail.SHORT:

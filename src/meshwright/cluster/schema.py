@@ -1,10 +1,8 @@
-"""The JSON Schema of cluster files and the same as rows for people, both made of `form`.
+"""The JSON Schema of cluster files, made of `cluster.form`.
 
 Knows the shape of files only: whether names exist and devices reach each other, readers find out.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,21 +10,7 @@ import msgspec
 from meshwright.cluster.file import BUILDERS
 from meshwright.cluster.form import BuilderDocument, HostsDocument, LongDocument
 from meshwright.cluster.part import PRECISIONS
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRow:
-    """One field of a form."""
-
-    name: str
-    """With those that it is in: `hosts[].nics`."""
-    unit: str
-    """Of plain numbers; empty where it is no quantity."""
-    default: str
-    """In words: `needed` where there is none, and empty where the description says."""
-    description: str
+from meshwright.form import DIALECT
 
 
 def cluster_schema() -> dict[str, Any]:
@@ -48,49 +32,3 @@ def cluster_schema() -> dict[str, Any]:
         "else": {"if": {"anyOf": has_hosts}, "then": short, "else": long},
         "$defs": definitions,
     }
-
-
-def list_fields(form: str) -> Iterator[FieldRow]:
-    """The fields of a form by the name of its class, each before those inside it; what several
-    hold is listed once."""
-    definitions = cluster_schema()["$defs"]
-    yield from _rows(definitions, form, "", {})
-
-
-def _rows(
-    definitions: dict[str, Any], form: str, before: str, seen: dict[str, str]
-) -> Iterator[FieldRow]:
-    kind = definitions[form]
-    for name, field in kind["properties"].items():
-        default = ""
-        if name in kind["required"]:
-            default = "needed"
-        elif field.get("default") is not None:
-            default = f"default {msgspec.json.encode(field['default']).decode()}"
-        inner, suffix = _inside(field)
-        note = f" Its fields are those of {seen[inner]}." if inner in seen else ""
-        yield FieldRow(
-            name=before + name,
-            unit=_unit(field),
-            default=default,
-            description=field["description"] + note,
-        )
-        if inner and not note:
-            seen[inner] = f"{before}{name}{suffix}"
-            yield from _rows(definitions, inner, f"{seen[inner]}.", seen)
-
-
-def _inside(field: dict[str, Any]) -> tuple[str, str]:
-    """The class of what a list or a mapping holds, and what stands for one of them in a path."""
-    for key, suffix in (("items", "[]"), ("additionalProperties", ".<name>")):
-        reference = field.get(key, {}).get("$ref", "") if isinstance(field.get(key), dict) else ""
-        if reference:
-            return reference.rpartition("/")[2], suffix
-    return "", ""
-
-
-def _unit(field: dict[str, Any]) -> str:
-    """The unit of a quantity, also of one that is optional, or of which there are several."""
-    several = [field.get("items"), field.get("additionalProperties"), *field.get("anyOf", ())]
-    inner = (_unit(each) for each in several if isinstance(each, dict))
-    return str(field["unit"]) if "unit" in field else next(filter(None, inner), "")

@@ -74,18 +74,22 @@ def op_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
     return seconds
 
 
+def op_sources(graph: Graph, device_type: DeviceType) -> npt.NDArray[np.int8]:
+    """How the time of each op is known on a type: 0 measured, 1 fitted, 2 estimated."""
+    found = np.full(graph.num_ops, 2, dtype=np.int8)
+    if device_type.is_asynchronous:
+        found[has_fitted_kinds(graph)] = 1
+    measured = _measured_seconds(graph, device_type, graph.batch)
+    if measured is not None:
+        found[~np.isnan(measured)] = 0
+    return found
+
+
 def time_sources(graph: Graph, cluster: Cluster) -> TimeSources:
     """How the time of each op is known, on that type of the cluster on which it is known least."""
     worst = np.zeros(graph.num_ops, dtype=np.int8)
     for name in cluster.type_names:
-        device_type = cluster.types[name]
-        own = np.full(graph.num_ops, 2, dtype=np.int8)
-        if device_type.is_asynchronous:
-            own[has_fitted_kinds(graph)] = 1
-        measured = _measured_seconds(graph, device_type, graph.batch)
-        if measured is not None:
-            own[~np.isnan(measured)] = 0
-        worst = np.maximum(worst, own)
+        worst = np.maximum(worst, op_sources(graph, cluster.types[name]))
     counts = np.bincount(worst, minlength=3).tolist()
     return TimeSources(measured=counts[0], fitted=counts[1], estimated=counts[2])
 

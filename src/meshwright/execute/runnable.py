@@ -63,18 +63,20 @@ def _divide(graph: Graph, plan: Plan) -> Rows:
     return divide_batch(graph.name, graph.batch, microbatches)
 
 
-def is_captured(graph: Graph) -> bool:
-    """Whether ops are kernel calls of a model; else a plan can be emulated and not trained by."""
-    return bool(graph.calls.any())
+def why_untrained(graph: Graph) -> str:
+    """Why a plan of a graph can be emulated and not trained by; "" where it can be."""
+    if not graph.calls.any():
+        return "its graph was not captured"
+    return "its step has no loss (inference)" if graph.is_inference else ""
 
 
 def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
     """Refuse to train where the planned step is no model's, or has another named optimiser or
     precision, before a model is built and traced, which finds all other differences."""
-    if not is_captured(graph):
+    if why_untrained(graph):
         raise InputError(
-            f"graph {graph.name}: its ops must be those of a captured model to be trained; "
-            f"--emulate runs others"
+            f"graph {graph.name}: its ops must be those of a captured training step to be trained, "
+            f"but {why_untrained(graph)}; --emulate runs others"
         )
     updates = (
         kind

@@ -7,13 +7,12 @@ step on one sample has other ops than the graph, it is made from those on more s
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 
-from torch import nn
 from torch.optim import Optimizer
 
 from meshwright.capture.capture import trace_workload
 from meshwright.capture.channels import find_channels_last
+from meshwright.capture.inference import in_eval_mode
 from meshwright.capture.kind import STRIDED, name_kind
 from meshwright.capture.retype import retype_for_gpu
 from meshwright.capture.trace import Trace, find_copies
@@ -142,18 +141,6 @@ class Steps(TracedSteps):
             if count != samples:
                 return step
         return self[2 * samples]
-
-
-@contextmanager
-def in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Within this, all modules of a model are in `eval` mode; afterwards each in its own."""
-    modes = [(each, each.training) for each in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, is_training in modes:
-            module.training = is_training
 
 
 def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:

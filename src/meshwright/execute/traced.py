@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from meshwright.capture.convert import read_trace, tensor_versions
-from meshwright.capture.ledger import Kernel, Ledger, counts_steps, storage_of
+from meshwright.capture.convert import read_trace
+from meshwright.capture.ledger import Kernel, Ledger, counts_steps, storage_of, tensor_versions
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError

@@ -248,6 +248,11 @@ class Graph:
             found += 0.0 if part is None else part
         return self.op_names[int(found.argmax())]
 
+    @property
+    def is_inference(self) -> bool:
+        """Whether it is a captured step without a loss: a model's outputs, and no gradients."""
+        return bool(self.calls.any() and (self.phase == Phase.FORWARD).all())
+
     def parts_of(self, quantity: str) -> dict[int, Floats]:
         """One of `OP_LINES`, or `tensor_bytes`, by the power of the batch that parts grow with.
 

@@ -7,7 +7,18 @@ from enum import StrEnum
 from typing import Any
 
 from meshwright.cost.compute import TimeSources
+from meshwright.cost.evidence import ExpectedError
+from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
+from meshwright.plan.record import (
+    FORMAT,
+    VERSION,
+    AllocationRecord,
+    AnswerRecord,
+    ErrorRecord,
+    RunnerUpRecord,
+    TimesRecord,
+)
 from meshwright.table import as_frame, as_html, as_text
 from meshwright.units import format_bytes, format_percent, format_seconds
 
@@ -53,6 +64,12 @@ def is_below(bound: float, step: float) -> bool:
 class Answer:
     """A search's result."""
 
+    model: str = ""
+    """The name of the graph that was planned."""
+    cluster: str = ""
+    """The name of the cluster that it was planned for."""
+    batch: float = 0.0
+    """Samples a step."""
     method: str
     plan: Plan | None
     step_seconds: float
@@ -72,8 +89,12 @@ class Answer:
     """The next best plans of other degrees, the fastest first, where the search keeps them."""
     times: TimeSources | None = None
     """Where the times of ops come from, which the step and the bound are only as good as."""
+    expected_error: ExpectedError | None = None
+    """How far off the step is expected to be, by held-out steps; None without a plan."""
     notes: tuple[str, ...] = ()
     """What else is worth knowing, a line each: which methods were left out, and why."""
+    hybrid: HybridFacts | None = None
+    """What a plan of the method `hybrid` comes to: degrees, stages, memory."""
 
     def __post_init__(self) -> None:
         # No assert, which -O leaves out: a false proof must never reach anybody.
@@ -119,11 +140,38 @@ class Answer:
             }
         facts["stop"] = str(self.stop)
         optional = {
-            "times": "" if self.times is None else str(self.times),
+            "times": self.provenance,
             "binding": self.binding,
             "notes": "; ".join(self.notes),
         }
         return facts | {name: text for name, text in optional.items() if text}
+
+    @property
+    def provenance(self) -> str:
+        """Where the step's time comes from and how far off it may be, for people."""
+        known = (self.times, self.expected_error)
+        return "; ".join(str(each) for each in known if each is not None)
+
+    def to_dict(self, plan: str | None = None) -> dict[str, Any]:
+        """The answer for programs, as `meshwright plan --json` prints it and `answer.json` has it;
+        `meshwright schema answer` tells its fields. `plan` is the path of the plan's file."""
+        allocations = () if self.plan is None else self.plan.allocations
+        return AnswerRecord.of(
+            self,
+            format=FORMAT,
+            version=VERSION,
+            uniform_seconds=self.statistics.get("uniform_seconds"),
+            stop=self.stop.value,
+            times=None if self.times is None else TimesRecord.of(self.times),
+            expected_error=None
+            if self.expected_error is None
+            else ErrorRecord.of_error(self.expected_error),
+            statistics=dict(self.statistics),
+            plan=plan,
+            allocations=tuple(map(AllocationRecord.of, allocations)),
+            runner_ups=tuple(map(RunnerUpRecord.of, self.runner_ups)),
+            hybrid=None if self.hybrid is None else self.hybrid.record,
+        ).to_dict()
 
     def to_pandas(self) -> Any:
         """A pandas.DataFrame: a row for the plan, and one for each of `runner_ups`."""

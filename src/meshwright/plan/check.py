@@ -17,7 +17,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase
-from meshwright.plan.plan import Allocation, Part, Plan, Schedule
+from meshwright.plan.plan import Allocation, Part, Plan, Recompute, Schedule
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -80,6 +80,8 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
     _check_hosts(cluster, plan)
     if graph.mixes.any():
         _check_mixing(graph, plan)
+    if graph.is_inference:
+        _check_inference(graph, plan)
     if plan.schedule is not None:
         _check_microbatches(graph, plan.schedule)
         _check_stages(graph, plan.schedule, part_of_op)
@@ -97,6 +99,18 @@ def resolve(graph: Graph, cluster: Cluster, plan: Plan) -> Placement:
         replica_to=replica_to,
         part_width=width,
     )
+
+
+def _check_inference(graph: Graph, plan: Plan) -> None:
+    """A step without gradients has nothing to shard and nothing to recompute."""
+    for number, part in enumerate(plan.parts):
+        for name, usual in (("zero", 0), ("recompute", Recompute.NONE)):
+            value = getattr(part, name)
+            if value != usual:
+                raise InputError(
+                    f"part {number}: {name} must be {usual}, because graph {graph.name} has no "
+                    f"gradients (inference), got {value}"
+                )
 
 
 _ANOTHER = "; a plan is for the graph that it was made for: plan again for this one"

@@ -9,7 +9,7 @@ from meshwright.argument import need_number, need_one_of, need_type
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import MOST_MICROBATCHES
-from meshwright.search.hybrid.scope import Scope
+from meshwright.search.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method import METHODS
 from meshwright.search.pipeline.scope import PipelineScope
 from meshwright.search.quickp_scope import QuickpScope
@@ -58,6 +58,8 @@ def check_request(
         )
     if scope is not None:
         need_method(method, SCOPED[type(scope)], "scope")
+    if isinstance(scope, Scope) and graph.is_inference:
+        narrow_to_inference(scope)
 
 
 def need_method(method: str, wanted: Sequence[str], what: str) -> None:

@@ -153,7 +153,12 @@ def find_plan(
     check_gap(gap, method, allocate=allocate)
     if prior is not None:
         need_method(method, GUIDED, "prior")
-    times = time_sources(graph, cluster)
+    subject: dict[str, Any] = {
+        "model": graph.name,
+        "cluster": cluster.name,
+        "batch": graph.batch,
+        "times": time_sources(graph, cluster),
+    }
     choice = _choose(method, graph, cluster)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
@@ -162,7 +167,7 @@ def find_plan(
     report = progress or (lambda _: None)
     if choice.refusal is not None:
         bound = plan_bound(make_instance(graph, cluster))
-        return replace(refuse(method, choice.refusal, bound, started), times=times)
+        return replace(refuse(method, choice.refusal, bound, started), **subject)
     searches = {
         name: _find_method(name, microbatches, scope, engine, gap, prior) for name in choice.names
     }
@@ -184,7 +189,7 @@ def find_plan(
         report(_line(name, answer))
         answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
     notes = (*answer.notes, nothing) if nothing else answer.notes
-    return replace(answer, notes=notes, times=times)
+    return replace(answer, notes=notes, **subject)
 
 
 Allocator = Callable[[str, Answer], Answer]

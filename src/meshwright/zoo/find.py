@@ -97,7 +97,7 @@ def _find_shape(choice: Choice) -> Shape | None:
     is_short = choice.sequence is not None and choice.sequence < SHORTEST_SEQUENCE
     if is_short and choice.model.source != "formula":
         return None
-    if choice.autocast or choice.measured or choice.compile or choice.untie:
+    if choice.autocast or choice.measured or choice.compile or choice.untie or choice.inference:
         return None
     return find_shape(choice.model.name, choice.sequence)
 

@@ -54,6 +54,8 @@ class Choice:
     """Whether its element-wise ops are merged, as torch.compile does."""
     untie: bool = False
     """Whether weights that modules share are copies."""
+    inference: bool = False
+    """Whether it is the model's outputs alone."""
 
 
 def choose(

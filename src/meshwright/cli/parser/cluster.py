@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.cli.parser.option import CLUSTER, add_command, add_json
+from meshwright.cli.parser.schema import add_text
 
 
 def add_cluster(commands: Any) -> None:
@@ -29,6 +30,4 @@ def add_cluster(commands: Any) -> None:
     schema = add_command(
         actions, "schema", "print the JSON Schema of cluster files, which editors can use"
     )
-    schema.add_argument(
-        "--text", action="store_true", help="all fields for people, with their units and defaults"
-    )
+    add_text(schema)

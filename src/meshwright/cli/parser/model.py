@@ -48,6 +48,11 @@ def add_capture(commands: Any) -> None:
         help="weights that modules share are copies, which stages of a pipeline may hold apart",
     )
     parser.add_argument(
+        "--inference",
+        action="store_true",
+        help="the model's outputs alone, in eval mode: no loss, gradients and optimiser",
+    )
+    parser.add_argument(
         "--no-cache",
         dest="use_cache",
         action="store_false",

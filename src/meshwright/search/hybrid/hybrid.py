@@ -24,7 +24,7 @@ from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.exhaust import exhaust
 from meshwright.search.hybrid.find import find_drafts
 from meshwright.search.hybrid.pool import Pool
-from meshwright.search.hybrid.scope import Scope
+from meshwright.search.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.hybrid.smallest import explain_lack
 from meshwright.search.hybrid.space import Space, describe_space, make_space
 from meshwright.search.hybrid.trial import Scene, Trials
@@ -71,6 +71,7 @@ def hybrid(
     until = started + budget_seconds
     chosen = scope or Scope(microbatches=tuple(microbatches))
     try:
+        chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
         space = make_space(graph, cluster, chosen)
     except InputError as error:
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)

@@ -94,6 +94,18 @@ class Scope:
         return tuple(each for each in self.chunks if each > 1) or CHUNKS
 
 
+def narrow_to_inference(scope: Scope) -> Scope:
+    """The scope for a step without gradients: no ZeRO and no recomputation."""
+    for name, usual in (("zero", 0), ("recompute", Recompute.NONE)):
+        given = getattr(scope, name)
+        if usual not in given:
+            raise InputError(
+                f"scope: {name} must be {usual} for a step without gradients (inference), got "
+                f"{', '.join(map(str, given))}"
+            )
+    return replace(scope, zero=(0,), recompute=(Recompute.NONE,))
+
+
 def divisors(number: int) -> list[int]:
     """Every divisor, rising."""
     small = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]

@@ -1,5 +1,6 @@
 """A checker of JSON Schema (draft 2020-12) for the keywords that our schema has, and no others."""
 
+import math
 import re
 from typing import Any
 
@@ -16,6 +17,10 @@ def is_valid(value: Any, schema: Any, root: dict[str, Any]) -> bool:
     rules = {key: rule for key, rule in schema.items() if key not in NOTES}
     is_then = is_valid(value, rules.pop("if"), root) if "if" in rules else True
     branches = rules.pop("then", True), rules.pop("else", True)
+    if "prefixItems" in rules:
+        # With it, `items` is about what comes after.
+        assert rules.pop("items", False) is False
+        rules["maxItems"] = min(rules.get("maxItems", math.inf), len(rules["prefixItems"]))
     if "properties" in rules or "additionalProperties" in rules:
         rules["properties"] = (
             rules.get("properties", {}),
@@ -58,6 +63,10 @@ CHECKS: dict[str, Any] = {
     "required": lambda v, keys, _: not isinstance(v, dict) or all(key in v for key in keys),
     "items": lambda v, rule, root: (
         not isinstance(v, list) or all(is_valid(each, rule, root) for each in v)
+    ),
+    "prefixItems": lambda v, rules, root: (
+        not isinstance(v, list)
+        or all(is_valid(each, rule, root) for each, rule in zip(v, rules, strict=False))
     ),
     "anyOf": lambda v, rules, root: any(is_valid(v, rule, root) for rule in rules),
     "oneOf": lambda v, rules, root: sum(is_valid(v, rule, root) for rule in rules) == 1,

@@ -3,8 +3,7 @@
 Reads a plan and its simulated step; decides only how to word what binds it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement, resolve
-from meshwright.plan.degrees import Degrees
-from meshwright.plan.plan import Part, Plan, Recompute
+from meshwright.plan.facts import HybridFacts, StageFacts
+from meshwright.plan.plan import Plan, Recompute
 from meshwright.program.collective import Lane
 from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
@@ -27,61 +26,6 @@ from meshwright.units import format_percent
 
 FULL = 0.9
 """Of a device's usable memory: above this it is said to be what made a stage compute again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageFacts:
-    """One stage; times of one microbatch on its slowest replica, memory of one device."""
-
-    layers: tuple[str, str]
-    """The names of the first and the last."""
-    num_layers: int
-    part: Part
-    samples: float
-    """Of one microbatch on one replica, the largest where shares differ."""
-    forward_seconds: float
-    backward_seconds: float
-    forward_call_seconds: float
-    """Of forward: collectives of its teams and of ZeRO that do not hide behind compute."""
-    backward_call_seconds: float
-    busy: float
-    """The part of the step for which its busiest device computes or talks to its team ..."""
-    calling: float
-    """... and of that the latter, as a part of the step, too."""
-    memory: Mapping[str, float]
-    """Bytes by what they are; they add up to the peak. Devices that run several stages have one
-    peak: what it is made of counts all of them."""
-    usable_bytes: float
-    memory_bytes: float
-
-    @property
-    def peak_bytes(self) -> float:
-        """Predicted, of its fullest device."""
-        return sum(self.memory.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HybridFacts:
-    """A whole plan."""
-
-    degrees: Degrees | None
-    """In which words people describe the plan; None: its stages are unlike."""
-    stages: tuple[StageFacts, ...]
-    schedule: str
-    microbatches: int
-    num_devices: int
-    """That the plan uses."""
-    tokens: float
-    """Of a sample; zero: not known."""
-    tokens_per_second: float
-    samples_per_second: float
-    model_flops: float
-    """Of one step, without what is computed again."""
-    mfu: float
-    """Model FLOPs over what the devices would do in the step at their peak."""
-    precision: str
-    """At which most of them are."""
-    binding: str
 
 
 def hybrid_facts(
@@ -101,7 +45,7 @@ def hybrid_facts(
     schedule = schedule_of(plan)
     flops = sum(float(stage.of_replicas("flops").sum()) * schedule.microbatches for stage in stages)
     used = sorted({int(device) for stage in stages for device in stage.devices.ravel()})
-    precision = _precision(graph)
+    precision = main_precision(graph)
     peak = sum(
         cluster.types[cluster.devices[device].type].peak_flops_per_second(precision)
         for device in used
@@ -110,6 +54,7 @@ def hybrid_facts(
     tokens = max((kind.tokens for kind in stack.kinds if kind.heads), default=0.0)
     step = timeline.step_seconds
     return HybridFacts(
+        description=plan.description,
         degrees=plan.degrees(graph, cluster),
         stages=found,
         schedule=str(schedule.kind),
@@ -125,8 +70,8 @@ def hybrid_facts(
     )
 
 
-def _precision(graph: Graph) -> str:
-    """The one with most FLOPs."""
+def main_precision(graph: Graph) -> str:
+    """The precision of most FLOPs."""
     names, codes = graph.precision_codes
     return names[int(np.argmax(np.bincount(codes, weights=graph.flops)))]
 
@@ -153,6 +98,7 @@ def _stage_facts(
                 layers=(_layer_name(stack, int(layers[0])), _layer_name(stack, int(layers[-1]))),
                 num_layers=len(layers),
                 part=part,
+                devices=name_devices(cluster, part.devices),
                 samples=float((stage.rows_to - stage.rows_from).max()) * samples,
                 forward_seconds=stage.cost.forward_seconds,
                 backward_seconds=stage.cost.backward_seconds,

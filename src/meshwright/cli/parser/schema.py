@@ -1,0 +1,29 @@
+"""The options of `meshwright schema`."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from meshwright.cli.parser.option import add_command
+
+FORMS = ("answer", "simulation", "cluster")
+
+
+def add_schema(commands: Any) -> None:
+    """Add `meshwright schema`."""
+    parser = add_command(
+        commands, "schema", "print the JSON Schema of what programs read and write"
+    )
+    parser.add_argument(
+        "form",
+        choices=FORMS,
+        help="answer: plan --json, answer.json and Answer.to_dict(); simulation: simulate --json; "
+        "cluster: files of clusters",
+    )
+    add_text(parser)
+
+
+def add_text(parser: ArgumentParser) -> None:
+    """Whether people read what is printed."""
+    parser.add_argument(
+        "--text", action="store_true", help="all fields for people, with their units and defaults"
+    )

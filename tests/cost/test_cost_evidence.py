@@ -1,0 +1,149 @@
+"""Expected errors: every figure is that of the steps it names, and unknown is called unknown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.cost.evidence import (
+    EVIDENCE,
+    FULL,
+    HALF,
+    Evidence,
+    ExpectedError,
+    Reach,
+    Source,
+    TimeShare,
+    find_evidence,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def steps_of(row: Evidence) -> list[dict[str, Any]]:
+    """The held-out steps that a row is about, by its own words."""
+    path, _, words = row.origin.partition(": ")
+    lines = [json.loads(line) for line in (ROOT / path).read_text().splitlines()]
+    steps = [line for line in lines if "row" in line]
+    if "unseen" in path:
+        if words == "bound by launches":
+            return [step for step in steps if step["launch_bound"]]
+        free = [step for step in steps if not step["launch_bound"]]
+        return [step for step in free if step["row"].endswith("fp32") == (words == "fp32")]
+    if "vtrain" in path:
+        if words.startswith("several nodes"):
+            return [step for step in steps if "multi" in step["file"]]
+        single = [step for step in steps if "single" in step["file"]]
+        return [step for step in single if step["layers"] in (16, 24)]
+    return [line for line in lines if "measured_seconds" in line]
+
+
+def error_of(row: Evidence, step: dict[str, Any]) -> float:
+    if "error" in step:
+        return abs(float(step["error"]))
+    predicted = "profiled_seconds" if row.source is Source.MEASURED else "fitted_seconds"
+    return float(abs(step[predicted] / step["step_seconds"] - 1))
+
+
+@pytest.mark.parametrize("row", EVIDENCE, ids=lambda row: f"{row.source}, {row.origin}")
+def test_every_figure_is_that_of_its_steps(row: Evidence) -> None:
+    steps = steps_of(row)
+    assert len(steps) == row.num_steps > 0
+    mean = sum(error_of(row, step) for step in steps) / len(steps)
+    assert row.mean_error == pytest.approx(mean, abs=5e-5)
+
+
+def test_no_held_out_step_is_left_out() -> None:
+    unseen = [row for row in EVIDENCE if "unseen" in row.origin]
+    for source in (Source.MEASURED, Source.FITTED):
+        rows = [row for row in unseen if row.source in (source, Source.LAUNCHES)]
+        assert sum(row.num_steps for row in rows) == 16
+
+
+def test_ops_go_by_the_nearest_reach_and_the_network_by_its_own() -> None:
+    h200 = find_evidence(Source.FITTED, "h200", "bf16", Reach.HOSTS)
+    assert h200 is not None
+    assert (h200.reach, h200.precisions) == (Reach.DEVICE, HALF)
+    a100 = find_evidence(Source.FITTED, "a100-80", "bf16", Reach.HOSTS)
+    assert a100 is not None
+    assert (a100.reach, a100.num_steps) == (Reach.HOSTS, 26)
+    assert find_evidence(Source.NETWORK, "a100-80", "bf16", Reach.HOSTS) is a100
+    assert find_evidence(Source.NETWORK, "h200", "bf16", Reach.HOSTS) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "type_name", "precision"),
+    [
+        (Source.FITTED, "h100", "bf16"),
+        (Source.FITTED, "a100-80", "fp32"),
+        (Source.MEASURED, "v100-32", "fp32"),
+        (Source.LAUNCHES, "h200", "fp32"),
+        (Source.ESTIMATED, "h200", "bf16"),
+    ],
+)
+def test_what_nobody_measured_has_no_figure(source: Source, type_name: str, precision: str) -> None:
+    for reach in Reach:
+        assert find_evidence(source, type_name, precision, reach) is None
+
+
+def share(source: Source, part: float, row: Evidence | None) -> TimeShare:
+    return TimeShare(source=source, type="h200", precision=FULL[0], share=part, evidence=row)
+
+
+def evidence(error: float, steps: int) -> Evidence:
+    return Evidence(
+        source=Source.FITTED,
+        types=("h200",),
+        precisions=FULL,
+        reach=Reach.DEVICE,
+        mean_error=error,
+        num_steps=steps,
+        origin="here",
+    )
+
+
+def test_errors_are_weighed_by_time_and_gaps_are_said() -> None:
+    found = ExpectedError(
+        shares=(
+            share(Source.FITTED, 0.6, evidence(0.05, 4)),
+            share(Source.MEASURED, 0.2, evidence(0.01, 3)),
+            share(Source.NETWORK, 0.2, None),
+        )
+    )
+    # (0.6 * 5 % + 0.2 * 1 %) / 0.8 = 4 %.
+    assert found.mean == pytest.approx(0.04)
+    assert str(found) == (
+        "expected error about 4 % (7 held-out steps on h200; unknown for 20 % of the step, "
+        "transfers and collectives in fp32 on h200)"
+    )
+
+
+def test_an_error_of_less_than_half_a_step_is_unknown() -> None:
+    found = ExpectedError(
+        shares=(share(Source.MEASURED, 0.4, evidence(0.01, 3)), share(Source.ESTIMATED, 0.6, None))
+    )
+    assert found.mean is None
+    assert str(found) == (
+        "expected error unknown: no held-out steps of estimated ops in fp32 on h200"
+    )
+
+
+@given(
+    parts=st.lists(st.tuples(st.floats(0.01, 1), st.none() | st.floats(0, 0.5)), min_size=1),
+)
+def test_it_lies_between_the_errors_of_its_classes(parts: list[tuple[float, float | None]]) -> None:
+    total = sum(part for part, _ in parts)
+    found = ExpectedError(
+        shares=tuple(
+            share(Source.FITTED, part / total, None if error is None else evidence(error, 1))
+            for part, error in parts
+        )
+    )
+    errors = [error for _, error in parts if error is not None]
+    if found.mean is not None:
+        assert min(errors) - 1e-12 <= found.mean <= max(errors) + 1e-12
+    else:
+        assert found.known_share < 0.5
