@@ -41,7 +41,7 @@ from meshwright.execute.manifest import (
 )
 from meshwright.execute.message import gather, share
 from meshwright.execute.piece import Holding
-from meshwright.execute.walk import Progress, Unwatched
+from meshwright.execute.progress import Progress, Unwatched
 
 _NAME = re.compile(r"step-(\d{8,})")
 _PARTIAL = ".partial"

@@ -12,10 +12,11 @@ from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Key, Part
 from meshwright.execute.lookup import Lookup, count_terms
 from meshwright.execute.lowered import Lowered
+from meshwright.execute.progress import Progress
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.steps import Steps, TracedSteps
 from meshwright.execute.tensors import Tensors
-from meshwright.execute.walk import Progress, Walk
+from meshwright.execute.walk import Walk
 from meshwright.program.forward import keep_needed
 
 _TWO = 2

@@ -29,9 +29,9 @@ from meshwright.execute.environment import (
 from meshwright.execute.fault import end_process, is_consequence, name_rank, show_line
 from meshwright.execute.message import gather, message_device, share
 from meshwright.execute.process import die_with_parent
+from meshwright.execute.progress import Progress
 from meshwright.execute.route import find_interface, find_source, is_local
 from meshwright.execute.store import NamedStore, open_store
-from meshwright.execute.walk import Progress
 from meshwright.execute.watch import NOBODY, Watch
 
 TIMEOUT_SECONDS = 24 * 3600.0

@@ -10,12 +10,12 @@ from meshwright.execute.apart import check_apart
 from meshwright.execute.fault import show_line
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.plain import check_repeatable
+from meshwright.execute.progress import Progress, note
 from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.settings import Settings
 from meshwright.execute.state import Real
 from meshwright.execute.steps import Steps
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Progress, note
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import open_weights
 from meshwright.graph.graph import Graph

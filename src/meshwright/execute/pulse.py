@@ -14,7 +14,7 @@ from meshwright.errors import InputError
 from meshwright.execute.finite import HostCopy, check_losses
 from meshwright.execute.group import waiting
 from meshwright.execute.message import message_device
-from meshwright.execute.walk import Progress
+from meshwright.execute.progress import Progress
 
 _SAME = 1e-12
 """Means of labels are equal whose variance is below this share of their square."""

@@ -9,7 +9,8 @@ import torch
 from meshwright.execute.group import CommonClock, waiting
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.message import gather
-from meshwright.execute.walk import Progress, Times
+from meshwright.execute.progress import Progress
+from meshwright.execute.walk import Times
 from meshwright.simulate.measured import Run
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from meshwright.execute.checkpoint import (
 from meshwright.execute.group import waiting
 from meshwright.execute.loader import Place
 from meshwright.execute.message import gather
+from meshwright.execute.progress import Progress
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
 
 _LOSSES, _PLACES, _SCALE = "losses of the run", "places in the data", "loss scale"

@@ -46,12 +46,13 @@ from meshwright.execute.lowered import Lowered, communication, lower_frozen
 from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
 from meshwright.execute.message import gather
 from meshwright.execute.plain import RepeatedDraws, train_plainly
+from meshwright.execute.progress import Progress, note
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Progress, Walk, note
+from meshwright.execute.walk import Walk
 from meshwright.execute.way import Wiring
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan

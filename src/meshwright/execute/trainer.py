@@ -38,6 +38,7 @@ from meshwright.execute.item import Line, RunSegment
 from meshwright.execute.keyed import find_keys
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
+from meshwright.execute.progress import Progress
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.random.keys import seed_of
 from meshwright.execute.recorded import Recorded, may_record
@@ -47,7 +48,7 @@ from meshwright.execute.state import Real, make_state
 from meshwright.execute.steps import Steps
 from meshwright.execute.tensors import Tensors
 from meshwright.execute.trained import Start, Trained
-from meshwright.execute.walk import Progress, Times, Walk
+from meshwright.execute.walk import Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
 

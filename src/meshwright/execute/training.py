@@ -34,13 +34,13 @@ from meshwright.execute.loader import Collate, Loader
 from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
+from meshwright.execute.progress import Progress
 from meshwright.execute.pulse import Loss, Pulse
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Progress
 from meshwright.execute.weights import persistent_names
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan

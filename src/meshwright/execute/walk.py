@@ -18,6 +18,7 @@ import torch
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.progress import Progress, Unwatched
 from meshwright.execute.thread import start_thread
 from meshwright.execute.work import Finish, Work
 from meshwright.program.program import JOINS, Kind, Program
@@ -44,31 +45,6 @@ class Times:
     finish: dict[int, float] = field(default_factory=dict)
     spans: dict[int, Any] = field(default_factory=dict)
     """What a device times, a sequence of `Span` each, until it is read at the end of the step."""
-
-
-class Progress(Protocol):
-    """What the rank is at, for those who watch it."""
-
-    doing: object
-    count: int
-    waits_for: int | tuple[int, ...]
-    """The rank that it waits for; -1: none."""
-
-
-def note(watch: Progress | None, doing: str) -> None:
-    """Say what is begun, to those who watch."""
-    if watch is not None:
-        watch.doing = doing
-        watch.count += 1
-
-
-@dataclass(slots=True)
-class Unwatched:
-    """Progress that nobody looks at."""
-
-    doing: object = ""
-    count: int = 0
-    waits_for: int | tuple[int, ...] = -1
 
 
 class Worker(Protocol):
