@@ -1,5 +1,6 @@
 """Why searches stop: proven, ended by themselves, cut by their budget, or interrupted."""
 
+import contextlib
 import signal
 import threading
 import time
@@ -106,6 +107,23 @@ def test_ctrl_c_in_one_method_ends_all_of_auto(monkeypatch: pytest.MonkeyPatch) 
     assert called == []
     assert "metis_seconds" in answer.statistics  # its best so far counts
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_that_a_method_loses_ends_auto_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a finaliser, from which no exception comes out."""
+    called: list[str] = []
+
+    def deaf(graph: Graph, cluster: Any, **options: Any) -> Answer:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        return data(graph, cluster, **options)
+
+    def heft(graph: Graph, cluster: Any, **options: Any) -> Answer:
+        called.append("heft")
+        return single(graph, cluster, **options)
+
+    assert auto_of(monkeypatch, metis=deaf, heft=heft).stop is Stop.INTERRUPTED
+    assert called == []
 
 
 def test_a_method_that_does_not_end_after_ctrl_c_is_left_out(

@@ -19,6 +19,8 @@ class Press:
     """Whether Ctrl-C is to be pressed again, and the clock that does it."""
 
     is_armed = False
+    was_pressed = False
+    """Whether the user has pressed; a search may have taken it for something else, or lost it."""
     is_own = False
     """Whether the clock has pressed."""
     _clock: threading.Timer | None = None
@@ -53,6 +55,7 @@ def pressed_again() -> Iterator[Press]:
     def handle(number: int, frame: FrameType | None) -> None:
         if press.is_own and not press.is_armed:  # the search has ended in the meantime
             return
+        press.was_pressed = True
         press.start()
         before(number, frame)
 

@@ -316,7 +316,7 @@ def _find_best(
                 found = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
                 press.is_armed = False
                 answers[name] = found
-                if found.stop is Stop.INTERRUPTED:
+                if press.was_pressed or found.stop is Stop.INTERRUPTED:
                     raise KeyboardInterrupt
                 report(_line(name, found))
             if allocator is not None:
