@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from forked import start_forked
-from places import STEPS, Place, resumptions, training, wait_until
+from places import STEPS, Place, resumptions, training
 
 from meshwright.cli.run import REPORT, check_memory, handed_over
 from meshwright.errors import InputError, RankError
 from meshwright.units import GIB
+from waiting import wait_until
 
 torch = pytest.importorskip("torch")
 

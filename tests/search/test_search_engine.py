@@ -4,9 +4,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
@@ -17,6 +16,7 @@ from meshwright.errors import InputError, MeshwrightError
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.engine_process import Processes
 from meshwright.search.engine_ray import RayEngine
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -40,13 +40,6 @@ def ray_engine(importable: None, canaries: Path) -> Iterator[RayEngine]:  # noqa
         patch.chdir(canaries.parent)
         with RayEngine(workers=2) as engine:
             yield engine
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    end = monotonic() + 60
-    while not is_true():
-        assert monotonic() < end
-        sleep(0.01)
 
 
 def with_ready_worker() -> Processes:
