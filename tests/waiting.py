@@ -5,8 +5,8 @@ from time import sleep
 from typing import TypeVar
 
 T = TypeVar("T")
-_LOOKS = 60_000
-"""Ten minutes on an idle machine, and longer on a busy one: only what hangs needs them."""
+_LOOKS = 20_000
+"""Minutes on an idle machine, and more of them on a busy one: only what hangs needs them."""
 
 
 def wait_until(claim: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ from waiting import wait_until
 def importable() -> Iterator[None]:
     """Lets workers find the functions of `engine_functions`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         yield
 
 
