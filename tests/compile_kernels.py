@@ -1,6 +1,7 @@
 """Compiles most kernels into Numba's cache, by searching for plans with every method."""
 
 import meshwright as mw
+from meshwright.search.mapping.warm import compile_mapping
 from meshwright.search.method import METHODS
 
 
@@ -10,6 +11,7 @@ def main() -> None:
     for method in METHODS:
         for name in ("dgx1", "tag-testbed"):
             mw.plan(graph, mw.cluster(name), method=method, budget_seconds=0.5)
+    compile_mapping()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,14 +203,6 @@ def opened_place(folder: Path) -> Iterator[Place]:
 def training(checkpoints: str, *more: str, steps: int = STEPS) -> list[str]:
     options = ["--model", "factories:train", "--json", "--steps", str(steps), *more]
     return [*options, "--checkpoint", checkpoints, "--every", str(EVERY)]
-
-
-def wait_until(claim: Callable[[], Any], seconds: float = 600.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := claim()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.01)
-    return found
 
 
 def resumptions(said: Sequence[str]) -> list[int]:

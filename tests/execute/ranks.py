@@ -254,6 +254,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
 
     Plans are lowered once for all ranks, and steps traced once for all calls.
     """
+    from meshwright.capture.optimiser import find_optimiser
     from meshwright.execute import expanded, trainer
     from meshwright.execute.bind_rank import bind_rank
     from meshwright.execute.expanded import ExpandedSteps
@@ -269,13 +270,16 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
             lowered_by[key] = lower_frozen(graph, cluster, plan)
         return lowered_by[key]
 
-    def trace_once(workload: Any, graph: Any, *settings: Any, on_gpu: bool) -> Steps:
+    def trace_once(
+        workload: Any, graph: Any, optimizer: Any, autocast: str | None, *, on_gpu: bool
+    ) -> Steps:
         sizes = (graph.tensor_bytes.tobytes(), graph.parameter_bytes.tobytes(), graph.batch)
-        key = workload.name, graph.op_names, sizes, settings
+        # Every trainer has an optimiser of its own; of its kind alone depends what is traced.
+        key = workload.name, graph.op_names, sizes, find_optimiser(optimizer), autocast
         if key not in known:
             while len(known) >= _KEPT:
                 del known[next(iter(known))]
-            known[key] = Steps(workload, graph, *settings, on_gpu=on_gpu)
+            known[key] = Steps(workload, graph, optimizer, autocast, on_gpu=on_gpu)
         return known[key]  # type: ignore[no-any-return]
 
     def fork_bound(lowered: Lowered, planned: Steps, device: int, **settings: Any) -> Any:

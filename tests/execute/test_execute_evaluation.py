@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -92,9 +93,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("merges", [False, True], ids=["ops", "regions"])
-@pytest.mark.parametrize("case", few(CASES, *CASES[2:5], CASES[8]), ids=str)
-def test_plans_evaluate_as_one_process_and_train_on(ranks: Ranks, case: Case, merges: bool) -> None:
+WAYS = list(product(CASES, ("ops", "regions")))
+QUICK = (CASES[2], "ops"), (CASES[3], "regions"), (CASES[4], "regions"), (CASES[8], "ops")
+
+
+@pytest.mark.parametrize("way", few(WAYS, *QUICK), ids=lambda way: "{}-{}".format(*way))
+def test_plans_evaluate_as_one_process_and_train_on(ranks: Ranks, way: tuple[Case, str]) -> None:
+    case, merges = way[0], way[1] == "regions"
     plan = make_plan(case)
     count = len({device for part in plan.parts for device in part.devices})
     answers = ranks.train(count, evaluate, case, case.graph, plan, merges)

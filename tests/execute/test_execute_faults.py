@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from forked import start_forked
-from places import STEPS, Place, resumptions, training, wait_until
+from places import STEPS, Place, resumptions, training
 
 from meshwright.cli import main
 from meshwright.cli.run import REPORT, check_memory, handed_over, has_gpu
 from meshwright.errors import InputError, RankError
 from meshwright.units import GIB
+from waiting import wait_until
 
 torch = pytest.importorskip("torch")
 

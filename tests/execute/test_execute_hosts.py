@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="execution needs the torch extra")
 import torch
 from emulated_hosts import Hosts, Names, emulated, hosts_of
 from forked import start_forked
-from places import FACTORIES, Place, save_plan, saved_steps, wait_until
+from places import FACTORIES, Place, save_plan, saved_steps
 from small_models import Language
 from small_plans import data_plan, pipeline_plan
 
@@ -32,6 +32,7 @@ from meshwright.graph.graph import Graph
 from meshwright.network import testbed_apply
 from meshwright.plan.plan import Plan, ScheduleKind
 from slurm import play_srun, seen_by_task
+from waiting import wait_until
 
 
 @pytest.mark.slow
@@ -260,7 +261,7 @@ def start_long(
     keeping = [*TRAIN, "1000000", "--checkpoint", "kept", "--every", "20"]
     lines = lines_for(hosts, cluster, keeping, restarts=restarts)
     started = hosts.start_lines(lines, ["alpha", "zeta"])
-    wait_until(lambda: saved_steps(folder / "kept"), 300)
+    wait_until(lambda: saved_steps(folder / "kept"))
     return started
 
 

@@ -18,13 +18,14 @@ import pytest
 pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from forked import start_forked
-from places import Place, read_bits, save_plan, saved_steps, wait_until
+from places import Place, read_bits, save_plan, saved_steps
 from small_plans import data_plan, pipeline_plan
 
 from meshwright.plan.plan import ScheduleKind
 from meshwright.simulate.measured import Run
 from meshwright.source import capture_model
 from small import connected
+from waiting import wait_until
 
 SAMPLES, BATCH, EVERY, RATE = 50, 8, 5, 0.5
 MANY = 1000

@@ -25,8 +25,9 @@ from places import (
     resumptions,
     saved_steps,
     training,
-    wait_until,
 )
+
+from waiting import wait_until
 
 pytest.importorskip("torch", reason="execution needs the torch extra")
 

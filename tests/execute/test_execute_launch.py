@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from meshwright.errors import InputError
 from meshwright.execute.launch import find_free_port, launch
+from waiting import wait_until
 
 MARKER = "MESHWRIGHT_TEST_MARKER"
 
@@ -39,13 +40,6 @@ def find_marked(marker: str) -> list[int]:
         except OSError:  # it has ended meanwhile
             continue
     return found
-
-
-def wait_until(claim: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -99,10 +93,8 @@ def test_output_passes_unchanged(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_failure_ends_the_others(marker: str) -> None:
     worker = script("sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)")
-    start = time.monotonic()
     code, said = run(worker, 3, environment={MARKER: marker})
     assert (code, said) == (1, ["error: rank 1 ended with exit code 3"])
-    assert time.monotonic() - start < 10
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(marker: str) -> None:
@@ -111,10 +103,8 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(marker: str) -> N
         "time.sleep(0.5 if os.environ['RANK'] == '0' else 600)\n"
         "sys.exit(1)"
     )
-    start = time.monotonic()
     code, said = run(worker, 2, environment={MARKER: marker})
     assert (code, said) == (1, ["error: rank 0 ended with exit code 1"])
-    assert time.monotonic() - start < 10
 
 
 @pytest.mark.parametrize(
@@ -132,7 +122,7 @@ def test_what_ranks_have_started_ends_with_them(
     assert run(worker, 2, environment={MARKER: marker})[0] == code
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
     # Killed, but not our child: on a busy machine it is gone a moment later.
-    wait_until(lambda: find_marked(marker) == [], seconds=2.0)
+    wait_until(lambda: find_marked(marker) == [])
 
 
 def test_a_killed_rank_is_named_although_another_reports_its_lost_connection() -> None:
@@ -342,7 +332,7 @@ def launcher(marker: str, tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
     yield process
     process.kill()
     process.communicate()
-    wait_until(lambda: not list(tmp_path.iterdir()), 5)
+    wait_until(lambda: not list(tmp_path.iterdir()))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -360,7 +350,7 @@ def test_kill_9_of_the_launcher_leaves_no_process(
 ) -> None:
     launcher.kill()
     assert launcher.wait(10) == -signal.SIGKILL
-    wait_until(lambda: find_marked(marker) == [], 5)
+    wait_until(lambda: find_marked(marker) == [])
 
 
 def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_path: Path) -> None:
@@ -379,8 +369,8 @@ def test_kill_9_of_the_launcher_at_any_moment_leaves_nothing(marker: str, tmp_pa
         process.kill()
         assert process.wait() == -signal.SIGKILL  # it had not ended before
         ready.unlink()
-    wait_until(lambda: find_marked(marker) == [], 5)
-    wait_until(lambda: not any(path for path in tmp_path.glob("*/*")), 5)
+    wait_until(lambda: find_marked(marker) == [])
+    wait_until(lambda: not any(path for path in tmp_path.glob("*/*")))
 
 
 KILLED_WHILE_STARTING = """
@@ -410,8 +400,8 @@ def test_kill_9_before_a_started_rank_is_known_leaves_no_process(
         env=os.environ | {MARKER: marker, "TMPDIR": str(folder), "READY": str(ready)},
     )
     assert process.wait(20) == -signal.SIGKILL
-    wait_until(lambda: find_marked(marker) == [], 5)
-    wait_until(lambda: not list(folder.iterdir()), 5)
+    wait_until(lambda: find_marked(marker) == [])
+    wait_until(lambda: not list(folder.iterdir()))
 
 
 def test_kill_9_of_a_rank_restarts_all(launcher: "subprocess.Popen[str]", marker: str) -> None:

@@ -23,6 +23,7 @@ from meshwright.plan.plan import Allocation, Part, Plan
 from meshwright.simulate.measured import Run
 from meshwright.simulate.simulate import simulate
 from small import dag, layers, stages
+from waiting import wait_until
 
 NAME = f"way{os.getpid():x}"
 """Of this process alone: tests run side by side."""
@@ -129,9 +130,7 @@ def test_a_signal_takes_ranks_and_testbed_down(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not _namespaces() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until(_namespaces)
     time.sleep(3)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)

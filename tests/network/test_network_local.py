@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,11 +85,9 @@ def test_a_verification_that_stumbles_is_no_success(folder: Path) -> None:
 def test_a_script_that_hangs_is_told_to_end_and_may_tidy_up(folder: Path) -> None:
     tidy = folder / "tidy"
     write(folder, "apply", f"trap 'touch {tidy}; exit 143' TERM; while :; do sleep 0.05; done")
-    start = time.monotonic()
     with pytest.raises(InputError, match=r"^host 'h0': apply.sh took over 0 s and was ended$"):
         run_script(folder, "h0", "apply", "tc", seconds=0.3)
     assert tidy.exists()
-    assert time.monotonic() - start < 20
 
 
 def test_a_script_that_does_not_end_is_killed(

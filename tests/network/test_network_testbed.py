@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +33,7 @@ from meshwright.network.testbed_rail import find_rails
 from meshwright.network.testbed_rate import Demand, measure_rates
 from quick import few
 from small import TYPE, connected, star
+from waiting import wait_until
 
 name = pytest.fixture(take_name)
 ACKNOWLEDGEMENTS = (
@@ -539,11 +539,9 @@ def test_removing_ends_the_processes_inside(name: str, tmp_path: Path) -> None:
         (prefix,) = apply.rank_prefixes(name, ["h0"], tmp_path)
         process = subprocess.Popen([*prefix, "sleep", "60"])
         namespace = Path(f"/var/run/netns/{prefix[-1]}").stat().st_ino
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{process.pid}/ns/net").stat().st_ino != namespace:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    assert process.wait(timeout=1) == -signal.SIGTERM
+        own = Path(f"/proc/{process.pid}/ns/net")
+        wait_until(lambda: own.stat().st_ino == namespace)
+    assert process.wait() == -signal.SIGTERM
 
 
 BUILD_SLOWLY = """
@@ -571,10 +569,7 @@ def test_a_signal_while_building_leaves_nothing(
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 30
-        while len(namespaces_of(name)) < 4 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert len(namespaces_of(name)) == 4
+        wait_until(lambda: len(namespaces_of(name)) == 4)
         process.send_signal(number)
         code = process.wait(timeout=20)
     finally:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ from meshwright.network.testbed import host_folder, plan_testbed
 from meshwright.network.testbed_command import Command
 from meshwright.network.testbed_config import script_command
 from small import star
+from waiting import wait_until
 
 name = pytest.fixture(take_name)
 PLAN = allocated((0, 1, 60, (0.5, 0.5)), (1, 0, 40, (1.0, 0.0)))
@@ -283,10 +283,7 @@ def test_a_signal_ends_the_daemons(name: str, tmp_path: Path) -> None:
         stderr=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + 60
-        while len(daemons_of(tmp_path)) < 8 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert len(daemons_of(tmp_path)) >= 8
+        wait_until(lambda: len(daemons_of(tmp_path)) >= 8)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 143
     finally:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -24,6 +24,7 @@ from meshwright.search.pipeline.estimate import Estimator
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.search.pipeline.price import Prices
 from meshwright.search.pipeline.trial import Trials
+from waiting import wait_until
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -67,13 +68,6 @@ def two_stages(graph: Graph) -> list[Candidate]:
                     for kind in suited_kinds(2, homes, count)
                 ]
     return found
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = perf_counter() + seconds
-    while not is_true():
-        assert perf_counter() < until, "took too long"
-        sleep(0.01)
 
 
 def ready_workers(graph: Graph) -> Ahead:
@@ -213,6 +207,7 @@ def test_no_worker_is_left_behind(number: signal.Signals) -> None:
     # As the terminal does with Ctrl-C: the whole group of processes gets it.
     with subprocess.Popen(
         [sys.executable, "-c", _SEARCH],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=Path(__file__).parent,
@@ -227,7 +222,7 @@ def test_no_worker_is_left_behind(number: signal.Signals) -> None:
             assert process.stdout.readline() == b"closed\n"
         else:
             process.send_signal(number)
-    wait_until(lambda: not is_running(worker), seconds=10)
+    wait_until(lambda: not is_running(worker))
 
 
 def is_running(pid: int) -> bool:

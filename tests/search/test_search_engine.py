@@ -4,9 +4,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic, sleep
 from types import MappingProxyType, SimpleNamespace
 
 import pytest
@@ -17,13 +16,14 @@ from meshwright.errors import InputError, MeshwrightError
 from meshwright.search.engine import Engine, Sequential, open_engine
 from meshwright.search.engine_process import Processes
 from meshwright.search.engine_ray import RayEngine
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True, scope="module")
 def importable() -> Iterator[None]:
     """Lets workers find the functions of `engine_functions`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
         yield
 
 
@@ -40,13 +40,6 @@ def ray_engine(importable: None, canaries: Path) -> Iterator[RayEngine]:  # noqa
         patch.chdir(canaries.parent)
         with RayEngine(workers=2) as engine:
             yield engine
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    end = monotonic() + 60
-    while not is_true():
-        assert monotonic() < end
-        sleep(0.01)
 
 
 def with_ready_worker() -> Processes:

@@ -1,6 +1,7 @@
 """Whole training steps, forward, backward and update, on cut weights equal those of the model."""
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from cut_lockstep import check_step
 from torch import nn
 
 from meshwright.execute.cut.cut import AnyCut, Cut, plain_cut
+from quick import few
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -80,9 +82,16 @@ def bert() -> tuple[nn.Module, dict[str, AnyCut]]:
     )
 
 
-@pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("build", [gpt2, llama, bert])
-def test_a_team_trains_as_the_whole_model_does(build: Any, width: int) -> None:
+def name_case(case: tuple[Any, int]) -> str:
+    return f"{case[0].__name__}-{case[1]}"
+
+
+MODELS = list(product([gpt2, llama, bert], [2, 4]))
+
+
+@pytest.mark.parametrize("case", few(MODELS, (gpt2, 2), (llama, 4), (bert, 2)), ids=name_case)
+def test_a_team_trains_as_the_whole_model_does(case: tuple[Any, int]) -> None:
+    build, width = case
     model, cuts = build()
     lockstep = check_step(model, tokens(), cuts, width)
     assert len(lockstep.summed) > 4
@@ -122,9 +131,14 @@ def llama_with_one_key_head() -> tuple[nn.Module, dict[str, AnyCut]]:
     return model, {name: cut for name, cut in cuts.items() if not re.search("[kv]_proj", name)}
 
 
-@pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("build", [t5, gpt2_eager, llama_eager, llama_with_one_key_head])
-def test_other_attentions_need_no_other_rules(build: Any, width: int) -> None:
+OTHERS = list(product([t5, gpt2_eager, llama_eager, llama_with_one_key_head], [2, 4]))
+
+
+@pytest.mark.parametrize(
+    "case", few(OTHERS, (t5, 2), (gpt2_eager, 4), (llama_with_one_key_head, 2)), ids=name_case
+)
+def test_other_attentions_need_no_other_rules(case: tuple[Any, int]) -> None:
+    build, width = case
     model, cuts = build()
     check_step(model, tokens(), cuts, width)
 
@@ -160,7 +174,7 @@ def test_images_are_trained_on_by_teams(kind: str) -> None:
     check_step(model, inputs, cuts, 2)
 
 
-@pytest.mark.parametrize("build", [gpt2, llama, bert, gpt2_eager])
+@pytest.mark.parametrize("build", few([gpt2, llama, bert, gpt2_eager], llama, gpt2_eager))
 def test_samples_may_be_cut_instead_of_weights(build: Any) -> None:
     model, _ = build()
     lockstep = check_step(model, tokens(4), {}, 2, inputs=plain_cut(0, 4))

@@ -152,13 +152,12 @@ def _loss(model: _Bert, words: Value, x: Value, pooled: Value, untie: bool) -> V
     """Of the masked tokens and of whether the second sentence follows."""
     tape, hidden, vocabulary = model.tape, model.hidden, model.vocabulary
     name = "cls.predictions"
-    bias = None if untie else tape.weight(name, vocabulary)
+    bias = tape.weight(f"{name}.decoder" if untie else name, vocabulary)
     dense = tape.pair(f"{name}.transform.dense", hidden * hidden, hidden)
     norm = tape.pair(f"{name}.transform.LayerNorm", hidden, hidden)
-    if bias is None:
-        words = tape.copy(f"{name}.decoder", words)
-        bias = tape.weight(f"{name}.decoder", vocabulary)
     follows = tape.pair("cls.seq_relationship", SEGMENTS * hidden, SEGMENTS)
+    if untie:  # what is copied is updated last
+        words = tape.copy(f"{name}.decoder", words)
     y = Linear(tape, f"{name}.transform.dense", hidden, hidden).biased(x, *dense)
     y = activation(tape, f"{name}.transform.transform_act_fn", "gelu", y)
     y = layer_norm(tape, f"{name}.transform.LayerNorm", y, *norm)
