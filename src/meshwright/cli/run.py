@@ -220,7 +220,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
     code = int(ExitCode.DONE)
     with Guard() as guard:
         report, refusal = guard.folder / "report", guard.folder / "refusal"
-        if arguments.model:
+        if arguments.model and len(hosts) > 1:  # one rank alone refuses as early as a trial would
             variables = {TRIAL: str(refusal)}
             code = run_alone(command, len(hosts), variables, arguments.stall, guard)
             if refusal.exists():
