@@ -239,6 +239,7 @@ def test_interrupted_search_writes_its_best(
     result = plan_mlp("-o", tmp_path / "out", "--json")
     assert result.code == 130
     assert result.json["plan"] == str(tmp_path / "out" / "plan.json")
+    assert (some_answer().stop, result.json["stop"]) == (Stop.ENDED, "INTERRUPTED")
     assert Plan.load(tmp_path / "out" / "plan.json") == some_answer().plan
     assert "interrupted; the best plan so far is in" in result.err
 

@@ -4,6 +4,7 @@ import os
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -90,6 +91,8 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             prior=arguments.prior,
             progress=progress,
         )
+    if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment
+        answer = replace(answer, stop=Stop.INTERRUPTED)
     return answer, notice.was_pressed
 
 
