@@ -45,7 +45,7 @@ def check_figures(found: Cluster, calls: int) -> None:
     # A message there and its answer are a tick, too: half of it is the latency.
     assert found.links[0].latency_seconds == 0.25
     assert found.links[0].bytes_per_second == 128
-    assert kind.source.startswith(f"measured on 2026-11-18: {machine.processor_name()}, 1 thread")
+    assert kind.source.startswith(f"{machine.MEASURED} 2026-11-18: {machine.processor_name()}")
     assert kind.source.endswith("spread 0 %")
 
 

@@ -40,6 +40,9 @@ SMALL = 8
 """Rows and columns of what calls are timed with: so few that they take no time by themselves."""
 MESSAGE_BYTES = 1 << 20
 
+MEASURED = "measured on this machine"
+"""What the source of its figures begins with."""
+
 Clock = Callable[[], float]
 
 
@@ -83,7 +86,7 @@ def measure_machine(threads: int, today: date, clock: Clock = time.perf_counter)
         memory_bytes_per_second=rate["sum"],
         is_asynchronous=False,
         call_seconds=1 / rate["call"],
-        source=f"measured on {today}: {processor_name()}, {format_count(threads, 'thread')} of "
+        source=f"{MEASURED} {today}: {processor_name()}, {format_count(threads, 'thread')} of "
         f"{format_count(num_cores(), 'core')}, {by}, spread {format_percent(spread)}",
     )
     return make_machine(kind, bytes_per_second=message, latency_seconds=latency)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.fx import Node
 
@@ -56,7 +57,8 @@ def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str,
 
 def _time_call(text: str, flush: torch.Tensor, nothing: float) -> Timed:
     with replayed(text, flush.device) as replay:
-        low, median, high = statistics.quantiles(_run_times(replay.run, flush), n=4)
+        times = _run_times(replay.run, flush)
+        low, median, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
         seconds = max(0.0, median - nothing)
         return Timed(seconds / replay.copies, (high - low) / replay.copies)
 

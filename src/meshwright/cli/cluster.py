@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.cli.cluster_summary import check_cluster, list_devices
 from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.machine import load_cluster_here
+from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
 from meshwright.cluster.catalogue import list_clusters
 from meshwright.cluster.cluster import Cluster
@@ -27,7 +27,9 @@ def run_cluster(arguments: Namespace) -> int:
     if arguments.action == "list":
         list_devices(is_json=arguments.json) if arguments.devices else _list(is_json=arguments.json)
     elif arguments.action == "show":
-        document = cluster_document(load_cluster_here(arguments.source))
+        cluster = load_cluster_here(arguments.source)
+        remark_cpu(cluster)
+        document = cluster_document(cluster)
         if arguments.json:
             print_json(document)
         else:

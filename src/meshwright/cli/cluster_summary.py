@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.cli.console import print_json, print_line, print_table
-from meshwright.cli.machine import find_machine, load_cluster_here
+from meshwright.cli.machine import find_machine, load_cluster_here, remark_cpu
 from meshwright.cluster.builder.inside import INSIDE
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
@@ -62,6 +62,7 @@ def check_cluster(source: str, *, is_json: bool) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", InputWarning)
         cluster = load_cluster_here(source)
+    remark_cpu(cluster)
     doubts = [str(each.message).removeprefix(f"{source}: ") for each in caught]
     survey = survey_cluster(cluster)
     if is_json:

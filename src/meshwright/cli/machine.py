@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from meshwright.capture.machine import machine_facts, measure_machine, num_cores
+from meshwright.capture.machine import MEASURED, machine_facts, measure_machine, num_cores
 from meshwright.cli.console import print_json
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -47,7 +47,7 @@ def measure(arguments: Namespace, threads: int) -> None:
         f"{name} {format_number(rate / 1e9)} GFLOP/s"
         for name, rate in found["flops_per_second"].items()
     )
-    remark(f"{CPU}: this machine, {found['source']}")
+    remark(f"{CPU}: {found['source']}")
     remark(
         f"{CPU}: {', '.join(rates)}, memory {format_bytes(found['memory_bytes'])} at "
         f"{format_rate(found['memory_bytes_per_second'])}, "
@@ -75,21 +75,22 @@ def _document(machine: Cluster) -> dict[str, Any]:
 
 def load_cluster_here(source: str | Path) -> Cluster:
     """A cluster by name or path whose devices of type `cpu`, if any, are this machine's, where it
-    was measured; and says which they are."""
+    was measured."""
     cluster = load_cluster(source)
     machine = find_machine() if has_usual_cpu(cluster) else None
     if machine is None:
-        remark_unmeasured(cluster)
         return cluster
-    remark(f"{CPU}: this machine, {machine.types[CPU].source}")
     return on_machine(cluster, machine, num_cores() / rank_threads())
 
 
-def remark_unmeasured(cluster: Cluster) -> None:
-    """Say so where devices have the figures of the catalogue's `cpu`, which is no product."""
+def remark_cpu(cluster: Cluster) -> None:
+    """Say what devices of type `cpu` are, if there are any: measured, or like no product."""
+    kind = cluster.types.get(CPU)
     if has_usual_cpu(cluster):
         usual = DEVICE_TYPES[CPU].source
         remark(f"{CPU}: not measured on this machine, but {usual}; `{MEASURE}` measures it, once")
+    elif kind is not None and kind.source.startswith(MEASURED):
+        remark(f"{CPU}: {kind.source}")
 
 
 def find_machine() -> Cluster | None:

@@ -8,7 +8,7 @@ from meshwright.cli.console import make_console, print_json
 from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
-from meshwright.cli.machine import load_cluster_here
+from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import DEGREES
 from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
@@ -48,6 +48,7 @@ def run_simulate(arguments: Namespace) -> int:
             coarser = write_trace(timeline, cluster, arguments.trace, progress)
     if coarser:
         remark(f"{arguments.trace} is coarser than the step: {coarser}")
+    remark_cpu(cluster)
     facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
     places = arguments.plan, arguments.trace
     document = timeline_document(timeline, graph, cluster, facts, *places)
