@@ -77,8 +77,12 @@ def measure_row(row: str, device: torch.device, *, is_compiled: bool) -> dict[st
     gc.collect()
     torch.cuda.empty_cache()
     found["calls"] = [
-        {"call": text, "count": calls[text], "seconds": seconds}
-        for text, seconds in time_calls(calls, device)
+        {
+            "call": text,
+            "count": calls[text],
+            "seconds": timed if isinstance(timed, str) else timed.seconds,
+        }
+        for text, timed in time_calls(calls, device)
     ]
     return found
 

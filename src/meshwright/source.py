@@ -15,12 +15,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InputError, quoted
+from meshwright.errors import InputError, InputWarning, one_line, quoted
 from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.profile.profile import Measured, combine_measured, digest_measured, read_profile
+from meshwright.profile.profile import (
+    THREADS,
+    Measured,
+    Profile,
+    combine_measured,
+    digest_measured,
+    read_profile,
+)
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
 from meshwright.zoo.model import Choice, ZooModel, check_names, choose
@@ -128,6 +135,7 @@ def capture_model(
     untie: bool = False,
     inference: bool = False,
     loss: str | None = None,
+    threads: int | None = None,
     use_cache: bool = True,
     say: Callable[[str], None] | None = None,
 ) -> Graph:
@@ -140,19 +148,22 @@ def capture_model(
     factories that have such an argument; so is `batch`, where inputs are not resized. `loss`: the
     name of a function from the output of a factory's model to a scalar. `profiles`
     are files of `meshwright profile`: ops whose calls they have get measured times, of several
-    files' the last one's. `compile`: the step as torch.compile runs it, element-wise ops merged; or
-    with their shares of the times of compiled regions, where profiles have those of a compiled run.
+    files' the last one's; on CPUs only times with so many `threads`, None takes any. `compile`:
+    the step as torch.compile runs it, element-wise ops merged; or with their shares of the times of
+    compiled regions, where profiles have those of a compiled run.
     `untie`: weights that modules share are copies, which a pipeline may hold on different stages.
     `inference`: the model's outputs alone, in `eval` mode, without gradients, loss and optimiser.
     """
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
     read = [read_profile(path) for path in profiles]
-    measured = combine_measured(read, is_compiled=compile)
+    if threads is not None:
+        _warn_of_threads(profiles, read, threads)
+    measured = combine_measured(read, is_compiled=compile, threads=threads)
     if compile and measured:
         compile = False  # noqa: A001
     elif compile:
-        measured = combine_measured(read)
+        measured = combine_measured(read, threads=threads)
     if names_function(name):
         check_names(optimizer, autocast)
         need_torch()
@@ -334,6 +345,21 @@ def need_torch(command: str = "capture") -> None:
     if release > NEWEST_TORCH:
         remark = f"PyTorch {found} is newer than those that Meshwright was tested with, {between}"
         warnings.warn(remark, stacklevel=3)
+
+
+def _warn_of_threads(
+    paths: Sequence[str | Path], profiles: Sequence[Profile], threads: int
+) -> None:
+    """Say which tables are left out as their kernels had another number of threads."""
+    for path, profile in zip(paths, profiles, strict=True):
+        for table in profile.tables:
+            if not table.has_threads(threads):
+                message = (
+                    f"{path}: times on {table.device_type} with {table.software[THREADS]} threads "
+                    f"are left out, a rank of `meshwright run` has {threads}; measure again, or "
+                    f"set OMP_NUM_THREADS for both"
+                )
+                warnings.warn(InputWarning(one_line(message)), stacklevel=3)
 
 
 def _open_cache() -> GraphCache | None:

@@ -35,7 +35,7 @@ def make():
 
 
 @pytest.fixture
-def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A model of this folder, and measurements that take no time."""
     name = f"profiled_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(FACTORIES)
@@ -44,24 +44,31 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(profile, "CACHE_BYTES", 1 << 10)
     monkeypatch.setattr(profile, "RUNS", 3)
     monkeypatch.setattr(replay, "_UPDATE_BYTES", 1 << 10)
-    return f"{name}:make"
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    before = torch.get_num_threads()
+    yield f"{name}:make"
+    torch.set_num_threads(before)
 
 
 def run_profile(model: str, *options: object) -> Result:
     return run("profile", model, "--device", "cpu", "-o", "p.json.gz", *options)
 
 
-def clocked(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> list[str]:
+def clocked(monkeypatch: pytest.MonkeyPatch, spread: float = 0.0, **changes: Any) -> list[str]:
     """A clock that says 1, 2, 3 s, and the calls that it was asked for; changes by op."""
     asked: list[str] = []
 
-    def time_calls(calls: Counter[str], _device: object) -> Iterator[tuple[str, float | str]]:
+    def time_calls(calls: Counter[str], _device: object) -> Iterator[tuple[str, Any]]:
         for number, call in enumerate(calls, 1):
             asked.append(call)
             result = changes.get(json.loads(call)["op"].split(".")[1], float(number))
             if isinstance(result, BaseException):
                 raise result
-            yield call, result
+            yield (
+                call,
+                result if isinstance(result, str) else profile.Timed(result, spread * result),
+            )
 
     monkeypatch.setattr(profile, "time_calls", time_calls)
     return asked
@@ -78,7 +85,7 @@ def test_what_was_profiled_is_what_is_simulated(factory: str) -> None:
     (table,) = mw.read_profile("p.json.gz").tables
     assert dict(table.software) == {
         "torch": str(torch.__version__),
-        "threads": str(torch.get_num_threads()),
+        "threads": "1",  # as many as `run` gives a rank, however many cores there are
     }
     assert len(table.calls) == found["distinct_calls"]
 
@@ -277,3 +284,73 @@ def test_a_bad_profile_is_refused_before_anything_is_captured(factory: str) -> N
     assert result.code == 2
     assert "p.json: format must be meshwright.profile, got 'meshwright.graph'" in result.err
     assert not Path("g.json").exists()
+
+
+@pytest.mark.parametrize(("variable", "options", "threads"), [
+    (None, (), "1"), ("2", (), "2"), ("2,1", (), "2"), ("no", (), "1"), ("2", ("--threads", 1), "1")
+])  # fmt: skip
+def test_kernels_have_the_threads_of_a_rank(
+    factory: str,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None,
+    options: tuple[object, ...],
+    threads: str,
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    clocked(monkeypatch)
+    result = run_profile(factory, *options)
+    assert f"one after another, with {threads} thread" in result.err
+    (table,) = read_profile("p.json.gz").tables
+    assert table.software["threads"] == threads == str(torch.get_num_threads())
+
+
+def test_times_with_other_threads_than_a_rank_has_are_left_out(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocked(monkeypatch)
+    run_profile(factory, "--threads", 2)
+    captured = ("capture", factory, "-o", "g.json", "--profile", "p.json.gz", "--json")
+    result = run(*captured)
+    assert result.json["measured_ops"] == {}
+    assert "warning: p.json.gz: times on cpu with 2 threads are left out, a rank of" in result.err
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    result = run(*captured)
+    assert result.json["measured_ops"] == {"cpu": result.json["ops"]}
+    assert "left out" not in result.err
+    # A library call says which it wants, or takes all.
+    graph = source.capture_model(factory, profiles=["p.json.gz"])
+    assert np.isfinite(graph.seconds["cpu"]).all()
+
+
+def test_the_spread_is_told_and_a_wide_one_warned_of(
+    factory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocked(monkeypatch, spread=0.2)
+    result = run_profile(factory)
+    assert "spread 20 % (the middle half of the runs of each call); most by aten." in result.err
+    assert "warning" not in result.err
+    clocked(monkeypatch, spread=0.5)
+    result = run_profile(factory, "--again", "--json")
+    assert result.json["spread"] == pytest.approx(0.5)
+    assert "warning: times spread over 50 %, more than 25 %" in result.err
+    assert run_profile(factory, "--json").json["spread"] is None  # nothing was timed now
+
+
+def test_a_busy_machine_is_warned_of(factory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked(monkeypatch)
+    monkeypatch.setattr(os, "getloadavg", lambda: (1e4, 0.0, 0.0))
+    assert "warning: this machine is busy (load 10000.0 on" in run_profile(factory).err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--device", "cuda"), "profile: without a MODEL only `--device cpu` is measured"),
+        (("--device", "cpu", "-o", "p"), "profile: without a MODEL only `--device cpu` is"),
+        (("alexnet-32", "--device", "cpu"), "profile: needs -o FILE"),
+        (("--device", "cpu", "--threads", 0), "argument --threads"),
+    ],
+)
+def test_what_is_profiled_must_be_clear(words: tuple[object, ...], message: str) -> None:
+    assert message in refusal("profile", *words)

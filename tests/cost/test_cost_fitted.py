@@ -135,6 +135,16 @@ def test_graphs_that_were_not_captured_get_the_roofline() -> None:
     np.testing.assert_array_equal(op_seconds(graph, H200, 7), roofline_seconds(graph, H200, 7))
 
 
+def test_devices_that_run_kernels_themselves_take_time_for_each_call() -> None:
+    slow = replace(CPU, call_seconds=1e-5)
+    added = op_seconds(GRAPH, slow, BATCH) - op_seconds(GRAPH, CPU, BATCH)
+    np.testing.assert_allclose(added, 1e-5 * GRAPH.calls)
+    # Bounds rely on it: a share of the batch takes at least that share of the time, and less.
+    share, whole = op_seconds(GRAPH, slow, BATCH / 4), op_seconds(GRAPH, slow, BATCH)
+    assert (share >= whole / 4).all()
+    assert (share <= whole).all()
+
+
 def test_devices_that_run_kernels_themselves_get_the_roofline() -> None:
     assert not CPU.is_asynchronous
     np.testing.assert_array_equal(

@@ -130,3 +130,14 @@ def test_tables_cannot_be_changed() -> None:
     assert made.calls == {MM: 1.0}
     with pytest.raises(TypeError):
         made.calls[ADD] = 2.0  # type: ignore[index]
+
+
+def test_only_tables_with_the_threads_asked_for_are_combined() -> None:
+    one, two = ({"torch": "2.11", "threads": number} for number in ("1", "2"))
+    profiles = [profile(table(1, {MM: 1.0}, software=one), table(2, {MM: 2.0}, software=two))]
+    assert combine_measured(profiles, threads=1) == {"h200": {MM: 1.0}}
+    assert combine_measured(profiles, threads=2) == {"h200": {MM: 2.0}}
+    assert combine_measured(profiles, threads=3) == {}
+    assert combine_measured(profiles) == {"h200": {MM: 2.0}}
+    # A GPU's times depend on no number of threads.
+    assert combine_measured([profile(table(1, {MM: 3.0}))], threads=3) == {"h200": {MM: 3.0}}

@@ -1,28 +1,31 @@
 """The real device that kernels are timed on: whether it is there, its name and its software."""
 
-import platform
-from pathlib import Path
-
 import torch
 
+from meshwright.capture.machine import processor_name
 from meshwright.errors import InputError
-from meshwright.profile.profile import COMPILER
+from meshwright.profile.profile import COMPILER, THREADS
 
 
-def open_device(kind: str) -> torch.device:
-    """The device "cpu" or "cuda", if it can be used."""
+def open_device(kind: str, threads: int | None = None) -> torch.device:
+    """The device "cpu" or "cuda", if it can be used.
+
+    On a CPU torch has so many threads from now on; None leaves their number as it is.
+    """
     if kind == "cuda" and not torch.cuda.is_available():
         build = "with" if torch.version.cuda else "without"
         raise InputError(
             f"device cuda: torch {torch.__version__}, a build {build} CUDA, finds none that it can "
             f"use; run this on a machine that has one"
         )
+    if kind == "cpu" and threads is not None:
+        torch.set_num_threads(threads)
     return torch.device(kind)
 
 
 def device_name(device: torch.device) -> str:
     """What the device calls itself: "NVIDIA H200"."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else _processor_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
 
 
 def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[str, str]:
@@ -35,14 +38,5 @@ def device_software(device: torch.device, *, is_compiled: bool = False) -> dict[
         found["cuda"] = str(torch.version.cuda)
         found["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     else:
-        found["threads"] = str(torch.get_num_threads())
+        found[THREADS] = str(torch.get_num_threads())
     return found
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:  # not Linux
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine() or "cpu"

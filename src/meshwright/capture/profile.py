@@ -9,8 +9,9 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.fx import Node
 
@@ -34,8 +35,17 @@ def distinct_calls(trace: Trace) -> Counter[str]:
     return Counter(describe_call(kernel.node) for kernel in read_nodes(nodes).kernels)
 
 
-def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, float | str]]:
-    """Each call with its seconds, or with why it cannot be run by itself."""
+class Timed(NamedTuple):
+    """The times of one call."""
+
+    seconds: float
+    """The median."""
+    spread: float
+    """The seconds between a fourth and three fourths of the runs."""
+
+
+def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, Timed | str]]:
+    """Each call with its times, or with why it cannot be run by itself."""
     flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
     nothing = time_kernel(lambda: None, flush)
     for text in calls:
@@ -45,27 +55,34 @@ def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str,
             yield text, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-def _time_call(text: str, flush: torch.Tensor, nothing: float) -> float:
+def _time_call(text: str, flush: torch.Tensor, nothing: float) -> Timed:
     with replayed(text, flush.device) as replay:
-        return max(0.0, time_kernel(replay.run, flush) - nothing) / replay.copies
+        times = _run_times(replay.run, flush)
+        low, median, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
+        seconds = max(0.0, median - nothing)
+        return Timed(seconds / replay.copies, (high - low) / replay.copies)
 
 
 def time_kernel(run: Callable[[], object], flush: torch.Tensor) -> float:
     """Median seconds of one run on cold inputs; what timing itself takes is included."""
+    return statistics.median(_run_times(run, flush))
+
+
+def _run_times(run: Callable[[], object], flush: torch.Tensor) -> list[float]:
     for _ in range(WARM_UPS):
         run()
     if flush.device.type == "cuda":
-        return _time_by_events(run, flush)
+        return _event_times(run, flush)
     times = []
     for _ in range(RUNS):
         flush.zero_()
         begin = time.perf_counter()
         run()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return times
 
 
-def _time_by_events(run: Callable[[], object], flush: torch.Tensor) -> float:
+def _event_times(run: Callable[[], object], flush: torch.Tensor) -> list[float]:
     event: Any = torch.cuda.Event
     events = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(RUNS)]
     for begin, end in events:
@@ -75,4 +92,4 @@ def _time_by_events(run: Callable[[], object], flush: torch.Tensor) -> float:
         run()
         end.record()
     torch.cuda.synchronize()
-    return float(statistics.median(begin.elapsed_time(end) for begin, end in events)) / 1e3
+    return [begin.elapsed_time(end) / 1e3 for begin, end in events]

@@ -7,6 +7,7 @@ import numpy as np
 
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
+from meshwright.execute.environment import rank_threads
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
 from meshwright.source import capture_model
@@ -29,6 +30,7 @@ def run_capture(arguments: Namespace) -> int:
         untie=arguments.untie,
         inference=arguments.inference,
         loss=arguments.loss_function,
+        threads=rank_threads(),
         use_cache=arguments.use_cache,
         say=remark,
     )

@@ -9,8 +9,9 @@ import numpy as np
 from meshwright.cli.cluster_summary import check_cluster, list_devices
 from meshwright.cli.console import print_json, print_line, print_table
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
-from meshwright.cluster.catalogue import list_clusters, load_cluster
+from meshwright.cluster.catalogue import list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.files import finite
@@ -26,7 +27,9 @@ def run_cluster(arguments: Namespace) -> int:
     if arguments.action == "list":
         list_devices(is_json=arguments.json) if arguments.devices else _list(is_json=arguments.json)
     elif arguments.action == "show":
-        document = cluster_document(load_cluster(arguments.source))
+        cluster = load_cluster_here(arguments.source)
+        remark_cpu(cluster)
+        document = cluster_document(cluster)
         if arguments.json:
             print_json(document)
         else:
@@ -36,7 +39,7 @@ def run_cluster(arguments: Namespace) -> int:
     elif arguments.action == "schema":
         show_schema("cluster", is_text=arguments.text)
     else:
-        load_cluster(arguments.source).save(arguments.file)
+        load_cluster_here(arguments.source).save(arguments.file)
         remark(f"wrote {arguments.file}")
     return ExitCode.DONE
 
@@ -78,6 +81,7 @@ def _type_document(cluster: Cluster, name: str, count: int) -> dict[str, Any]:
         "memory_bytes": kind.memory_bytes,
         "memory_bytes_per_second": kind.memory_bytes_per_second,
         "flops_per_second": dict(kind.flops_per_second),
+        "source": kind.source,
     }
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.cli.console import print_json, print_line, print_table
+from meshwright.cli.machine import find_machine, load_cluster_here, remark_cpu
 from meshwright.cluster.builder.inside import INSIDE
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.part import PRECISIONS
@@ -20,18 +20,17 @@ MAX_KINDS = 12
 
 
 def list_devices(*, is_json: bool) -> None:
-    """Print the types of devices of the catalogue."""
+    """Print the types of devices of the catalogue; `cpu` is this machine's if it was measured."""
+    machine = find_machine()
+    kinds = {**DEVICE_TYPES, **({} if machine is None else machine.types)}.values()
     if is_json:
-        rows = [
-            _device_document(kind) | {"inside": asdict(INSIDE[kind.name])}
-            for kind in DEVICE_TYPES.values()
-        ]
+        rows = [_device_document(kind) | {"inside": asdict(INSIDE[kind.name])} for kind in kinds]
         print_json({"devices": rows})
         return
     print_line("peaks: dense TFLOP/s (TOP/s of int8 and int4)")
     print_line()
     shown = []
-    for kind in DEVICE_TYPES.values():
+    for kind in kinds:
         rate = format_rate(kind.memory_bytes_per_second)
         shown.append((kind.name, format_bytes(kind.memory_bytes), rate, _peaks(kind)))
         shown.append(("", "", "", f"in a host: {INSIDE[kind.name].words()}"))
@@ -62,7 +61,8 @@ def check_cluster(source: str, *, is_json: bool) -> None:
     """Print what a cluster means, and what of it is hardly meant."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", InputWarning)
-        cluster = load_cluster(source)
+        cluster = load_cluster_here(source)
+    remark_cpu(cluster)
     doubts = [str(each.message).removeprefix(f"{source}: ") for each in caught]
     survey = survey_cluster(cluster)
     if is_json:

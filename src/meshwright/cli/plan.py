@@ -16,11 +16,11 @@ from meshwright.cli.device_summary import Detail
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder, write_folder
 from meshwright.cli.interrupt import held_interrupt, noticed_interrupt
+from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import LIMITS
 from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.perfetto.trace import write_trace
@@ -52,8 +52,9 @@ def run_plan(arguments: Namespace) -> int:
     if arguments.output is not None:
         check_folder(arguments.output)
     graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=remark)
-    cluster = load_cluster(arguments.cluster)
+    cluster = load_cluster_here(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
+    remark_cpu(cluster)
     if answer.plan is None:
         if arguments.json:
             print_json(answer.to_dict())

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.interrupt import held_interrupt
+from meshwright.cli.machine import measure, warn_if_busy
 from meshwright.cli.progress import shown_progress
+from meshwright.cluster.machine import CPU
 from meshwright.errors import InputError, some
+from meshwright.execute.environment import rank_threads
 from meshwright.message import remark, say
 from meshwright.profile.device import find_device_type
 from meshwright.profile.profile import (
@@ -23,9 +27,15 @@ from meshwright.profile.profile import (
     read_profile,
 )
 from meshwright.source import need_torch, step_calls
-from meshwright.units import format_seconds
+from meshwright.units import format_count, format_percent, format_seconds
+
+if TYPE_CHECKING:
+    from meshwright.capture.profile import Timed
 
 _SHOWN_FAILURES = 5
+_SHOWN_SPREADS = 3
+MOST_SPREAD = 0.25
+"""Times of a quiet machine lie closer together, of a step as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +43,40 @@ class _Found:
     """What was measured."""
 
     calls: Mapping[str, float]
+    spread: Mapping[str, float]
+    """By call the seconds that its runs spread over."""
     failed: Mapping[str, str]
     was_interrupted: bool
 
 
 def run_profile(arguments: Namespace) -> int:
-    """Time the calls of a step that the file does not have, and add them to it."""
+    """Time the calls of a step that the file does not have, and add them to it; or, without a
+    model, the CPU itself."""
+    threads = arguments.threads or rank_threads()
+    if arguments.model is None:
+        if arguments.device != CPU or arguments.output is not None:
+            raise InputError("profile: without a MODEL only `--device cpu` is measured, without -o")
+        measure(arguments, threads)
+        return ExitCode.DONE
+    if arguments.output is None:
+        raise InputError("profile: needs -o FILE for the times of a model's kernels")
     need_torch("profile")
     from meshwright.capture.device import device_name, device_software, open_device
     from meshwright.capture.profile import time_calls
 
     path: Path = arguments.output
     before = _read_output(path)
-    device = open_device(arguments.device)
+    device = open_device(arguments.device, threads)
     name, software = device_name(device), device_software(device)
-    kind = arguments.device_type or ("cpu" if device.type == "cpu" else find_device_type(name))
+    kind = arguments.device_type or (CPU if device.type == CPU else find_device_type(name))
     check_device_type(kind)
     calls = _trace(arguments)
     table = before.find(kind, software)
     known = {} if table is None or arguments.again else table.calls
     wanted = Counter({call: count for call, count in calls.items() if call not in known})
 
+    if device.type == CPU and wanted:
+        warn_if_busy()
     title = f"profiling {arguments.model} on {name}"
     with shown_progress(title, arguments) as progress:
         found = _collect(time_calls(wanted, device) if wanted else (), len(wanted), progress)
@@ -96,21 +119,22 @@ def _trace(arguments: Namespace) -> Counter[str]:
 
 
 def _collect(
-    timed: Iterable[tuple[str, float | str]], total: int, progress: Callable[[str], None]
+    timed: "Iterable[tuple[str, Timed | str]]", total: int, progress: Callable[[str], None]
 ) -> _Found:
     """Take in results as they come; Ctrl-C ends it, and what was measured stays."""
     calls: dict[str, float] = {}
+    spread: dict[str, float] = {}
     failed: dict[str, str] = {}
     try:
         for number, (call, result) in enumerate(timed, 1):
             if isinstance(result, str):
                 failed[call] = result
             else:
-                calls[call] = result
+                calls[call], spread[call] = result
             progress(f"{number} of {total} calls, last {op_of(call)}")
     except KeyboardInterrupt:
-        return _Found(calls, failed, was_interrupted=True)
-    return _Found(calls, failed, was_interrupted=False)
+        return _Found(calls, spread, failed, was_interrupted=True)
+    return _Found(calls, spread, failed, was_interrupted=False)
 
 
 def _report(
@@ -137,8 +161,10 @@ def _report(
                 "timed_now": len(found.calls),
                 "failed": dict(found.failed),
                 "step_seconds": seconds,
+                "spread": _total_spread(calls, found),
             }
         )
+        _warn_of_spread(calls, found)
         return
     remark(
         f"{arguments.output}: has times on {kind} of {len(timed)} of {len(calls)} distinct calls, "
@@ -146,10 +172,51 @@ def _report(
     )
     remark(
         f"{sum(timed.values())} of the {calls.total()} calls of a step take "
-        f"{format_seconds(seconds)}, one after another"
+        f"{format_seconds(seconds)}, one after another{_on_threads(software)}"
     )
+    _describe_spread(calls, found)
+    _warn_of_spread(calls, found)
     if found.failed:
         reasons = [f"{op_of(call)} ({why})" for call, why in found.failed.items()]
         say(f"{len(reasons)} could not be run by themselves: {some(reasons, _SHOWN_FAILURES)}")
     if found.was_interrupted:
         say("interrupted; the same command goes on where it stopped")
+
+
+def _on_threads(software: Mapping[str, str]) -> str:
+    threads = software.get("threads")
+    return "" if threads is None else f", with {format_count(int(threads), 'thread')}"
+
+
+def _total_spread(calls: Counter[str], found: _Found) -> float | None:
+    """What the calls that were timed now spread over in a step, as a part of their time."""
+    total = sum(calls[call] * seconds for call, seconds in found.calls.items())
+    spread = sum(calls[call] * seconds for call, seconds in found.spread.items())
+    return spread / total if total else None
+
+
+def _describe_spread(calls: Counter[str], found: _Found) -> None:
+    """Print the spread of all calls and of those that add most to it."""
+    total = _total_spread(calls, found)
+    if total is None:
+        return
+    most = sorted(found.spread, key=lambda call: -calls[call] * found.spread[call])
+    shown = [
+        f"{op_of(call)} {format_percent(found.spread[call] / found.calls[call])}"
+        for call in most[:_SHOWN_SPREADS]
+        if found.calls[call]
+    ]
+    remark(
+        f"spread {format_percent(total)} (the middle half of the runs of each call); most by "
+        f"{', '.join(shown)}"
+    )
+
+
+def _warn_of_spread(calls: Counter[str], found: _Found) -> None:
+    total = _total_spread(calls, found)
+    if total is not None and total > MOST_SPREAD:
+        say(
+            f"warning: times spread over {format_percent(total)}, more than "
+            f"{format_percent(MOST_SPREAD)}: something else ran on this machine; measure again "
+            f"with --again"
+        )

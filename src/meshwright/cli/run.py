@@ -18,6 +18,7 @@ from meshwright.cli.commands import launch_commands
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
+from meshwright.cli.machine import remark_cpu
 from meshwright.cli.plan_folder import read_plan_folder
 from meshwright.cli.progress import shown_steps
 from meshwright.cli.run_outcome import check_losses, present_outcome
@@ -161,6 +162,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     _check_options(arguments)
     if arguments.model:
         check_step(graph, arguments.optimizer, arguments.autocast)
+        remark_cpu(cluster)
     check_runnable(graph, cluster, plan)
     hosts = [cluster.devices[device].host for device in devices]
     outer = os.environ.get(VARIABLE)

@@ -8,11 +8,11 @@ from meshwright.cli.console import make_console, print_json
 from meshwright.cli.device_summary import Detail
 from meshwright.cli.document import timeline_document
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.parser.degrees import DEGREES
 from meshwright.cli.plan_folder import GRAPH_FILE, beside_plan, read_cluster_beside, read_plan
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_simulation
-from meshwright.cluster.catalogue import load_cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.message import remark, say
@@ -29,7 +29,7 @@ def run_simulate(arguments: Namespace) -> int:
     if source is None:
         source = beside_plan(arguments.plan, GRAPH_FILE)
     graph = load_graph(source, arguments.batch, compile=arguments.compile, say=remark)
-    cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster(name)
+    cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster_here(name)
     if degrees:
         plan = Plan.from_degrees(graph, cluster, **degrees)
     else:
@@ -48,6 +48,7 @@ def run_simulate(arguments: Namespace) -> int:
             coarser = write_trace(timeline, cluster, arguments.trace, progress)
     if coarser:
         remark(f"{arguments.trace} is coarser than the step: {coarser}")
+    remark_cpu(cluster)
     facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
     places = arguments.plan, arguments.trace
     document = timeline_document(timeline, graph, cluster, facts, *places)

@@ -203,6 +203,7 @@ def _decode_type(name: str, read: TypeDocument) -> DeviceType:
         ),
         library_bytes=parse_bytes(read.library_bytes, f"{what}: library_bytes"),
         is_asynchronous=read.is_asynchronous,
+        call_seconds=parse_seconds(read.call_seconds, f"{what}: call_seconds"),
         source=read.source,
     )
 
@@ -249,6 +250,7 @@ def _encode_type(kind: DeviceType) -> dict[str, Any]:
         "memory_bytes_per_second": float(kind.memory_bytes_per_second),
         **({"library_bytes": float(kind.library_bytes)} if kind.library_bytes else {}),
         **({} if kind.is_asynchronous else {"is_asynchronous": False}),
+        **({"call_seconds": float(kind.call_seconds)} if kind.call_seconds else {}),
         **({"source": kind.source} if kind.source else {}),
     }
 

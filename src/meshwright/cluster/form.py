@@ -71,6 +71,13 @@ class TypeDocument(msgspec.Struct, forbid_unknown_fields=True):
         bool,
         Meta(description="Whether hosts launch kernels ahead of time; false for a CPU."),
     ] = True
+    call_seconds: Annotated[
+        Seconds,
+        Meta(
+            description="What each call of a kernel takes besides its work, where is_asynchronous "
+            "is false."
+        ),
+    ] = 0
     source: Annotated[
         str, Meta(max_length=4096, description="The data sheet that the figures are from.")
     ] = ""

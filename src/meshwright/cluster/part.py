@@ -34,6 +34,9 @@ class DeviceType:
     """What libraries keep of the memory for themselves once they are used."""
     is_asynchronous: bool = True
     """Whether a host launches kernels ahead of time; if not, it runs them itself (a CPU)."""
+    call_seconds: float = 0.0
+    """What each call of a kernel takes besides its work on a device that hosts launch nothing on:
+    finding the kernel, checking its arguments and making room for its results."""
     source: str = ""
     """The data sheet that the figures are from; empty where nobody has said."""
 
@@ -56,6 +59,14 @@ class DeviceType:
         rule = broken_rule(self.library_bytes)
         if rule:
             raise InputError(f"{what}: library_bytes {rule}, got {self.library_bytes}")
+        rule = broken_rule(self.call_seconds, most=MOST_LATENCY)
+        if rule:
+            raise InputError(f"{what}: call_seconds {rule}, got {self.call_seconds}")
+        if self.call_seconds and self.is_asynchronous:
+            raise InputError(
+                f"{what}: call_seconds must be 0 where is_asynchronous is true (hosts launch "
+                f"kernels meanwhile), got {self.call_seconds}"
+            )
         if "fp32" not in self.flops_per_second:
             raise InputError(f"{what}: must have a peak rate for fp32")
 

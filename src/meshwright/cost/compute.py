@@ -153,7 +153,8 @@ def launch_seconds(phase: npt.NDArray[np.int8], calls: Floats) -> Floats:
 
 
 def roofline_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
-    """The larger of FLOPs over the peak rate and bytes moved over memory bandwidth.
+    """The larger of FLOPs over the peak rate and bytes moved over memory bandwidth, plus the calls
+    of kernels on a device that runs ops itself.
 
     Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009: the attainable rate is the smaller
     of peak and intensity times bandwidth. It is a lower bound on the time of a real kernel.
@@ -162,7 +163,8 @@ def roofline_seconds(graph: Graph, device_type: DeviceType, samples: float) -> F
     peaks = np.array([device_type.peak_flops_per_second(name) for name in names])
     moved = graph.scaled("bytes_read", samples) + graph.scaled("bytes_written", samples)
     computing = graph.scaled("flops", samples) / peaks[codes]
-    seconds: Floats = np.maximum(computing, moved / device_type.memory_bytes_per_second)
+    working = np.maximum(computing, moved / device_type.memory_bytes_per_second)
+    seconds: Floats = working + device_type.call_seconds * graph.calls
     return seconds
 
 

@@ -27,6 +27,9 @@ CHECK_OPS = "MESHWRIGHT_CHECK_OPS"
 """The step until which the results of every op are checked, to name the op that first makes a
 number which is not finite; no checkpoint is written meanwhile."""
 
+THREADS = "OMP_NUM_THREADS"
+"""How many threads a process computes with on CPUs, as OpenMP and torch read it."""
+
 INTERFACE = "GLOO_SOCKET_IFNAME"
 """The network interface that gloo takes for a process group when it is made."""
 LOOPBACK = "lo"
@@ -112,6 +115,15 @@ def read_place(variables: Mapping[str, str] = os.environ) -> Place:
         interfaces=_read_interfaces(variables),
         check_until=_read_whole(variables, CHECK_OPS, 1, _MOST_STEPS, default=0),
     )
+
+
+def rank_threads(variables: Mapping[str, str] = os.environ) -> int:
+    """How many threads a rank computes with: one unless the user says otherwise, as torchrun does.
+
+    Ranks share their machine, and torch would give each of them all cores.
+    """
+    first = variables.get(THREADS, "").partition(",")[0].strip()  # OpenMP: one for each nesting
+    return int(first) if re.fullmatch("0*[1-9][0-9]{0,5}", first) else 1
 
 
 def run_folder(variables: Mapping[str, str] = os.environ) -> Path | None:

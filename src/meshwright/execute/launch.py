@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshwright.errors import InputError
-from meshwright.execute.environment import CHECK_OPS, RUN_FOLDER, TOKEN
+from meshwright.execute.environment import CHECK_OPS, RUN_FOLDER, THREADS, TOKEN, rank_threads
 from meshwright.execute.fault import (
     FAILED,
     REFUSED,
@@ -165,8 +165,7 @@ def make_environment(variables: Mapping[str, str], rank: int, num_ranks: int) ->
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("TORCHELASTIC_")
     }
-    # Ranks share the machine, and PyTorch would give each of them all cores; as torchrun does.
-    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.setdefault(THREADS, str(rank_threads(environment)))
     # A store that has gone is told by the report; torch logs a C++ stack for each call as well.
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     environment |= variables

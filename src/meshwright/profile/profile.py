@@ -25,6 +25,9 @@ Measured = Mapping[str, Mapping[str, float]]
 COMPILER = "compiler"
 """The software of tables with times of ops in regions that it compiled."""
 
+THREADS = "threads"
+"""The software of tables of CPUs: how many threads a kernel had."""
+
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _OP = re.compile(r'"op":"([^"\\]+)"')
 
@@ -69,6 +72,10 @@ class Table:
     def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
         """What tells it from the other tables of a profile."""
         return self.device_type, tuple(sorted(self.software.items()))
+
+    def has_threads(self, threads: int | None) -> bool:
+        """Whether its times are those of so many threads, or depend on no number of them."""
+        return threads is None or self.software.get(THREADS, str(threads)) == str(threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,15 +158,18 @@ def _merge_tables(one: Table, other: Table) -> Table:
     )
 
 
-def combine_measured(profiles: Iterable[Profile], *, is_compiled: bool = False) -> Measured:
+def combine_measured(
+    profiles: Iterable[Profile], *, is_compiled: bool = False, threads: int | None = None
+) -> Measured:
     """The measured times of several profiles; where they differ, the later one's in the list.
 
-    `is_compiled`: of ops in compiled regions, else of ops by themselves.
+    `is_compiled`: of ops in compiled regions, else of ops by themselves. `threads`: of CPUs with so
+    many threads only; None: with any number.
     """
     found: dict[str, dict[str, float]] = {}
     for profile in profiles:
         for table in sorted(profile.tables, key=lambda table: table.date):
-            if (COMPILER in table.software) == is_compiled:
+            if (COMPILER in table.software) == is_compiled and table.has_threads(threads):
                 found.setdefault(table.device_type, {}).update(table.calls)
     return found
 

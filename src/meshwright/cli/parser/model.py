@@ -12,6 +12,7 @@ from meshwright.cli.parser.option import (
     add_json,
     add_loss_function,
     add_step,
+    count,
 )
 
 
@@ -63,13 +64,21 @@ def add_capture(commands: Any) -> None:
 
 def add_profile(commands: Any) -> None:
     """Add `meshwright profile`."""
-    parser = add_command(commands, "profile", "time the kernels of a training step on a device")
-    parser.add_argument("model", metavar="MODEL", help=MODEL)
+    parser = add_command(
+        commands, "profile", "time the kernels of a training step on a device, or this CPU itself"
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help=f"{MODEL}; without one, `--device cpu` measures what devices of type cpu are on this "
+        f"machine, in seconds, for all commands",
+    )
     parser.add_argument(
         "--device", required=True, choices=DEVICES, help="where kernels run: one of this machine"
     )
     parser.add_argument(
-        "-o", dest="output", type=Path, required=True, metavar="FILE",
+        "-o", dest="output", type=Path, metavar="FILE",
         help="JSON, gzip when it ends in .gz; what the file has already is kept",
     )  # fmt: skip
     parser.add_argument(
@@ -77,6 +86,12 @@ def add_profile(commands: Any) -> None:
         dest="device_type",
         metavar="T",
         help="the device's type in clusters (default: by the name that it gives itself)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=count,
+        metavar="N",
+        help="of a CPU (default: as many as `run` gives each rank, $OMP_NUM_THREADS or 1)",
     )
     parser.add_argument(
         "--again", action="store_true", help="also time calls that the file has already"
