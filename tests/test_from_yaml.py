@@ -53,7 +53,6 @@ def test_what_pyyaml_writes_is_read(document: Any, is_flow: bool) -> None:
         "- &x [1, 2]\n- *x\n- {y: *x}",
         "base: &b {rate: 1, size: 2}\none: {<<: *b, size: 3}\ntwo: {<<: [*b, {rate: 9, new: 4}]}",
         "base: &b {rate: 1}\none: {size: 3, <<: *b, '<<': text}",
-        "a: 1\na: 2",
         "---\na: 1\n...\n",
     ],
 )
@@ -80,6 +79,12 @@ def test_numbers_that_json_lacks_and_dates_stay_texts() -> None:
         ("[a]: 1", "f: a key must be a text"),
         ("a: *b", "f: alias 'b' stands for nothing above it"),
         ("a: &a [*a]", "f: alias 'a' stands for nothing above it"),
+        ("a: 1\nb: {c: 2, d: 3,\n  c: 4}", "f: line 3: key 'c' stands in its mapping twice"),
+        (
+            "a:\n\t- b",
+            "f: not YAML (while scanning for the next token found character that cannot "
+            "start any token, line 2, column 1; indentation must be spaces, got a tab)",
+        ),
         ("a: {<<: 1}", "f: what is merged by << must be a mapping"),
         ("a: " + "[" * 200_000, "f: YAML nested deeper than 100"),
         ('a: "\\ud800"', "f: not YAML"),

@@ -85,6 +85,10 @@ def test_sizes(text: float | str, size: float) -> None:
         ("8 bit/s", 1.0),
         ("8 bps", 1.0),
         ("8 b/s", 1.0),
+        ("50 GB / s", 50e9),
+        ("50 GB/S", 50e9),
+        ("50 GB per second", 50e9),
+        ("400 GbE", 50e9),
     ],
 )
 def test_rates(text: float | str, rate: float) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.argument import need_type, shown
+from meshwright.argument import need_one_of, need_type, shown
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
@@ -194,8 +194,7 @@ def simulate(
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
     `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
-    if form not in SCHEMAS:
-        raise InputError(f"schema: must be one of {', '.join(SCHEMAS)}, got {shown(form)}")
+    need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
 
 

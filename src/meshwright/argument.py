@@ -1,5 +1,6 @@
 """Checks what a user gives to a public function, and names it in the error."""
 
+import difflib
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -21,7 +22,9 @@ def read_choice(value: Any, kind: type[E], what: str) -> E:
 def need_one_of(value: Any, texts: tuple[str, ...], what: str) -> None:
     """Refuse what is none of these texts."""
     if not isinstance(value, str) or value not in texts:
-        raise InputError(f"{what}: must be one of {', '.join(texts)}, got {shown(value)}")
+        near = difflib.get_close_matches(value, texts, n=1) if isinstance(value, str) else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"{what}: must be one of {', '.join(texts)}, got {shown(value)}{hint}")
 
 
 def need_type(value: Any, kind: type | tuple[type, ...], what: str, wanted: str) -> None:

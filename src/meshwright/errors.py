@@ -98,7 +98,9 @@ def _cut(text: str, limit: int, length: int) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """What a message may say of an unknown name: the known ones that are most like it, or all."""
     names = list(known)
-    near = difflib.get_close_matches(name[:80], names, n=3)
+    low, lower = name[:80].lower(), {each.lower(): each for each in names}
+    near = [each for each in lower if low and each.startswith(low)][:3]
+    near = [lower[each] for each in near or difflib.get_close_matches(low, lower, n=3)]
     return f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(names) or 'none'}"
 
 

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from meshwright.argument import need_type
-from meshwright.errors import InputError, quoted
+from meshwright.argument import need_type, shown
+from meshwright.errors import InputError, nearest, quoted
 from meshwright.from_yaml import yaml_to_json
 
 T = TypeVar("T")
@@ -161,17 +161,19 @@ _MAX_EXPLAINED = 1 << 20
 """Bytes of a document that is looked through for a fault: people write no longer ones."""
 _AT = " - at `"
 """Before the place that the decoder names; `$` is the whole document."""
+_UNKNOWN = re.compile("Object contains unknown field `(.*)`")
 _STEP = re.compile(r"\.[^.\[\]]+|\[\d+\]|\[\.\.\.\]")
 """Of such a place: a field, a place in a list, some key of a mapping."""
 
 
 def name_keys(message: str, data: bytes | msgspec.Raw, kind: type[T]) -> str:
-    """What a decoder says of a document, with the keys of mappings that it leaves out.
+    """What a decoder says of a document, with the keys of mappings, the values and the fields most
+    like an unknown one, which it leaves out.
 
     A mapping with one of its keys alone is refused as the whole is if the fault is there.
     """
-    head, sign, place = message.rpartition(f"{_AT}$")
-    if "[...]" not in place or memoryview(data).nbytes > _MAX_EXPLAINED:
+    head, sign, place = message.partition(f"{_AT}$")
+    if memoryview(data).nbytes > _MAX_EXPLAINED:
         return message
     try:
         document = within = msgspec.json.decode(data)
@@ -189,7 +191,26 @@ def name_keys(message: str, data: bytes | msgspec.Raw, kind: type[T]) -> str:
             found, within = found + step, within[key]
         except (LookupError, TypeError):  # what the decoder counts otherwise
             return message
-    return f"{head}{sign}{found}`"
+    return f"{head}{_got(head, within, kind)}{sign}{found}{'`' if sign else ''}"
+
+
+def _got(rule: str, value: Any, kind: type[T]) -> str:
+    """What a rule leaves out: the value that breaks it, or the field that an unknown one means."""
+    if (unknown := _UNKNOWN.fullmatch(rule)) is not None:
+        known = _field_names(kind)
+        hint = nearest(unknown[1], known) if unknown[1] not in known else ""
+        return f", {hint}" if hint.startswith("did") else ""
+    has_value = ", got `" in rule or isinstance(value, dict | list)
+    return f", got {shown(value)}" if rule.startswith("Expected") and not has_value else ""
+
+
+def _field_names(kind: Any) -> list[str]:
+    """The fields of a form and of those inside it; where those are not decoded yet, its own."""
+    try:
+        forms = msgspec.json.schema_components((kind,))[1].values()
+    except TypeError:  # there is no schema of what is not decoded
+        return list(getattr(kind, "__struct_fields__", ()))
+    return sorted({name for form in forms for name in form.get("properties", ())})
 
 
 def _faulty_key(document: Any, mapping: dict[str, Any], kind: Any) -> str | None:

@@ -5,6 +5,7 @@ what JSON knows: texts, numbers, true, false, null, lists and mappings whose key
 """
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,9 +40,19 @@ def yaml_to_json(data: bytes, where: str) -> bytes:
     try:
         return msgspec.json.encode(_Reader(data, where).read())
     except yaml.YAMLError as error:
-        raise InputError(f"{where}: not YAML ({error})") from None
+        raise InputError(f"{where}: not YAML ({_word(error, data)})") from None
     except (ValueError, OverflowError) as error:  # half of a surrogate pair, too
         raise InputError(f"{where}: not YAML ({type(error).__name__}: {error})") from None
+
+
+def _word(error: yaml.YAMLError, data: bytes) -> str:
+    """What a parser says, without its name for the data, and with what it does not see."""
+    text = re.sub(r'\s+in "<[a-z]+ string>"', "", str(error))
+    mark = getattr(error, "problem_mark", None)
+    lines = data.splitlines()
+    if mark is not None and mark.line < len(lines) and lines[mark.line].lstrip(b" ")[:1] == b"\t":
+        text += "; indentation must be spaces, got a tab"
+    return text
 
 
 def find_line(data: bytes, message: str) -> int | None:
@@ -87,6 +98,8 @@ class _Collection:
     """What stood before it in the file weighs so much."""
     items: list[Any] = field(default_factory=list)
     """Of a mapping keys and values in turn."""
+    keys: set[str] = field(default_factory=set)
+    """Those of a mapping: one that stands there twice is a slip of the pen."""
 
     @property
     def wants_key(self) -> bool:
@@ -164,7 +177,7 @@ class _Reader:
         text: str = event.value
         is_plain = event.tag is None and event.implicit[0]
         if self._open and self._open[-1].wants_key:
-            return _MERGE if is_plain and text == "<<" else text
+            return _MERGE if is_plain and text == "<<" else self._key(text, event)
         if is_plain and len(text) <= _MAX_NUMBER:
             if text not in self._plain:
                 tag = self._loader.resolve(yaml.ScalarNode, text, (True, False))
@@ -173,6 +186,14 @@ class _Reader:
         if event.tag not in (None, "!", *_TAGS):
             raise self._error(f"unknown tag {quoted(event.tag)}")
         return _plain_value(self._loader, event.tag, text)
+
+    def _key(self, text: str, event: Any) -> str:
+        keys = self._open[-1].keys
+        if text in keys:
+            line = event.start_mark.line + 1
+            raise self._error(f"line {line}: key {quoted(text)} stands in its mapping twice")
+        keys.add(text)
+        return text
 
     def _mapping(self, items: list[Any]) -> dict[str, Any]:
         """Keys and values; what is merged comes first, so that the mapping's own values win."""

@@ -33,6 +33,8 @@ def import_function(name: str) -> Any:
 
     Folders are searched last, so that nothing in them is taken for an installed package.
     """
+    if not names_function(name):
+        raise InputError(f"{_shown(name)}: must be package.module:function or file.py:function")
     module, attribute = _split(name)
     try:
         found: Any = _load(module)

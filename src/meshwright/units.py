@@ -30,14 +30,19 @@ _TIMES = {
 }  # fmt: skip
 """Unicode has the micro sign twice: of its own, and among Greek letters."""
 _BYTES = re.compile("(k|[KMGTP]i?|E|)B")
-_BITS = re.compile("([KMGTP]i?|E|)b")
+_BITS = re.compile("([KMGTP]i?|E|)bE?")
+"""Also as Ethernet is sold: 400 GbE."""
 _BIT_WORD = re.compile("([kKmMgGtTpP][iI]?|[eE]|)[bB][iI][tT][sS]?")
 _FLOPS = re.compile("([kKmMgGtTpPeE]?)[fF][lL][oO][pP](?:[sS]|/[sS]([eE][cC]([oO][nN][dD])?)?)")
 """FLOPS has its second in its last letter."""
 _UNCLEAR = re.compile(r"([KMGTPE])(i?)B?", re.IGNORECASE)
 """What may be bits or bytes: a prefix alone, or letters that leave open if their case was meant."""
-_PER_SECOND = re.compile(r"(.*?)(?:/s|/sec|/second|ps)")
-_QUANTITY = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z\u00b5\u03bc/]*)\s*")
+_PER_SECOND = re.compile(r"(.*?)(?:/[sS]|/sec|/second|ps)")
+_PER = " */ *| +per +"
+"""What stands for a stroke between units."""
+_QUANTITY = re.compile(
+    r"\s*((?=\.?[0-9])[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z\u00b5\u03bc/ ]*?)\s*"
+)
 
 
 def _pattern(*units: str) -> str:
@@ -48,9 +53,9 @@ def _pattern(*units: str) -> str:
 
 BYTES_PATTERN = _pattern(_BYTES.pattern)
 RATE_PATTERN = _pattern(
-    f"({_BYTES.pattern}|{_BITS.pattern}|{_BIT_WORD.pattern})(/s|/sec|/second|ps)?"
+    f"({_BYTES.pattern}|{_BITS.pattern}|{_BIT_WORD.pattern})(({_PER})([sS]|sec|second)|ps)?"
 )
-FLOPS_PATTERN = _pattern(_FLOPS.pattern)
+FLOPS_PATTERN = _pattern(_FLOPS.pattern.replace("/", f"({_PER})"))
 SECONDS_PATTERN = _pattern(*filter(None, _TIMES))
 """Texts that `parse_bytes` and its like read, up to numbers that are too large for a float."""
 
@@ -97,9 +102,10 @@ def _parse(value: float | str, what: str, find: Find, wanted: str) -> float:
         match = _QUANTITY.fullmatch(value) if len(value) <= MAX_TEXT else None
         if match is None:
             raise InputError(f"{what}: must be {wanted}, got {quoted(value)}")
-        scale = find(match[2])
+        unit = re.sub(_PER, "/", match[2])
+        scale = find(unit)
         if scale is None:
-            raise InputError(f"{what}: unknown unit {quoted(match[2])}; must be {wanted}")
+            raise InputError(f"{what}: unknown unit {quoted(unit)}; must be {wanted}")
         if isinstance(scale, str):
             raise InputError(f"{what}: {quoted(value)} {scale}")
         try:

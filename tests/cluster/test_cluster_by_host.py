@@ -47,6 +47,11 @@ def test_one_host_is_the_catalogues(kind: str, count: int) -> None:
     assert (ours.devices, ours.switches, ours.links) == (built.devices, (), built.links)
 
 
+def test_types_and_counts_are_read_as_people_write_them() -> None:
+    for text in ("8 x H100", "8 X H100", "8*h100", "8 \u00d7 h100", "8xh100"):
+        assert hosts(devices=text).devices == hosts(devices="8 x h100").devices
+
+
 def test_the_long_form_says_the_same() -> None:
     # PCIe of generation 3 moves 11 GB/s in 2.5 us from device to device; 10 Gbit/s are 1.25 GB/s,
     # in 4 us from NIC to NIC.
@@ -234,8 +239,10 @@ def test_tpu_hosts_on_a_network_are_joined_by_it() -> None:
         ("hosts: [{devices: t4, pcie: 5 us}]", "hosts[0].pcie: unknown unit 'us'"),
         ("hosts: [{devices: t4, latency: 5 GB}]", "hosts[0].latency: unknown unit 'GB'"),
         ("hosts: [{devices: t4, latency: -1}]", "hosts[0].latency: must be finite and not"),
-        ("hosts: [{devices: t4, count: 0}]", "`hosts[0].count`"),
-        ("hosts: [{devices: t4, nic: 1}]", "unknown field `nic` - at `hosts[0]`"),
+        ("hosts: [{devices: t4, count: 0}]", "Expected `int` >= 1, got 0 - at `hosts[0].count`"),
+        ("hosts: [{devices: 8 x A100}]", "type 'a100'; did you mean a100-40 or a100-80?"),
+        ("hosts: [{devices: 8 h100}]", "must be such as '8 x h100'"),
+        ("hosts: [{devices: t4, nic: 1}]", "field `nic`, did you mean nics? - at `hosts[0]`"),
         ("hosts: [{devices: 9 x t4, count: 9999, nics: 1}]", "16384 devices in all, got 89991"),
         ("hosts: [{devices: t4, count: 9999, nics: 14 x 1 GB/s}]", "at most 131072 NICs in all"),
         ("racks: [{hosts: [{devices: x9}]}]", "racks[0].hosts[0].devices: unknown device type"),

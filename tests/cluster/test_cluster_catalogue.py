@@ -87,7 +87,7 @@ def test_a_file_wins_over_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="must be a cluster file, is a folder"):
         load_cluster(tmp_path)
 
 

@@ -138,7 +138,7 @@ def change(document: dict[str, Any], **changes: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, "test: not a cluster file (format must be 'meshwright.cluster', got none)"),
+        ({}, "test: not a cluster file (must have hosts or racks, or format 'meshwright"),
         ([], "not a cluster file"),
         (change(EXPLICIT, version=2), "version must be 1, got 2"),
         (change(EXPLICIT, colour=1), "unknown field `colour`"),

@@ -250,3 +250,16 @@ def test_degrees_are_public() -> None:
     assert mw.Plan.from_degrees(model(), cluster(), **asdict(degrees)) == plan_of(
         tensor=2, pipeline=2
     )
+
+
+def test_what_is_no_graph_cluster_or_list_is_refused() -> None:
+    with pytest.raises(InputError, match=r"^graph: must be a Graph, .* got 'gpt2'$"):
+        Plan.from_degrees("gpt2", cluster(), tensor=2)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^cluster: must be a Cluster, .* got 'h100-x8'$"):
+        Plan.from_degrees(model(), "h100-x8", tensor=2)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^layers: must be a list of whole numbers, got 5$"):
+        plan_of(layers=5)
+    with pytest.raises(InputError, match=r"^part: devices: must be names, got one of type int$"):
+        Part(ops=("a",), devices=(5,))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^schema: must be one of answer, .* got \['answer'\]$"):
+        mw.schema(["answer"])  # type: ignore[arg-type]

@@ -159,9 +159,10 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
     (_document(parts=...), "Object missing required field `parts`"),
     (_document(parts=[]), "plan: must have at least one part"),
-    (_document(part=[]), "Object contains unknown field `part`"),
+    (_document(part=[]), "Object contains unknown field `part`, did you mean parts?"),
     (_with_part(ops=["a", 7]), "Expected `str`, got `int` - at `$.parts[0].ops[1]`"),
-    (_with_part(device="d0"), "Object contains unknown field `device` - at `$.parts[0]`"),
+    (_with_part(device="d0"),
+     "Object contains unknown field `device`, did you mean devices? - at `$.parts[0]`"),
     (_with_part(ops=[]), "part 0: part of 0 ops on 'd0, d1': must have at least one op"),
     (_with_part(layers="1-3"), "part 0: part of layers '1-3' on 'd0, d1': must have ops or layers, "
      "got both ops and layers 1-3"),

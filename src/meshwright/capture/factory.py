@@ -41,6 +41,10 @@ def run_factory(
                 f"{quoted(name)}: a factory sets its own {key} unless it has an argument {key}, "
                 f"got {value}"
             )
+    lacking = [key for key in wanted if known.get(key) and key not in given]
+    if lacking:
+        options = " and ".join(f"--{key}" for key in lacking)
+        raise InputError(f"{quoted(name)}: needs {', '.join(lacking)}, give {options}")
     taken = {key: value for key, value in given.items() if key in known}
     workload = _read(name, call_factory(name, **taken))
     if loss is not None:
@@ -59,23 +63,26 @@ def call_factory(name: str, *args: Any, **kwargs: Any) -> Any:
         raise InputError(f"{quoted(name)}: raised {type(error).__name__}: {error}") from error
 
 
-def _keywords(function: Any) -> set[str]:
-    """The names of the arguments that can be given by name; none where Python does not know."""
+def _keywords(function: Any) -> dict[str, bool]:
+    """The arguments that can be given by name, and whether each must be; none where Python does not
+    know."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return set()
+        return {}
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {each.name for each in parameters if each.kind in by_name}
+    return {each.name: each.default is each.empty for each in parameters if each.kind in by_name}
 
 
 def _read(name: str, made: Any) -> Workload:
+    got = type(made).__name__
     if isinstance(made, tuple | list) and 1 <= len(made) <= 3:
+        got += f" of {', '.join(type(each).__name__ for each in made)}"
         made = dict(zip(_KEYS, made, strict=False))
     if not isinstance(made, Mapping) or not isinstance(made.get("model"), nn.Module):
         raise InputError(
             f"{quoted(name)}: must return (model, args), (model, args, kwargs) or a mapping with "
-            f"{', '.join(_KEYS)}, got {type(made).__name__}"
+            f"{', '.join(_KEYS)}, got {got}"
         )
     unknown = sorted(str(key) for key in made if key not in _KEYS)
     if unknown:

@@ -301,8 +301,8 @@ def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         raise InputError(
-            f"loss: must be a scalar tensor, got {shape}; pass loss=, a function from the model's "
-            f"output to a scalar"
+            f"loss: must be a scalar tensor, got {shape}; pass loss= (--loss-function), a "
+            f"function from the model's output to a scalar"
         )
     if not value.requires_grad:
         raise InputError("loss: must depend on a parameter that needs a gradient")

@@ -16,7 +16,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.files import Fields
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
-_COUNTED = re.compile(r"\s*(?:([0-9]+)\s*[xX\u00d7]\s*)?(.*?)\s*", re.DOTALL)
+_COUNTED = re.compile(r"\s*(?:([0-9]+)\s*[xX*\u00d7]\s*)?(.*?)\s*", re.DOTALL)
 """'8 x ' and what there are eight of; without a number there is one."""
 
 
@@ -99,9 +99,10 @@ def _read_devices(
     if not name:
         raise InputError(f"{what}: must be such as '8 x h100', got {quoted(text)}")
     try:
-        return number, find_type(name, types)
+        return number, find_type(name if name in types else name.lower(), types)
     except InputError as error:
-        raise InputError(f"{what}: {error}") from None
+        rule = "; must be such as '8 x h100'" if re.search(r"\s|^[^A-Za-z]+$", name) else ""
+        raise InputError(f"{what}: {error}{rule}") from None
 
 
 def _read_nics(value: float | str | None, what: str) -> tuple[int, float]:

@@ -68,6 +68,8 @@ def load_cluster(source: str | Path | Cluster) -> Cluster:
     name = str(source)
     if any(re.fullmatch(family.expression, name, flags=re.ASCII) for family in _FAMILIES):
         return find_cluster(name)
+    if os.path.isdir(source):
+        raise InputError(f"{quoted(name)}: must be a cluster file, is a folder")
     raise InputError(
         f"no file {quoted(name)}, and no cluster of that name in the catalogue; {_nearest(name)}"
     )

@@ -91,6 +91,11 @@ def check_header(probe: ClusterProbe, where: str) -> None:
     tell enough, may leave both out."""
     is_short = probe.is_short
     found = decode_or(probe.format, Name, "")
+    if not is_short and not is_given(probe.format):
+        raise InputError(
+            f"{where}: not a cluster file (must have hosts or racks, or format {FORMAT!r}; "
+            f"`meshwright cluster schema --text` lists all fields)"
+        )
     if found != FORMAT and not (is_short and not is_given(probe.format)):
         shown = quoted(found) if found else "none"
         raise InputError(f"{where}: not a cluster file (format must be {FORMAT!r}, got {shown})")

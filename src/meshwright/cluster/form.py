@@ -38,7 +38,7 @@ Seconds = Annotated[Quantity, _text("seconds", SECONDS_PATTERN, "4 us")]
 # YAML aliases can repeat a long list inside a long list; these bounds keep the product small.
 _Short = Meta(max_length=MAX_GROUPS)
 _Count = Annotated[int, Meta(ge=1, le=MAX_DEVICES)]
-_Counted = r"^\s*([0-9]+\s*[xX\u00d7]\s*)?"
+_Counted = r"^\s*([0-9]+\s*[xX*\u00d7]\s*)?"
 """Before what there are several of: '8 x '."""
 
 _Format = Annotated[
@@ -196,7 +196,7 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
             "several groups that NVLink does not join to each other. Types are those of `types` "
             "and of `meshwright cluster list --devices`.",
             extra_json_schema={
-                "pattern": r"^(?!\s*([0-9]+\s*[xX\u00d7])?\s*$)",
+                "pattern": r"^(?!\s*([0-9]+\s*[xX*\u00d7])?\s*$)",
                 "minItems": 1,
                 "examples": ["8 x h100", ["4 x a100-80", "2 x t4"]],
             },

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.argument import read_choice
+from meshwright.argument import need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.nest import find_nest
 from meshwright.cost.group_price import group_prices
@@ -80,6 +80,7 @@ class Degrees:
         default = ScheduleKind.INTERLEAVED if self.chunks > 1 else ScheduleKind.ONE_F_ONE_B
         chosen = read_choice(self.schedule or default, ScheduleKind, "schedule")
         object.__setattr__(self, "schedule", chosen)
+        need_type(self.layers, (tuple, list), "layers", "a list of whole numbers")
         object.__setattr__(self, "layers", tuple(self.layers))
         for rule in self._broken_rules():
             raise InputError(rule)
@@ -157,6 +158,8 @@ Fields = tuple[tuple[Part, ...], Schedule]
 
 def plan_degrees(graph: Graph, cluster: Cluster, degrees: Degrees) -> Fields:
     """The parts and the schedule of a plan; InputError where the degrees are not possible."""
+    need_type(graph, Graph, "graph", "a Graph, as `load_graph` gives it")
+    need_type(cluster, Cluster, "cluster", "a Cluster, as `meshwright.cluster` gives it")
     whole = _fill(graph, cluster, degrees)
     schedule = Schedule(kind=whole.kind, microbatches=whole.microbatches)
     try:

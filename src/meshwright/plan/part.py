@@ -129,6 +129,9 @@ class Part:
     def __post_init__(self) -> None:
         for name in ("ops", "devices", "shares", "priorities"):
             need_type(getattr(self, name), (tuple, list), f"part: {name}", "a tuple")
+        for kind in set(map(type, self.devices)):  # of thousands, far fewer than devices
+            if not issubclass(kind, str):
+                raise InputError(f"part: devices: must be names, got one of type {kind.__name__}")
         object.__setattr__(self, "layers", _spell_layers(self.layers))
         if not self.ops and not self.layers:
             raise self._error("must have at least one op")
