@@ -89,7 +89,7 @@ def run_run(arguments: Namespace) -> int:
         plan = with_batch_statistics(graph, plan)
     if arguments.script and not arguments.commands:
         raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
-    if arguments.script:
+    if arguments.script and graph.is_inference:  # a script may know what to do with others
         check_trainable(graph)
     if arguments.commands:
         return _print_commands(arguments, graph, cluster, plan)
