@@ -1,6 +1,8 @@
 """Steps without a loss: the kernels are torch's without gradients, and nothing is kept for them."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import meshwright as mw  # noqa: E402
 from meshwright.cluster.cluster import Cluster  # noqa: E402
+from meshwright.cost.memory import MEMORY_MARGIN, usable_bytes  # noqa: E402
 from meshwright.graph.graph import Phase  # noqa: E402
 from meshwright.plan.plan import place_ops  # noqa: E402
 
@@ -92,6 +95,12 @@ def resnet() -> Case:
     return model, (), {"pixel_values": torch.zeros(4, 3, 16, 16)}
 
 
+@cache
+def captured(make: Callable[[], Case]) -> mw.Graph:
+    model, args, kwargs = make()
+    return mw.capture(model, args, kwargs, inference=True)
+
+
 def on_one(graph: mw.Graph, cluster: Cluster) -> mw.Timeline:
     plan = place_ops(graph.op_names, [0] * graph.num_ops, [cluster.devices[0].name])
     return mw.simulate(graph, cluster, plan)
@@ -147,8 +156,7 @@ def test_what_is_returned_stays_although_others_read_it() -> None:
 
 @pytest.mark.parametrize("make", [bert, gpt, resnet, unet])
 def test_models_of_four_kinds_are_planned(make: Callable[[], Case]) -> None:
-    model, args, kwargs = make()
-    graph = mw.capture(model, args, kwargs, inference=True)
+    graph = captured(make)
     for method in ("placement", "pipeline", "data"):
         answer = mw.plan(graph, "h200-x2", method=method, budget_seconds=0.05)
         assert answer.plan is not None
@@ -157,16 +165,14 @@ def test_models_of_four_kinds_are_planned(make: Callable[[], Case]) -> None:
 
 
 def test_replicas_have_no_gradients_to_sum() -> None:
-    model, args, kwargs = mlp()
-    graph = mw.capture(model, args, kwargs, inference=True)
+    graph = captured(mlp)
     answer = mw.plan(graph, "h200-x2", method="data", budget_seconds=0.05)
     timeline = mw.simulate(graph, "h200-x2", answer.plan)
     assert timeline.attribution["collective"] == timeline.attribution["transfer"] == 0
 
 
 def test_teams_are_planned_without_zero_and_recomputation() -> None:
-    model, args, kwargs = bert()
-    graph = mw.capture(model, args, kwargs, inference=True)
+    graph = captured(bert)
     answer = mw.plan(graph, "h200-x2", method="hybrid", budget_seconds=0.05)
     assert answer.plan is not None
     assert all(part.zero == 0 for part in answer.plan.parts)
@@ -175,6 +181,87 @@ def test_teams_are_planned_without_zero_and_recomputation() -> None:
     degrees = mw.Plan.from_degrees(graph, mw.cluster("h200-x2"), data=2, recompute="full")
     with pytest.raises(mw.InputError, match=r"recompute must be none, .* \(inference\), got full"):
         mw.simulate(graph, "h200-x2", degrees)
+
+
+DEGREES: list[dict[str, Any]] = [
+    {"data": 4},
+    {"tensor": 2, "data": 2},
+    {"pipeline": 2, "data": 2, "microbatches": 2},
+    {"pipeline": 2, "tensor": 2, "microbatches": 2},
+    {"pipeline": 4, "microbatches": 4},
+]
+
+
+@pytest.mark.parametrize("make", [bert, gpt])
+def test_whole_stages_take_and_hold_what_their_ops_do(make: Callable[[], Case]) -> None:
+    graph = captured(make)
+    cluster = mw.cluster("h200-x4")
+    for degrees in DEGREES:
+        plan = mw.Plan.from_degrees(graph, cluster, **degrees)
+        by_op = mw.simulate(graph, cluster, plan, granularity="op")
+        by_layer = mw.simulate(graph, cluster, plan, granularity="layer")
+        moved = [each.program.instructions["bytes"].sum() for each in (by_op, by_layer)]
+        if "tensor" not in degrees:  # by layer a team's transfers stand once
+            assert moved[0] == pytest.approx(moved[1])
+            assert by_layer.device_seconds == pytest.approx(by_op.device_seconds, rel=1e-9)
+        # By layer, what a product reads is gathered also where it is there already.
+        assert by_op.device_seconds <= by_layer.device_seconds * (1 + 1e-9)
+        assert by_layer.device_seconds <= 1.05 * by_op.device_seconds
+        for fine, coarse in zip(by_op.peak_bytes, by_layer.peak_bytes, strict=True):
+            assert fine <= coarse
+
+
+def test_all_microbatches_outputs_are_held_by_a_stage() -> None:
+    # Four microbatches of one row: each stage holds 4 x 4 MiB of weights, the first the input of
+    # 4 x 4 KiB, the last the outputs of all four microbatches and what the last one reads.
+    model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(2)))
+    graph = mw.capture(model, torch.zeros(4, 1024), inference=True)
+    cluster = mw.cluster("h200-x2")
+    names = [device.name for device in cluster.devices]
+    stages = place_ops(graph.op_names, [0, 1], names)
+    schedule = mw.Schedule(kind=mw.ScheduleKind.ONE_F_ONE_B, microbatches=4)
+    plan = mw.Plan(parts=stages.parts, schedule=schedule)
+    kib, library = 1 << 10, cluster.types["h200"].library_bytes
+    for granularity in ("op", "part"):
+        peak = mw.simulate(graph, cluster, plan, granularity=granularity).peak_bytes[1]
+        assert peak >= library + (4 << 20) + (4 + 1) * 4 * kib
+
+
+def test_tied_weights_are_copies_that_nothing_updates() -> None:
+    graph = captured(gpt)
+    answer = mw.plan(graph, "h200-x2", method="hybrid", budget_seconds=0.05)
+    assert answer.plan is not None
+    holders = graph.group[graph.parameter_bytes == 50 * 32 * 4].tolist()
+    assert len(holders) == len(set(holders)) == 2
+    ends = mw.Plan.from_degrees(graph, mw.cluster("h200-x2"), pipeline=2, microbatches=2)
+    assert mw.simulate(graph, "h200-x2", ends).step_seconds > 0
+
+
+OTHERS: dict[str, list[dict[str, Any]]] = {
+    "placement": [{"pipeline": 2}],
+    "pipeline": [{"pipeline": 2, "microbatches": 4}, {"data": 2}],
+    "hybrid": [{"pipeline": 2, "microbatches": 4}, {"data": 2}, {"tensor": 2}],
+}
+"""Plans that a method that finds none must not overlook."""
+
+
+@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3])
+@pytest.mark.parametrize("method", OTHERS)
+def test_plans_under_tight_memory_fit_and_refusals_are_true(method: str, share: float) -> None:
+    graph = captured(bert)
+    roomy = mw.cluster("h200-x2")
+    whole = on_one(graph, roomy).peak_bytes[0]
+    library = roomy.types["h200"].library_bytes
+    memory = (library + share * (whole - library)) / (1 - MEMORY_MARGIN)
+    devices = tuple(replace(device, memory_bytes=memory) for device in roomy.devices)
+    cluster = replace(roomy, devices=devices)
+    answer = mw.plan(graph, cluster, method=method, budget_seconds=0.2)
+    usable = usable_bytes(graph, cluster)[0] * (1 + 1e-9)
+    plans = [mw.Plan.from_degrees(graph, cluster, **degrees) for degrees in OTHERS[method]]
+    fits = [max(mw.simulate(graph, cluster, each).peak_bytes) <= usable for each in plans]
+    assert (answer.plan is not None) >= any(fits)
+    if answer.plan is not None:
+        assert max(mw.simulate(graph, cluster, answer.plan).peak_bytes) <= usable
 
 
 def test_a_loss_and_nothing_returned_are_refused() -> None:

@@ -9,6 +9,7 @@ from cli_runner import refusal, run
 
 from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
+from meshwright.graph.build import GraphBuilder
 from meshwright.search.method import METHODS, SEARCHES
 from meshwright.search.portfolio import _SEARCHES
 
@@ -91,6 +92,25 @@ def test_a_plan_that_cannot_be_run_says_so_where_it_is_made() -> None:
     assert "next" not in result.out
     whole = run("plan", "mlp", "--cluster", HOST, "--method", "data", "--budget", 1)
     assert "can emulate this plan, not train" in whole.err
+
+
+def test_a_plan_of_inference_says_that_it_is_emulated_only_and_run_refuses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = tmp_path / "graph.json"
+    builder = GraphBuilder("chain", 8)
+    first, second = (builder.add_op(name, flops=1e9, calls=1) for name in ("first", "second"))
+    builder.add_tensor(first, 1e3, [second])
+    builder.finish().save(graph)
+    folder = tmp_path / "plan"
+    made = run("plan", graph, "--cluster", HOST, "--method", "data", "-o", folder)
+    reason = "its step has no loss (inference)"
+    assert made.err.splitlines()[-1].endswith(f"can emulate this plan, not train: {reason}")
+    assert made.out.splitlines()[-1].endswith("--emulate")
+    monkeypatch.setattr("meshwright.cli.run._start_ranks", lambda *_: pytest.fail("started"))
+    for way in (("--model", "gpt2"), ("--script", "train.py", "--commands")):
+        said = refusal("run", folder, *way).strip()
+        assert said.endswith(f"but {reason}; --emulate runs others")
 
 
 def test_the_next_commands_of_several_hosts_are_those_of_run(tmp_path: Path) -> None:

@@ -38,11 +38,13 @@ def steps(draw: st.DrawFn, min_ops: int, max_ops: int, num_lanes: int = 0) -> Gr
     """
     num_ops = draw(st.integers(min_ops, max_ops))
     builder = GraphBuilder("random", 4)
+    is_inference = draw(st.integers(0, 3)) == 0
     phases = sorted(draw(st.sampled_from(Phase)) for _ in range(num_ops))
+    phases = [Phase.FORWARD] * num_ops if is_inference else phases
     times = st.sampled_from([0.0, 1.0, 2.0, 2.5, 7.0])
     sizes = st.sampled_from([0.0, 0.0, 1.0, 3.0])
     # Hosts launch ops in microseconds.
-    is_captured = draw(st.integers(0, 5)) == 0
+    is_captured = is_inference or draw(st.integers(0, 5)) == 0
     unit = 1e-5 if is_captured else 1.0
     for number, phase in enumerate(phases):
         forward = [i for i in range(number) if phases[i] == Phase.FORWARD]
@@ -57,7 +59,7 @@ def steps(draw: st.DrawFn, min_ops: int, max_ops: int, num_lanes: int = 0) -> Gr
                 "fast": unit * draw(times),
                 "slow": unit * draw(st.sampled_from([1.0, 3.0, math.inf])),
             },
-            calls=draw(st.integers(0, 3)) if is_captured else 0,
+            calls=draw(st.integers(int(is_inference), 3)) if is_captured else 0,
             state_bytes=draw(sizes),
             saved_bytes=draw(sizes) if phase == Phase.FORWARD else 0.0,
             workspace_bytes=draw(sizes),

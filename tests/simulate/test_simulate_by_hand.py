@@ -388,3 +388,22 @@ def test_a_buffer_freed_at_the_moment_of_an_allocation_makes_room_despite_roundi
     graph = dag([0.1, 0.2, 0.3, 1.0], {(0, 1): 5.0, (2, 3): 4.0})
     plan = place_ops(graph.op_names, [0, 0, 1, 0], ["d0", "d1"])
     assert simulate(graph, connected(2), plan).peak_bytes[0] == 5
+
+
+def test_what_no_backward_op_reads_is_held_until_the_step_ends() -> None:
+    # `mask` saves 100 bytes of the batch and has no backward op: the caller holds them while
+    # `update` works in 50 bytes of its own. `layer` saves 30, which `back` lets go of before that.
+    builder = GraphBuilder("batch", 1)
+    mask = builder.add_op("mask", seconds={"any": 1}, saved_bytes=100)
+    layer = builder.add_op("layer", seconds={"any": 1}, saved_bytes=30)
+    back = builder.add_op("back", seconds={"any": 1}, phase=Phase.BACKWARD, partner=layer)
+    update = builder.add_op(
+        "update", seconds={"any": 1}, phase=Phase.UPDATE, split=Split.NONE, workspace_bytes=50
+    )
+    for source, reader in ((mask, layer), (layer, back), (back, update)):
+        builder.add_tensor(source, 0, [reader])
+    graph = builder.finish()
+    timeline = simulate(graph, connected(1), placed(graph, [0, 0, 0, 0]))
+    when, held = timeline.memory(0)
+    assert held[when == 2].tolist()[-1] == 130
+    assert timeline.peak_bytes == (150,)

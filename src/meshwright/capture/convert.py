@@ -207,7 +207,7 @@ class _Converter:
     def _count_state(self) -> tuple[list[float], list[float]]:
         """Parameters go to the first op that reads them, optimiser state to the update.
 
-        A buffer that is only read is counted in every module that may have to hold a copy; modules
+        What is only read is counted in every module that may have to hold a copy; modules
         on one device share one, so that the count is no less than what a run takes.
         """
         count = len(self.small.kernels)
@@ -299,14 +299,15 @@ class _Converter:
     def _find_copies(self) -> list[list[list[int]]]:
         """By placeholder that is no input: who reads each copy of what it holds.
 
-        A buffer that is only read may be a copy in each module that reads it, all else is one.
+        A buffer that is only read may be a copy in each module that reads it, and so may weights of
+        inference, which nothing updates; all else is one.
         """
-        first = len(self.trace.parameter_names)
-        buffers = range(first, first + len(self.trace.buffer_names))
+        first = 0 if self.trace.is_inference else len(self.trace.parameter_names)
+        last = len(self.trace.parameter_names) + len(self.trace.buffer_names)
         found = []
         for position in range(len(self.small.start) - self.trace.num_inputs):
             held = self.small.versions[self.small.start[position]]
-            is_copied = position in buffers and not self._is_written(held)
+            is_copied = first <= position < last and not self._is_written(held)
             found.append(self._by_module(held.readers) if is_copied else [held.readers])
         return found
 

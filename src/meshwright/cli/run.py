@@ -34,7 +34,7 @@ from meshwright.execute.environment import (
     read_place,
 )
 from meshwright.execute.process import die_with_parent
-from meshwright.execute.runnable import check_runnable, check_step
+from meshwright.execute.runnable import check_runnable, check_step, check_trainable
 from meshwright.files import write_bytes
 from meshwright.function import check_function
 from meshwright.graph.fuse import may_be_fused
@@ -90,6 +90,8 @@ def run_run(arguments: Namespace) -> int:
         plan = with_batch_statistics(graph, plan)
     if arguments.script and not arguments.commands:
         raise InputError("--script: needs --commands; torchrun starts scripts, not Meshwright")
+    if arguments.script and graph.is_inference:  # a script may know what to do with others
+        check_trainable(graph)
     if arguments.commands:
         return _print_commands(arguments, graph, cluster, plan)
     if is_rank():
@@ -161,6 +163,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     check_memory(len(devices), os.sysconf("SC_PAGE_SIZE") * float(os.sysconf("SC_PHYS_PAGES")))
     _check_options(arguments)
     if arguments.model:
+        check_trainable(graph)
         check_step(graph, arguments.optimizer, arguments.autocast)
         remark_cpu(cluster)
     check_runnable(graph, cluster, plan)

@@ -20,7 +20,7 @@ from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Call, LayerCost
 from meshwright.cost.layer.team import Team
-from meshwright.graph.graph import Phase
+from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.stack import LayerKind, Stack
 
 BUCKET_BYTES = 25.0 * 2**20
@@ -37,7 +37,8 @@ class StageMemory:
     gradient_bytes: float
     optimiser_bytes: float
     saved_bytes: float
-    """Activations of one microbatch, from its forward to the end of its backward."""
+    """Activations of one microbatch, from its forward to the end of its backward; of inference what
+    it returns, until the step ends."""
     workspace_bytes: float
     """The most that is held only while one action runs: also what is computed again, logits."""
     buffer_bytes: float
@@ -347,16 +348,24 @@ def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
     return buffer
 
 
+def num_ways(graph: Graph) -> int:
+    """How often a microbatch passes between two stages: gradients go back, which inference has
+    not."""
+    return 1 if graph.is_inference else 2
+
+
 def _transfer_bytes(
     stack: Stack, stage: Stage, layers: Sequence[LayerCost], kind: DeviceType
 ) -> float:
-    """At either end of a stage something is received ahead while something else is sent."""
+    """At either end of a stage something is received ahead while something else is sent; of
+    inference one of the two."""
+    ways = num_ways(stack.graph)
     first, after = stage.layers.start, stage.layers.stop
     passed = 0.0
     if first > 0:
         before = stack.kinds[stack.layers[first - 1]]
         cost = price_layer(before, stage.team, stage.recompute, kind, stage.samples)
-        passed += 2 * cost.output_bytes + stack.side_bytes_at(stage.samples)
+        passed += ways * cost.output_bytes + stack.side_bytes_at(stage.samples)
     if after < stack.num_layers:
-        passed += 2 * layers[-1].output_bytes + stack.side_bytes_at(stage.samples)
+        passed += ways * layers[-1].output_bytes + stack.side_bytes_at(stage.samples)
     return passed / (stage.width if stage.team.sequence else stage.team.context)

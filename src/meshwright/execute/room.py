@@ -34,7 +34,7 @@ class Room:
         )
         """By instruction: what is allocated when it starts ..."""
         self.freed_bytes = rows["workspace_bytes"] + np.bincount(
-            last[here], weights=buffers["bytes"][here], minlength=count
+            last[here], weights=(buffers["bytes"] * ~buffers["lasts"])[here], minlength=count
         )
         """... and freed when it ends."""
         self.late: list[tuple[float, int]] = []

@@ -70,14 +70,18 @@ def why_untrained(graph: Graph) -> str:
     return "its step has no loss (inference)" if graph.is_inference else ""
 
 
-def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
-    """Refuse to train where the planned step is no model's, or has another named optimiser or
-    precision, before a model is built and traced, which finds all other differences."""
+def check_trainable(graph: Graph) -> None:
+    """Refuse to train where the planned step is no model's training step."""
     if why_untrained(graph):
         raise InputError(
             f"graph {graph.name}: its ops must be those of a captured training step to be trained, "
             f"but {why_untrained(graph)}; --emulate runs others"
         )
+
+
+def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
+    """Refuse to train where the planned step has another named optimiser or precision, before a
+    model is built and traced, which finds all other differences."""
     updates = (
         kind
         for kind, phase in zip(graph.kind, graph.phase.tolist(), strict=True)

@@ -136,7 +136,8 @@ class Graph:
     state_bytes: Floats
     """Held for the whole step wherever the op is: its weights and their optimiser state."""
     saved_bytes: Floats
-    """Held from this forward op until its last backward op, beyond the tensors listed here."""
+    """Held from this forward op until its last backward op, beyond the tensors listed here; until
+    the step ends where no backward op is its partner."""
     workspace_bytes: Floats
     """Held only while the op runs."""
     seconds: Mapping[str, Floats] = field(default_factory=dict)
@@ -252,6 +253,14 @@ class Graph:
     def is_inference(self) -> bool:
         """Whether it is a captured step without a loss: a model's outputs, and no gradients."""
         return bool(self.calls.any() and (self.phase == Phase.FORWARD).all())
+
+    @cached_property
+    def is_returned(self) -> Bools:
+        """By tensor: whether inference returns it, so that the caller holds it until the step ends.
+        That is all that no op reads; what ops read and the caller holds, too, is in
+        `saved_bytes`."""
+        found: Bools = np.bincount(self.use_tensor, minlength=self.num_tensors) == 0
+        return found & self.is_inference
 
     def parts_of(self, quantity: str) -> dict[int, Floats]:
         """One of `OP_LINES`, or `tensor_bytes`, by the power of the batch that parts grow with.

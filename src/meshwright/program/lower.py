@@ -257,6 +257,9 @@ def _assemble(
         buffers, reads, orders = (
             np.concatenate(each) for each in zip((buffers, reads, orders), more, strict=True)
         )
+    if work.graph.is_inference:
+        tensor = buffers["tensor"]
+        buffers["lasts"] = (tensor >= 0) & work.graph.is_returned[tensor]
     if work.graph.saved_bytes.any():
         extra_buffers, extra_reads = saved_extras(work, instance, len(buffers))
         buffers = np.concatenate((buffers, extra_buffers))

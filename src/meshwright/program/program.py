@@ -86,10 +86,16 @@ INSTRUCTION = np.dtype(
 )
 
 BUFFER = np.dtype(
-    [("device", np.int32), ("writer", np.int32), ("tensor", np.int32), ("bytes", np.float64)],
+    [
+        ("device", np.int32),
+        ("writer", np.int32),
+        ("tensor", np.int32),  # -1: what a forward op saves besides
+        ("lasts", np.bool_),  # held until the step ends; else until its last reader is done
+        ("bytes", np.float64),
+    ],
     align=True,
 )
-"""Memory on one device that one instruction writes; tensor -1: what a forward op saves besides."""
+"""Memory on one device that one instruction writes."""
 
 PAIR = np.dtype([("first", np.int32), ("second", np.int32)], align=True)
 """Of reads: the instruction and the buffer. Of orders: what runs before what."""

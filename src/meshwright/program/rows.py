@@ -172,7 +172,7 @@ def server_extras(
     work: Work, buckets: Records, num_buffers: int
 ) -> tuple[Records, Records, Records]:
     """Buffers, reads and orders of parameter servers: what they receive, sum and broadcast."""
-    buffers: list[tuple[int, int, int, float]] = []
+    buffers: list[tuple[int, int, int, bool, float]] = []
     reads: list[tuple[int, int]] = []
     orders: list[tuple[int, int]] = []
     for bucket in buckets[buckets["server"] >= 0]:
@@ -183,7 +183,7 @@ def server_extras(
         for k in range(others):
             receive = first + len(devices) + others + k
             reads.append((total, num_buffers + len(buffers)))
-            buffers.append((int(devices[server]), receive, -1, float(bucket["bytes"])))
+            buffers.append((int(devices[server]), receive, -1, False, float(bucket["bytes"])))
         orders.append((total, first + server))
     return np.array(buffers, BUFFER), np.array(reads, PAIR), np.array(orders, PAIR)
 
@@ -193,7 +193,8 @@ def saved_extras(
 ) -> tuple[Records, Records]:
     """Buffers and reads for what ops save besides their tensors, until their backward ops have run.
 
-    What has no backward op after it is held until the end. An update runs once, after all of them.
+    What has no backward op after it on its device lasts until the end of the step: a batch that the
+    caller holds, what inference returns and reads on. An update runs once, after all of them.
     """
     graph, placement = work.graph, work.placement
     backward: dict[int, list[int]] = {}
@@ -216,12 +217,14 @@ def saved_extras(
         each["writer"] = instance[op] + np.arange(len(each))
         each["tensor"] = -1
         each["bytes"] = np.tile(graph.saved_bytes[op] * share / times, times)
-        for reader in backward.get(op, []):
-            if placement.part_of_op[reader] == placement.part_of_op[op]:
-                pairs = np.zeros(len(each), PAIR)
-                pairs["first"] = instance[reader] + np.arange(len(each))
-                pairs["second"] = num_buffers + np.arange(len(each))
-                reads.append(pairs)
+        own = placement.part_of_op[op]
+        readers = [reader for reader in backward.get(op, []) if placement.part_of_op[reader] == own]
+        each["lasts"] = not readers
+        for reader in readers:
+            pairs = np.zeros(len(each), PAIR)
+            pairs["first"] = instance[reader] + np.arange(len(each))
+            pairs["second"] = num_buffers + np.arange(len(each))
+            reads.append(pairs)
         num_buffers += len(each)
         buffers.append(each)
     return (

@@ -175,7 +175,8 @@ def _check_mergeable(work: Work) -> None:
 
 
 def _merge_tensors(work: Work, unit_of: Ints) -> dict[str, Any]:
-    """Tensors that leave their unit, joined where the same units read them; sizes add."""
+    """Tensors that leave their unit or are returned, joined where the same units read them; their
+    sizes add."""
     graph = work.graph
     groups = _group_tensors(work, unit_of)
     first = [members[0] for _, members in groups]
@@ -217,7 +218,7 @@ def _group_tensors(work: Work, unit_of: Ints) -> list[tuple[tuple[int, ...], lis
     last_sent: dict[int, tuple[Any, ...]] = {}
     for tensor, others in enumerate(readers):
         others.discard(source[tensor])
-        if not others:
+        if not others and not graph.is_returned[tensor]:
             continue
         units = tuple(sorted(others))
         key = (source[tensor], units, partial[tensor], bucket[tensor], apart[tensor])
@@ -269,7 +270,7 @@ def _unit_workspace(work: Work, unit_of: Ints, num_units: int) -> tuple[Floats, 
     """
     graph = work.graph
     reader_unit = unit_of[graph.use_op]
-    leaves = np.zeros(graph.num_tensors, dtype=np.bool_)
+    leaves = graph.is_returned.copy()
     leaves[graph.use_tensor[reader_unit != unit_of[graph.tensor_source[graph.use_tensor]]]] = True
     last_reader = graph.tensor_source.copy()
     np.maximum.at(last_reader, graph.use_tensor, graph.use_op)

@@ -18,6 +18,7 @@ from meshwright.search.instance import Floats, Instance
 from meshwright.search.judge import MEMORY_TOLERANCE
 
 Rows = npt.NDArray[np.int16]
+Bools = npt.NDArray[np.bool_]
 
 MAX_PLACEMENTS = 2**21
 """Some ten seconds' worth, and 100 MB; three devices and thirteen ops have fewer."""
@@ -48,9 +49,12 @@ class Problem:
     """The size as lowering works it out for all rows; may differ in the last bit."""
     is_rows: list[bool]
     wants_whole: list[bool]
+    lasts: list[bool]
+    """By tensor: whether it is held until the step ends."""
     partner: list[int]
     """The op whose saved bytes an op holds back if it is on the same device, or -1."""
     saved_bytes: list[float]
+    """Held until the step ends where no op on the same device holds it back."""
     workspace_bytes: list[float]
     state_bytes: list[float]
     library_bytes: list[float]
@@ -131,6 +135,7 @@ def state_problem(instance: Instance, sharing: str) -> Problem:
         rows_bytes=(fixed + (graph.tensor_bytes - fixed)).tolist(),
         is_rows=(makes_rows & ~graph.tensor_partial).tolist(),
         wants_whole=(graph.split == Split.NONE).tolist(),
+        lasts=graph.is_returned.tolist(),
         partner=np.where(holds_back, graph.partner, -1).tolist(),
         saved_bytes=graph.saved_bytes.tolist(),
         workspace_bytes=graph.workspace_bytes.tolist(),
@@ -310,7 +315,7 @@ def _lack_bound(problem: Problem, device: Rows) -> Floats:
 def _need(problem: Problem, device: Rows, op: int) -> Floats:
     """What an op's device holds when it starts, besides what it holds all the time.
 
-    What it makes and reads; what was made before it and is read there after it.
+    What it makes and reads; what was made before it and is read there after it, or lasts.
     """
     held = np.full(device.shape[1], problem.workspace_bytes[op] + problem.saved_bytes[op])
     kept = problem.kept_for(op, problem.after[op])
@@ -321,15 +326,21 @@ def _need(problem: Problem, device: Rows, op: int) -> Floats:
             held += size
         elif problem.before[op] >> source & 1 and readers:
             held += np.where((device[readers] == device[op]).any(axis=0), size, 0.0)
-    for partner in set(problem.partner) - {-1, op}:
-        readers = [
-            reader
-            for reader, other in enumerate(problem.partner)
-            if other == partner
-            and kept >> reader & 1
-            and (reader == op or problem.before[op] >> partner & 1)
-        ]
-        if readers:
-            is_here = (device[readers] == device[op]).any(axis=0) & (device[partner] == device[op])
-            held += np.where(is_here, problem.saved_bytes[partner], 0.0)
+        elif problem.before[op] >> source & 1 and problem.lasts[tensor] and kept:
+            held += np.where(device[source] == device[op], size, 0.0)
+    for partner, size in enumerate(problem.saved_bytes):
+        if size > 0 and partner != op:
+            is_held = _holds_saved(problem, device, op, partner, kept)
+            held += np.where(is_held & (device[partner] == device[op]), size, 0.0)
     return held
+
+
+def _holds_saved(problem: Problem, device: Rows, op: int, partner: int, kept: int) -> Bools:
+    """Whether what `partner` has saved is there when another op of its device starts: for those
+    that hold it back there, and to the end of the step if there are none."""
+    is_before = problem.before[op] >> partner & 1
+    readers = [reader for reader, other in enumerate(problem.partner) if other == partner]
+    waiting = [r for r in readers if kept >> r & 1 and (r == op or is_before)]
+    lasts = ~(device[readers] == device[op]).any(axis=0) & bool(is_before and kept)
+    found: Bools = (device[waiting] == device[op]).any(axis=0) | lasts
+    return found

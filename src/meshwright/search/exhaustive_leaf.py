@@ -3,7 +3,8 @@
 A placement's tables are made once; then an order costs some fifty microseconds instead of the
 millisecond that building its plan and program takes. Under sharing the simulator's own engine runs.
 Memory follows `Timeline`: a buffer is held from the start of what writes it to the last finish of
-what reads it, a received copy from the moment at which it can be sent.
+what reads it, or until the step ends if it lasts, a received copy from the moment at which it can
+be sent.
 """
 
 from collections.abc import Sequence
@@ -71,13 +72,15 @@ class Placed:
     @cached_property
     def _passing(self) -> list[list[tuple[int, int, float]]]:
         """By device what it holds for several ops: the bit of the op that makes it (or of which it
-        is received), the bits of those on the device that need it, and its bytes."""
+        is received), the bits of those on the device that need it (all of them if it lasts), and
+        its bytes."""
         items: list[list[tuple[int, int, float]]] = [[] for _ in self.base_bytes]
         for op, d in enumerate(self.device):
-            items[d].append((1 << op, self.saved_for[op], self.problem.saved_bytes[op]))
+            items[d].append((1 << op, self.saved_for[op] or -1, self.problem.saved_bytes[op]))
         for tensor, source in enumerate(self.problem.source):
             size = self.problem.rows_bytes[tensor]
-            items[self.device[source]].append((1 << source, self.local[tensor], size))
+            readers = -1 if self.problem.lasts[tensor] else self.local[tensor]
+            items[self.device[source]].append((1 << source, readers, size))
         for copy in self.copies:
             items[copy.device].append((1 << copy.source, copy.readers, copy.bytes))
         return [[item for item in each if item[2] > 0] for each in items]
@@ -114,12 +117,15 @@ class Placed:
         tasks whose last finish ends it, with where each one's begin."""
         items: list[tuple[int, float, int, list[int]]] = []
         problem, num_ops = self.problem, self.problem.num_ops
+        every = [*range(num_ops + len(self.copies))]
         for op, d in enumerate(self.device):
             items.append((d, problem.workspace_bytes[op], op, [op]))
-            items.append((d, problem.saved_bytes[op], op, [op, *bits(self.saved_for[op])]))
+            ends = [op, *bits(self.saved_for[op])] if self.saved_for[op] else every
+            items.append((d, problem.saved_bytes[op], op, ends))
         for tensor, source in enumerate(problem.source):
             sends = [num_ops + k for k, copy in enumerate(self.copies) if copy.tensor == tensor]
             ends = [source, *bits(self.local[tensor]), *sends]
+            ends = every if problem.lasts[tensor] else ends
             items.append((self.device[source], problem.rows_bytes[tensor], source, ends))
         for k, copy in enumerate(self.copies):
             ends = [num_ops + k, *bits(copy.readers)]

@@ -110,13 +110,13 @@ def held_bytes(graph: Graph) -> Floats:
     """For each op what its device holds for it when forward ends, at least.
 
     Its weights and optimiser state, what it saves, and those of its outputs that a backward op
-    reads. Copies that other devices receive, workspace and gradients come on top: a placement that
-    fits by this may still not fit in the simulator, which decides.
+    reads or that inference returns. Copies that other devices receive, workspace and gradients come
+    on top: a placement that fits by this may still not fit in the simulator, which decides.
     """
     reads_back = (graph.phase[graph.use_op] == Phase.BACKWARD) & (
         graph.phase[graph.tensor_source[graph.use_tensor]] == Phase.FORWARD
     )
-    kept = np.unique(graph.use_tensor[reads_back])
+    kept = np.union1d(graph.use_tensor[reads_back], np.flatnonzero(graph.is_returned))
     held = graph.state_bytes + graph.saved_bytes
     np.add.at(held, graph.tensor_source[kept], graph.tensor_bytes[kept])
     return held

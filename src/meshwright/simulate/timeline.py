@@ -151,9 +151,7 @@ class Timeline:
         freed = self.finish[buffers["writer"]].copy()
         reads = program.reads
         np.maximum.at(freed, reads["second"], self.finish[reads["first"]])
-        if program.graph.is_inference:
-            # What nobody reads are inputs and outputs, which the caller holds.
-            freed[np.setdiff1d(np.arange(len(buffers)), reads["second"])] = self.device_seconds
+        freed[buffers["lasts"]] = self.device_seconds
         works = np.flatnonzero(rows["workspace_bytes"] > 0)
         begin = np.concatenate((self.start[buffers["writer"]], self.start[works]))
         end = np.concatenate((freed, self.finish[works]))

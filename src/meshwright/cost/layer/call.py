@@ -37,6 +37,8 @@ class Messages:
     key_bytes: float
     loss_bytes: float
     """Zero: there is no loss whose columns are divided."""
+    has_backward: bool = True
+    """Whether there are gradients to exchange; inference has none."""
 
 
 def find_messages(kind: LayerKind) -> Messages:
@@ -47,6 +49,7 @@ def find_messages(kind: LayerKind) -> Messages:
         dispatched=_lines(kind, kind.dispatched),
         key_bytes=kind.key_bytes,
         loss_bytes=loss_bytes(kind) if kind.is_loss else 0.0,
+        has_backward=not kind.graph.is_inference,
     )
 
 
@@ -64,6 +67,10 @@ class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
     """How many calls of a size there are in forward, in backward, and beside products, by what
     runs beside each."""
 
+    def __init__(self, has_backward: bool) -> None:
+        super().__init__()
+        self._has_backward = has_backward
+
     def add(
         self,
         collective: Collective,
@@ -76,8 +83,9 @@ class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
     ) -> None:
         counts = self.setdefault((collective, axis, size, beside), [0, 0, 0])
         counts[0] += forward
-        counts[1] += backward
-        counts[2] += overlapped
+        if self._has_backward:
+            counts[1] += backward
+            counts[2] += overlapped
 
     def calls(self) -> tuple[Call, ...]:
         return tuple(
@@ -105,7 +113,7 @@ def find_calls(
 ) -> tuple[Call, ...]:
     """All calls of a layer; `growth` is samples over those of the layer's graph, `attention` the
     seconds of attention in forward and in backward, which hide what travels around a ring."""
-    tally = _Tally()
+    tally = _Tally(messages.has_backward)
     again = int(recompute is Recompute.FULL)
     if team.tensor > 1:
         _add_tensor_calls(tally, messages, team.sequence, growth / team.context, again)

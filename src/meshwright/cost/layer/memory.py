@@ -49,7 +49,7 @@ class Held:
     """Bytes by `Holding` at the batch of the layer's graph."""
 
     saved: _Bytes
-    """From forward to backward, without recomputation, ..."""
+    """From forward to backward, without recomputation, or until inference ends, ..."""
     saved_selective: _Bytes
     """... and with the selective one; with the full one: the input."""
     inputs: _Bytes
@@ -80,11 +80,11 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
     alive += _op_bytes(kind, graph.workspace_bytes)
     kept = sizes * (counted & saved)
     has_backward = np.isin(np.arange(graph.num_ops), graph.partner)
-    kept_ops = op_sizes * has_backward
+    kept_ops = op_sizes * (has_backward | (graph.phase == Phase.FORWARD))
     dropped = counted & saved & recomputation.drops_tensor
     added = counted & ~saved & recomputation.needs_tensor
     selective = (sizes * ((counted & saved & ~dropped) | added)).sum(axis=1)
-    selective += (kept_ops * ~recomputation.again).sum(axis=1)
+    selective += (kept_ops * ~(recomputation.again & has_backward)).sum(axis=1)
     entering = np.arange(graph.num_tensors) < kind.num_entering
     returns = entering & (graph.phase[graph.tensor_source] == Phase.BACKWARD)
     spread = sizes[:, kind.spread].sum(axis=0)
@@ -102,7 +102,8 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
 
 
 def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bools]:
-    """The first and the last op of each tensor's life, and whether backward reads it."""
+    """The first and the last op of each tensor's life, and whether it is held from then on: because
+    backward reads it, or inference returns it."""
     graph = kind.graph
     passes = [graph.phase == Phase.FORWARD, graph.phase == Phase.BACKWARD]
     ends = [int(np.flatnonzero(each).max(initial=0)) for each in passes]
@@ -119,13 +120,14 @@ def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     leaves = kind.is_leaving | ~np.isin(np.arange(graph.num_tensors), graph.use_tensor)
     last = np.where(leaves & made_forward, np.maximum(last, ends[0]), last)
     last = np.where(leaves & ~made_forward, np.maximum(last, ends[1]), last)
-    return first, last, read_backward & made_forward
+    return first, last, (read_backward & made_forward) | (graph.is_returned & ~kind.is_leaving)
 
 
 def _op_spans(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """From each op to the last of its backward."""
+    """From each op to the last of its backward, or to the end where it has none."""
     first = np.arange(graph.num_ops, dtype=np.int64)
-    last = first.copy()
+    has_backward = np.isin(first, graph.partner)
+    last = np.where(has_backward, first, graph.num_ops - 1)
     known = np.flatnonzero(graph.partner >= 0)
     np.maximum.at(last, graph.partner[known], known)
     return first, last

@@ -42,6 +42,8 @@ class Work:
     num_sends: int
     num_devices: int
     microbatches: int
+    is_inference: bool
+    """Whether backward units do nothing, and wait for nobody."""
 
     def unit_rows(self, stage: int, unit: npt.ArrayLike, replica: npt.ArrayLike) -> Places:
         """Instructions of units on replicas; the two broadcast."""
@@ -52,6 +54,11 @@ class Work:
     def num_units(self) -> int:
         """Instructions of units."""
         return int(self.unit_start[-1])
+
+    @property
+    def sent_actions(self) -> tuple[Action, ...]:
+        """Those whose results go to a neighbouring stage."""
+        return (Action.FORWARD,) if self.is_inference else (Action.FORWARD, Action.BACKWARD)
 
 
 @dataclass(slots=True)
@@ -73,12 +80,18 @@ class Made:
         self.reads.append(_pairs(reader, buffer))
 
     def write(
-        self, writer: Places, device: npt.ArrayLike, size: npt.ArrayLike, tensor: int
+        self,
+        writer: Places,
+        device: npt.ArrayLike,
+        size: npt.ArrayLike,
+        tensor: int,
+        *,
+        lasts: bool = False,
     ) -> Places:
         """Buffers that instructions write, in the shape of `writer`; their numbers."""
         made = np.empty(writer.shape, BUFFER)
         made["writer"], made["device"] = writer, device
-        made["bytes"], made["tensor"] = size, tensor
+        made["bytes"], made["tensor"], made["lasts"] = size, tensor, lasts
         self.buffers.append(made.ravel())
         numbers = self.num_buffers + np.arange(made.size).reshape(writer.shape)
         self.num_buffers += made.size
@@ -128,7 +141,7 @@ def emit_units(work: Work, made: Made) -> Floats:
 
 def emit_saved(work: Work, made: Made) -> None:
     """What forwards keep for backwards beside their received input, which is kept too, and what
-    backwards keep for weight gradients."""
+    backwards keep for weight gradients; of inference what forwards return."""
     for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
         saved = np.array([cost.memory.saved_bytes for cost in stage.costs])
         received = np.zeros(stage.num_replicas)
@@ -139,6 +152,9 @@ def emit_saved(work: Work, made: Made) -> None:
         size = np.maximum(saved - stage.held_bytes(received), 0.0)
         replicas = np.arange(stage.num_replicas)
         writer = work.unit_rows(number, units.first(Action.FORWARD)[:, None], replicas)
+        if work.is_inference:
+            made.write(writer, stage.leaders, saved, -1, lasts=True)
+            continue
         backward = work.unit_rows(number, units.last(Action.BACKWARD)[:, None], replicas)
         if units.has_weights:
             share = stage.rows_to - stage.rows_from
@@ -160,7 +176,7 @@ def emit_transfers(work: Work, made: Made) -> tuple[list[Records], list[Records]
         _keep_local(work, made, place, boundary)
         if not len(boundary.sent):
             continue
-        for action in (Action.FORWARD, Action.BACKWARD):
+        for action in work.sent_actions:
             send, receive = _transfer_rows(work, place, boundary, action, number)
             _serve(work, made, place, boundary, action, number)
             sends.append(send.ravel())
@@ -180,6 +196,8 @@ def _keep_local(work: Work, made: Made, place: int, boundary: Boundary) -> None:
         work.unit_rows(place, one.last(Action.FORWARD)[:, None], before),
         work.unit_rows(place + 1, two.first(Action.FORWARD)[:, None], after),
     )
+    if work.is_inference:
+        return
     made.order(
         work.unit_rows(place + 1, two.last(Action.BACKWARD)[:, None], after),
         work.unit_rows(place, one.first(Action.BACKWARD)[:, None], before),
@@ -238,7 +256,8 @@ def _serve(
     received = made.write(send + work.num_sends, target.leaders[receiver], size * share, tensor)
     units = work.units[goal]
     made.read(work.unit_rows(goal, units.first(action)[:, None], receiver), received)
-    made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
+    if not work.is_inference:
+        made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
 
 
 def collect_blocks(made: Made) -> tuple[Records, Records, Records, Records]:

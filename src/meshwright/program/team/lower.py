@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
+from meshwright.cost.stage import num_ways
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -115,7 +116,8 @@ def _prepare(
     lengths = [
         each.num_units * stage.num_replicas for each, stage in zip(units, stages, strict=True)
     ]
-    num_sends = sum(2 * schedule.microbatches * len(each.sent) for each in boundaries)
+    ways = num_ways(graph)
+    num_sends = sum(ways * schedule.microbatches * len(each.sent) for each in boundaries)
     num_sends += num_more_sends
     if sum(lengths) + 2 * num_sends > MAX_INSTRUCTIONS:
         raise InputError(
@@ -134,6 +136,7 @@ def _prepare(
         num_sends=num_sends,
         num_devices=cluster.num_devices,
         microbatches=schedule.microbatches,
+        is_inference=graph.is_inference,
     )
 
 

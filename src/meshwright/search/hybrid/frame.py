@@ -170,13 +170,20 @@ class FrameSearch:
         counts = {self.frame.pipeline or self.pod // size for size in self.sizes}
         return sorted(count for count in counts if 1 < count <= self.most_stages)
 
+    def flights(self, kind: ScheduleKind, num_stages: int) -> Floats:
+        """Microbatches that a stage holds at once, by its number from the end: of inference what
+        all of them return."""
+        if self.layouts.prices.stack.graph.is_inference:
+            kind = ScheduleKind.GPIPE
+        return flights(kind, num_stages, self.frame.microbatches)
+
     def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Ints]:
         """By place, stage from the end and shape: the least load, and the option."""
         places, _ = self.places
         num_shapes = len(self.shapes.counts)
         shape = (len(places), num_stages, num_shapes)
         loads, chosen = np.empty(shape), np.empty(shape, dtype=np.int64)
-        in_flight = flights(kind, num_stages, self.frame.microbatches)
+        in_flight = self.flights(kind, num_stages)
         for number, place in enumerate(places):
             table = self.table_of(place)
             best = np.empty((num_shapes, num_stages))

@@ -95,7 +95,8 @@ class Scope:
 
 
 def narrow_to_inference(scope: Scope) -> Scope:
-    """The scope for a step without gradients: no ZeRO and no recomputation."""
+    """The scope for a step without gradients: no ZeRO and no recomputation, and of the schedules
+    that differ in when backward runs one."""
     for name, usual in (("zero", 0), ("recompute", Recompute.NONE)):
         given = getattr(scope, name)
         if usual not in given:
@@ -103,7 +104,9 @@ def narrow_to_inference(scope: Scope) -> Scope:
                 f"scope: {name} must be {usual} for a step without gradients (inference), got "
                 f"{', '.join(map(str, given))}"
             )
-    return replace(scope, zero=(0,), recompute=(Recompute.NONE,))
+    plain = [each for each in scope.schedules if each is not ScheduleKind.INTERLEAVED]
+    kinds = tuple(each for each in scope.schedules if each not in plain[1:])
+    return replace(scope, zero=(0,), recompute=(Recompute.NONE,), schedules=kinds)
 
 
 def divisors(number: int) -> list[int]:

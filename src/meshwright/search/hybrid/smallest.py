@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
 from meshwright.search.hybrid.chain import least_load
-from meshwright.search.hybrid.frame import FrameSearch, Layouts, flights
+from meshwright.search.hybrid.frame import FrameSearch, Layouts
 from meshwright.search.hybrid.price import Prices
 from meshwright.search.hybrid.scope import list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
@@ -86,7 +86,7 @@ def _frames(space: Space) -> Iterator[tuple[Frame, int]]:
 def _least_of(search: FrameSearch) -> float:
     """By 1F1B, which holds fewest microbatches."""
     num_stages = search.most_stages
-    in_flight = flights(ScheduleKind.ONE_F_ONE_B, num_stages, search.frame.microbatches)
+    in_flight = search.flights(ScheduleKind.ONE_F_ONE_B, num_stages)
     known, places = search.places
     loads = np.empty((len(known), num_stages, len(search.shapes.counts)))
     for number, place in enumerate(known):

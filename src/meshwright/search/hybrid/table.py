@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost.layer.team import Team
-from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.price import Column, Prices, holder_axes
@@ -133,6 +133,7 @@ class _Part:
         type_name: str,
     ) -> None:
         batch = prices.stack.graph.batch
+        self.num_ways = num_ways(prices.stack.graph)
         rows = np.stack(
             [
                 prices.rows(
@@ -256,10 +257,10 @@ class _Part:
 
     def _transfers(self, side: Floats) -> Floats:
         """Of a team, as `meshwright.cost.stage` counts them."""
-        output = self.rows[:, :, Column.OUTPUT]
+        output = self.num_ways * self.rows[:, :, Column.OUTPUT]
         shapes = self.shapes
-        coming = np.where(shapes.before_kind >= 0, 2 * output[:, shapes.before_kind] + side, 0.0)
-        leaving = np.where(shapes.has_next, 2 * output[:, shapes.last_kind] + side, 0.0)
+        coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)
+        leaving = np.where(shapes.has_next, output[:, shapes.last_kind] + side, 0.0)
         result: Floats = coming + leaving
         return result
 

@@ -107,7 +107,7 @@ class Estimator:
         held = np.zeros(self._cluster.num_devices)
         for stage, home in enumerate(candidate.homes):
             flights = 1.0 if cut.num_stages > len(set(candidate.homes)) else cut.num_stages - stage
-            if candidate.kind is ScheduleKind.GPIPE:
+            if candidate.kind is ScheduleKind.GPIPE or graph.is_inference:
                 flights = microbatches
             part = min(flights, microbatches) / microbatches / len(home)
             held[list(home)] += state[stage] + part * saved[stage]
