@@ -267,6 +267,7 @@ def test_the_busiest_stage_and_full_memory_bind() -> None:
         busy=0.5,
         calling=0.1,
         memory={"parameters": 95.0},
+        beside={},
         usable_bytes=100.0,
         memory_bytes=105.0,
     )

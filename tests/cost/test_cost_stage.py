@@ -1,5 +1,7 @@
 """What a stage costs, item by item, against the layers that it is made of."""
 
+from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -8,13 +10,17 @@ from hypothesis import strategies as st
 
 from meshwright.cluster.build import hierarchical
 from meshwright.cluster.catalogue import find_cluster
+from meshwright.cluster.cluster import Cluster, Device, Link
+from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.team import Team
-from meshwright.cost.stage import Stage, stage_cost
+from meshwright.cost.stage import Stage, replica_costs, stage_cost
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Recompute
+from meshwright.plan.plan import Plan
+from meshwright.simulate.simulate import simulate
 
 
 def small_stack(layers: Any = 4, batch: Any = 8) -> Any:
@@ -146,3 +152,82 @@ def test_a_stage_on_two_types_takes_as_long_as_on_the_slower() -> None:
         return stage_cost(STACK, network, stage).forward_seconds
 
     assert seconds(first, other) == max(seconds(first), seconds(other))
+
+
+def mixed_cluster() -> Any:
+    """Two hosts of two devices: the first computes twice as fast, the second's link is ten times as
+    wide; between hosts everybody has a link of its own."""
+    fast = replace(DEVICE_TYPES["a100-80"], name="fast")
+    slow = replace(
+        fast,
+        name="slow",
+        flops_per_second={name: rate / 2 for name, rate in fast.flops_per_second.items()},
+        memory_bytes_per_second=fast.memory_bytes_per_second / 2,
+    )
+    devices = [
+        Device(name=f"d{k}", type=kind, host=f"h{k // 2}", memory_bytes=8e10)
+        for k, kind in enumerate(("fast", "fast", "slow", "slow"))
+    ]
+    rates = {(0, 1): 1e9, (2, 3): 1e10}
+    links = [
+        Link(
+            source=f"d{a}",
+            target=f"d{b}",
+            bytes_per_second=rates.get((min(a, b), max(a, b)), 1e9),
+        )
+        for a, b in permutations(range(4), 2)
+    ]
+    return Cluster(
+        name="mixed",
+        devices=tuple(devices),
+        links=tuple(links),
+        types={"fast": fast, "slow": slow},
+    )
+
+
+def test_a_replica_has_its_own_compute_and_its_own_collectives() -> None:
+    # By hand: a replica takes its own compute and its own all-reduces, as if it were alone; nobody
+    # has the second host's compute and the first one's link.
+    mixed = mixed_cluster()
+    network, team = group_prices(mixed), Team(tensor=2)
+
+    def stage(*devices: Any) -> Any:
+        return Stage(layers=range(1, 4), devices=devices, team=team, samples=1)
+
+    first, second = replica_costs(STACK, network, stage(0, 1, 2, 3))
+    for found, devices in ((first, (0, 1)), (second, (2, 3))):
+        alone = stage_cost(STACK, network, stage(*devices))
+        assert found.forward_seconds == pytest.approx(alone.forward_seconds)
+        assert found.backward_seconds == pytest.approx(alone.backward_seconds)
+    assert first.forward_call_seconds == pytest.approx(10 * second.forward_call_seconds, rel=0.01)
+    compute = [each.forward_seconds - each.forward_call_seconds for each in (first, second)]
+    assert compute[1] > 1.1 * compute[0]
+    slowest = stage_cost(STACK, network, stage(0, 1, 2, 3))
+    assert slowest.forward_seconds == max(first.forward_seconds, second.forward_seconds)
+    assert slowest.forward_seconds < 0.99 * (compute[1] + first.forward_call_seconds)
+
+
+def test_a_mixed_step_takes_what_the_slower_of_two_even_clusters_takes() -> None:
+    # All devices as the first host's, and all as the second's; links between hosts are the same.
+    mixed = mixed_cluster()
+    alike = [
+        replace(
+            mixed,
+            devices=tuple(replace(each, type=kind) for each in mixed.devices),
+            links=tuple(
+                replace(each, bytes_per_second=rate)
+                if {each.source, each.target} in ({"d0", "d1"}, {"d2", "d3"})
+                else each
+                for each in mixed.links
+            ),
+        )
+        for kind, rate in (("fast", 1e9), ("slow", 1e10))
+    ]
+
+    def seconds(cluster: Any, granularity: Any) -> Any:
+        plan = Plan.from_degrees(STACK.graph, cluster, tensor=2, data=2)
+        return simulate(STACK.graph, cluster, plan, granularity=granularity).device_seconds
+
+    for granularity in ("op", "layer"):
+        slower = max(seconds(each, granularity) for each in alike)
+        assert seconds(mixed, granularity) == pytest.approx(slower, rel=0.002)

@@ -54,6 +54,7 @@ def cost(
         update_seconds=update,
         update_host_seconds=0.0,
         memory=memory,
+        calls=frozenset(),
         flops=0.0,
     )
 

@@ -1,5 +1,6 @@
 """The table's rows against stage costs on the devices themselves."""
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.cluster.build import hierarchical
+from meshwright.cost.collective import Collective
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.team import Team
+from meshwright.cost.memory import collective_bytes, kept_bytes
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
@@ -36,6 +39,21 @@ def cost_at(space: Any, frame: Any, size: Any, option: Any, layers: Any) -> Any:
     return stage_cost(space.stack, group_prices(space.cluster), stage)
 
 
+def beside_bytes(space: Any, cost: Any) -> Any:
+    """What NCCL has on the stage's fullest device beyond what is kept free, by its collectives."""
+    once = (*cost.synchronisations, *cost.gathers)
+    groups = {group for _, group in cost.calls} | {group for each in once for group in each.groups}
+    pairs = {
+        pair
+        for kind, group in cost.calls
+        if kind is Collective.ALL_TO_ALL
+        for pair in combinations(group, 2)
+    }
+    held = collective_bytes(space.stack.graph, space.cluster, groups, pairs).max()
+    memory = space.cluster.memory_bytes.min()
+    return kept_bytes(memory, 4e8 + held) - kept_bytes(memory, 4e8)
+
+
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_rows_hold_the_bytes_and_seconds_of_stages(data: Any) -> None:
@@ -51,7 +69,8 @@ def test_rows_hold_the_bytes_and_seconds_of_stages(data: Any) -> None:
     memory = cost.memory
     assert table.saved_bytes[0, shape] == pytest.approx(memory.saved_bytes, rel=1e-9)
     passing = memory.workspace_bytes + memory.library_bytes + memory.transfer_bytes
-    assert table.passing_bytes[0, shape] == pytest.approx(passing, rel=1e-9)
+    assert table.passing_bytes[0, shape] - passing >= beside_bytes(space, cost) - 1e-6 * passing
+    assert table.passing_bytes[0, shape] - passing <= 6e9
     fixed = memory.fixed_bytes - memory.workspace_bytes - memory.library_bytes
     # Under ZeRO 3 twice the largest layer counts as the two largest.
     assert table.fixed_bytes[0, shape] >= fixed * (1 - 1e-9)

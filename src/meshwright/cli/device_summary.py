@@ -14,6 +14,7 @@ from rich.table import Table
 from meshwright.cli.console import Words
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.memory import Footprint
 from meshwright.errors import printable
 from meshwright.plan.plan import Plan
 from meshwright.report.hybrid_facts import name_runs
@@ -56,6 +57,8 @@ class _Row(NamedTuple):
     """Of its memory, that are full."""
     style: str
     is_over: bool
+    shown: str
+    """What nvidia-smi shows; empty where it is the peak."""
     own: int
     """The device itself where each has a row, else -1."""
 
@@ -64,8 +67,11 @@ Rows = Mapping[_Row, Sequence[int]]
 """The devices of each row."""
 
 
-def find_rows(cluster: Cluster, plan: Plan, timeline: Timeline, detail: Detail) -> Rows:
+def find_rows(
+    cluster: Cluster, plan: Plan, timeline: Timeline, memory: Footprint, detail: Detail
+) -> Rows:
     """What devices do, those of whom the same is said together."""
+    shown = memory.shown_bytes
     work, busy = _work_of_devices(plan), timeline.device_utilisation.tolist()
     rows: dict[_Row, list[int]] = {}
     for number, device in enumerate(cluster.devices):
@@ -79,6 +85,7 @@ def find_rows(cluster: Cluster, plan: Plan, timeline: Timeline, detail: Detail) 
             eighths=min(_BAR, round(full * _BAR)),
             style="red" if full > 1 else "yellow" if full > 0.9 else "green",
             is_over=full > 1,
+            shown=f"{shown[number] / GIB:.2f} GiB" if shown[number] > peak else "",
             own=number if detail is Detail.WHOLE else -1,
         )
         rows.setdefault(row, []).append(number)
@@ -90,7 +97,8 @@ def find_rows(cluster: Cluster, plan: Plan, timeline: Timeline, detail: Detail) 
 def device_table(cluster: Cluster, rows: Rows) -> Table:
     """A line for each row, and how many devices there are besides."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in ("device", "type", "work", "busy", "peak memory"):
+    beside = ["as nvidia-smi shows"] if any(row.shown for row in rows) else []
+    for name in ("device", "type", "work", "busy", "peak memory", *beside):
         table.add_column(name, no_wrap=name != "work", overflow="ellipsis")
     for row, devices in rows.items():
         busy = _bar(round(row.busy_percent / 100 * _BAR))
@@ -101,6 +109,7 @@ def device_table(cluster: Cluster, rows: Rows) -> Table:
             row.work,
             Words.assemble((busy, "green"), f" {row.busy_percent:3} %"),
             Words.assemble((memory, row.style), f" {row.sizes}", *([" OVER"] * row.is_over)),
+            *([row.shown] if beside else []),
         )
     left = cluster.num_devices - sum(map(len, rows.values()))
     if left:

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
-from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
 from meshwright.plan.facts import HybridFacts
-from meshwright.plan.record import ErrorRecord, TimesRecord
+from meshwright.plan.record import ErrorRecord, MemoryRecord, TimesRecord
 from meshwright.report.expected import expected_error
+from meshwright.simulate.footprint import footprint
 from meshwright.simulate.record import FORMAT, VERSION, SimulationRecord
 from meshwright.simulate.timeline import Timeline
 
@@ -25,6 +23,7 @@ def timeline_document(
     trace: Path | None = None,
 ) -> dict[str, Any]:
     """What a simulation predicts; `facts` are of a plan of whole layers."""
+    memory = footprint(graph, cluster, timeline)
     return SimulationRecord(
         format=FORMAT,
         version=VERSION,
@@ -34,10 +33,11 @@ def timeline_document(
         sharing=timeline.sharing,
         step_seconds=timeline.step_seconds,
         peak_bytes=tuple(timeline.peak_bytes),
+        memory=MemoryRecord.of_footprint(memory),
         times=TimesRecord.of(time_sources(graph, cluster)),
         expected_error=ErrorRecord.of_error(expected_error(graph, cluster, timeline)),
         launch_bound=timeline.is_launch_bound,
-        fits=bool(np.all(np.array(timeline.peak_bytes) <= usable_bytes(graph, cluster))),
+        fits=bool((memory.peak_bytes <= memory.usable_bytes).all()),
         utilisation=tuple(timeline.device_utilisation.tolist()),
         attribution=dict(timeline.attribution),
         plan=None if plan is None else str(plan),

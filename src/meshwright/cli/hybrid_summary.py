@@ -1,6 +1,6 @@
 """Plans of stages for people: degrees, stages, memory, and the plans that came next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from rich.box import SIMPLE_HEAD
@@ -31,6 +31,8 @@ _ITEMS = {
     "libraries": "libraries",
 }
 """What a device holds, and the heads of the columns."""
+_BESIDE = {"context": "CUDA context", "collectives": "NCCL", "reserve": "allocator's reserve"}
+"""What is beside that, likewise."""
 
 
 def hybrid_rows(plan: Plan, facts: HybridFacts) -> dict[str, str]:
@@ -63,6 +65,9 @@ def show_stages(console: Console, cluster: Cluster, facts: HybridFacts) -> None:
     console.print(_stage_table(cluster, facts.stages))
     console.print()
     console.print(_memory_table(facts.stages))
+    if any(sum(stage.beside.values()) > 0 for stage in facts.stages):
+        console.print()
+        console.print(_beside_table(facts.stages))
     console.print(Words(_legend(facts.stages), style="bright_black"))
 
 
@@ -125,19 +130,43 @@ def _name_seconds(seconds: float, calls: float) -> str:
 def _memory_table(stages: Sequence[StageFacts]) -> Table:
     shown = [name for name in _ITEMS if any(stage.memory[name] > 0 for stage in stages)]
     table = _table("#", *(_ITEMS[name] for name in shown), "peak", "of usable GiB")
-    rows = [_memory_cells(stage, shown) for stage in stages[:MAX_STAGES]]
-    # Stages in a row that hold the same are one line.
-    for cells, run in groupby(range(len(rows)), key=rows.__getitem__):
-        first, *rest = run
-        *texts, peak, style, usable = cells
-        name = f"{first}-{rest[-1]} ({1 + len(rest)})" if rest else str(first)
+    for name, (*texts, peak, style, usable) in _alike(
+        [_memory_cells(stage, shown) for stage in stages[:MAX_STAGES]]
+    ):
         table.add_row(name, *texts, Words(peak, style=style), usable)
     return _shortened(table, stages)
 
 
+def _beside_table(stages: Sequence[StageFacts]) -> Table:
+    """What else is in the memory of the same devices."""
+    table = _table("#", "peak", *_BESIDE.values(), "as nvidia-smi shows", "of GiB")
+    rows = [
+        tuple(
+            f"{size / GIB:.2f}"
+            for size in (
+                stage.peak_bytes,
+                *(stage.beside[name] for name in _BESIDE),
+                stage.shown_bytes,
+                stage.memory_bytes,
+            )
+        )
+        for stage in stages[:MAX_STAGES]
+    ]
+    for name, cells in _alike(rows):
+        table.add_row(name, *cells)
+    return _shortened(table, stages)
+
+
+def _alike(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Stages in a row of which the same is said are one line: their numbers, and the cells."""
+    for cells, run in groupby(range(len(rows)), key=rows.__getitem__):
+        first, *rest = run
+        yield f"{first}-{rest[-1]} ({1 + len(rest)})" if rest else str(first), cells
+
+
 def _memory_cells(stage: StageFacts, shown: Sequence[str]) -> tuple[str, ...]:
     """What each item takes, the peak, its style, and how much of the usable memory that is."""
-    share = stage.peak_bytes / stage.usable_bytes
+    share = stage.peak_bytes / max(stage.usable_bytes, 1.0)
     return (
         *(f"{stage.memory[name] / GIB:.2f}" for name in shown),
         f"{stage.peak_bytes / GIB:.2f}",

@@ -25,6 +25,7 @@ from meshwright.plan.answer import PROVEN, Answer, Stop
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.report.expected import expected_error
+from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import (
     format_bytes,
@@ -83,11 +84,12 @@ def show_answer(
     show_allocations(console, cluster, answer.plan)
     if has_replicated_parts(answer.plan):
         show_parts(console, graph, cluster, answer.plan)
-    _show_plan(console, cluster, answer.plan, timeline, facts, detail, answer)
+    _show_plan(console, graph, cluster, answer.plan, timeline, facts, detail, answer)
 
 
 def _show_plan(
     console: Console,
+    graph: Graph,
     cluster: Cluster,
     plan: Plan,
     timeline: Timeline,
@@ -97,7 +99,7 @@ def _show_plan(
 ) -> None:
     """What a plan does, by stages where these are known, else by devices."""
     if facts is None:
-        show_timeline(console, cluster, plan, timeline, detail)
+        show_timeline(console, graph, cluster, plan, timeline, detail)
         return
     show_stages(console, cluster, facts)
     console.print()
@@ -144,18 +146,19 @@ def show_simulation(
         return
     if has_replicated_parts(plan):
         show_parts(console, graph, cluster, plan)
-    _show_plan(console, cluster, plan, timeline, facts, detail)
+    _show_plan(console, graph, cluster, plan, timeline, facts, detail)
 
 
 def show_timeline(
     console: Console,
+    graph: Graph,
     cluster: Cluster,
     plan: Plan,
     timeline: Timeline,
     detail: Detail = Detail.USUAL,
 ) -> None:
     """Devices, what the critical path's time went to, and a chart of the step."""
-    rows = find_rows(cluster, plan, timeline, detail)
+    rows = find_rows(cluster, plan, timeline, footprint(graph, cluster, timeline), detail)
     console.print(device_table(cluster, rows))
     console.print()
     console.print(_attribution(timeline))

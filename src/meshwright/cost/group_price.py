@@ -12,6 +12,8 @@ from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import Collective, CollectiveModel
 
 Groups = tuple[tuple[int, ...], ...]
+GroupCall = tuple[Collective, tuple[int, ...]]
+"""What a group of devices does together."""
 
 _MAX_MODELS = 512
 """Of one cluster, that are remembered."""
@@ -47,6 +49,18 @@ class GroupPrices:
         if message_bytes <= 0 or len(groups[0]) == 1:
             return 0.0
         return self.model(collective, groups).cost(message_bytes).seconds
+
+    def own_groups(self, collective: Collective, groups: Groups, own: frozenset[int]) -> Groups:
+        """Those that some devices are in; all, where the others use some of the same links."""
+        ours = tuple(group for group in groups if not own.isdisjoint(group))
+        if len(ours) in (0, len(groups)):
+            return groups
+        others = tuple(group for group in groups if own.isdisjoint(group))
+        used, taken = (
+            {link for line in self.model(collective, each).lines for link in line.links.tolist()}
+            for each in (ours, others)
+        )
+        return ours if used.isdisjoint(taken) else groups
 
 
 _OF_CLUSTER: WeakKeyDictionary[Cluster, GroupPrices] = WeakKeyDictionary()

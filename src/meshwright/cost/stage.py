@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds
-from meshwright.cost.group_price import GroupPrices, Groups
+from meshwright.cost.group_price import GroupCall, GroupPrices, Groups
 from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Call, LayerCost
@@ -106,6 +106,8 @@ class StageCost:
     update_seconds: float
     update_host_seconds: float
     memory: StageMemory
+    calls: frozenset[GroupCall]
+    """What groups of the stage do within the time of forward and backward."""
     flops: float
     """Of the model, forward and backward without recomputation, of the whole team."""
 
@@ -168,19 +170,38 @@ def _axes(devices: tuple[int, ...], team: Team) -> dict[str, Groups]:
 
 
 def stage_cost(stack: Stack, network: GroupPrices, stage: Stage) -> StageCost:
-    """The cost of a stage; of one on devices of several types that of the slowest."""
-    names = {network.cluster.devices[device].type for device in stage.devices}
-    types = [network.cluster.types[name] for name in sorted(names)]
-    costs = [_cost_on(stack, network, stage, kind) for kind in types]
-    return max(costs, key=lambda cost: cost.forward_seconds + cost.backward_seconds)
+    """The cost of a stage: that of its slowest replica."""
+    costs = {id(cost): cost for cost in replica_costs(stack, network, stage)}
+    return max(costs.values(), key=lambda cost: cost.forward_seconds + cost.backward_seconds)
 
 
-def _cost_on(stack: Stack, network: GroupPrices, stage: Stage, kind: DeviceType) -> StageCost:
+def replica_costs(stack: Stack, network: GroupPrices, stage: Stage) -> tuple[StageCost, ...]:
+    """The cost on each replica: what its devices compute, and what its own groups say.
+
+    A team of devices of several types computes as the slowest. Replicas of the same types have one
+    cost, that of the slowest groups among them.
+    """
+    cluster, width = network.cluster, stage.width
+    types = [cluster.devices[device].type for device in stage.devices]
+    teams = [tuple(sorted(set(types[at : at + width]))) for at in range(0, len(types), width)]
+    costs = {}
+    for names in set(teams):
+        places = [place for place, each in enumerate(teams) if each == names]
+        own = frozenset(d for at in places for d in stage.devices[at * width : (at + 1) * width])
+        found = [_cost_on(stack, network, stage, cluster.types[name], own) for name in names]
+        costs[names] = max(found, key=lambda cost: cost.forward_seconds + cost.backward_seconds)
+    return tuple(costs[names] for names in teams)
+
+
+def _cost_on(
+    stack: Stack, network: GroupPrices, stage: Stage, kind: DeviceType, own: frozenset[int]
+) -> StageCost:
+    """On replicas of one sort, whose devices are `own`."""
     kinds = [stack.kinds[stack.layers[each]] for each in stage.layers]
     layers = [price_layer(each, stage.team, stage.recompute, kind, stage.samples) for each in kinds]
-    forward = _call_seconds(network, stage, layers, "forward")
-    backward = _call_seconds(network, stage, layers, "backward")
-    beside = _call_seconds(network, stage, layers, "overlapped")
+    forward = _call_seconds(network, stage, layers, own, "forward")
+    backward = _call_seconds(network, stage, layers, own, "backward")
+    beside = _call_seconds(network, stage, layers, own, "overlapped")
     backward += max(0.0, beside - _total(layers, "weight_seconds"))
     gathered, scattered = _zero_seconds(network, stage, layers)
     forward_compute = _total(layers, "forward_seconds")
@@ -206,6 +227,7 @@ def _cost_on(stack: Stack, network: GroupPrices, stage: Stage, kind: DeviceType)
         update_seconds=_total(layers, "update_seconds") / divided,
         update_host_seconds=_update_host_seconds(kinds),
         memory=_memory(stack, stage, layers, kind),
+        calls=_calls(stage, layers),
         flops=_total(layers, "flops"),
     )
 
@@ -224,7 +246,11 @@ def _total(layers: Iterable[LayerCost], name: str) -> float:
 
 
 def _call_seconds(
-    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost], when: str
+    network: GroupPrices,
+    stage: Stage,
+    layers: Sequence[LayerCost],
+    own: frozenset[int],
+    when: str,
 ) -> float:
     """What teams say to each other in forward, in backward, or beside products, of a microbatch."""
     counts: dict[Call, int] = {}
@@ -234,11 +260,20 @@ def _call_seconds(
     total = 0.0
     for call, count in counts.items():
         number: int = count * getattr(call, when)
-        groups = stage.axes[call.axis]
-        if number:
+        if number and call.message_bytes > 0:
+            groups = network.own_groups(call.collective, stage.axes[call.axis], own)
             alone = network.seconds(call.collective, groups, call.message_bytes)
             total += number * call.shown_seconds(alone)
     return total
+
+
+def _calls(stage: Stage, layers: Sequence[LayerCost]) -> frozenset[GroupCall]:
+    """Collectives of teams in every microbatch, and of ZeRO 2 and 3."""
+    found = {(call.collective, stage.axes[call.axis]) for layer in layers for call in layer.calls}
+    for layer in layers if stage.zero >= 2 else ():
+        sizes = _held(stage, layer)
+        found |= {(Collective.REDUCE_SCATTER, axis) for axis, _, size in sizes if size > 0}
+    return frozenset((each, group) for each, axis in found for group in axis if len(group) > 1)
 
 
 def _zero_seconds(

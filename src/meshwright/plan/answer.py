@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.cost.compute import TimeSources
 from meshwright.cost.evidence import ExpectedError
+from meshwright.cost.memory import Footprint
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
@@ -16,6 +17,7 @@ from meshwright.plan.record import (
     AllocationRecord,
     AnswerRecord,
     ErrorRecord,
+    MemoryRecord,
     RunnerUpRecord,
     TimesRecord,
 )
@@ -83,6 +85,8 @@ class Answer:
     search_seconds: float = 0.0
     peak_bytes: tuple[float, ...] = ()
     """Predicted peak of each device."""
+    memory: Footprint | None = None
+    """What nvidia-smi would show on each device, and what it is made of; None without a plan."""
     statistics: Mapping[str, float] = field(default_factory=dict)
     """Counts of the search: evaluations, accepted moves, ..."""
     runner_ups: tuple[RunnerUp, ...] = ()
@@ -166,6 +170,7 @@ class Answer:
             expected_error=None
             if self.expected_error is None
             else ErrorRecord.of_error(self.expected_error),
+            memory=None if self.memory is None else MemoryRecord.of_footprint(self.memory),
             statistics=dict(self.statistics),
             plan=plan,
             allocations=tuple(map(AllocationRecord.of, allocations)),

@@ -35,6 +35,8 @@ class StageFacts:
     memory: Mapping[str, float]
     """Bytes by what they are; they add up to the peak. Devices that run several stages have one
     peak: what it is made of counts all of them."""
+    beside: Mapping[str, float]
+    """Bytes in the same device's memory that are not the allocator's peak, by what they are."""
     usable_bytes: float
     memory_bytes: float
 
@@ -42,6 +44,11 @@ class StageFacts:
     def peak_bytes(self) -> float:
         """Predicted, of its fullest device."""
         return sum(self.memory.values())
+
+    @property
+    def shown_bytes(self) -> float:
+        """What nvidia-smi shows of that device."""
+        return self.peak_bytes + sum(self.beside.values())
 
     @property
     def record(self) -> StageRecord:
@@ -62,6 +69,7 @@ class StageFacts:
             forward_collective_seconds=self.forward_call_seconds,
             backward_collective_seconds=self.backward_call_seconds,
             memory_bytes=dict(self.memory),
+            beside_bytes=dict(self.beside),
         )
 
 

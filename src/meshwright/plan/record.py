@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from meshwright.cost.evidence import ExpectedError
+from meshwright.cost.memory import Footprint
 from meshwright.files import finite
 
 FORMAT = "meshwright.answer"
@@ -114,6 +115,28 @@ class ErrorRecord(Record):
         return cls.of(error, shares=rows)
 
 
+class MemoryRecord(Record):
+    """The memory in use on each device of the cluster while it trains."""
+
+    peak_bytes: Annotated[tuple[float | None, ...], size("The allocator's peak.")]
+    context_bytes: Annotated[
+        tuple[float | None, ...], size("The CUDA context, with kernels and handles of libraries.")
+    ]
+    collective_bytes: Annotated[tuple[float | None, ...], size("NCCL's buffers.")]
+    reserve_bytes: Annotated[
+        tuple[float | None, ...], size("What the allocator has reserved beyond its peak.")
+    ]
+    shown_bytes: Annotated[
+        tuple[float | None, ...], size("What nvidia-smi shows: the sum of the four.")
+    ]
+    usable_bytes: Annotated[tuple[float | None, ...], size("What the allocator's peak may be.")]
+
+    @classmethod
+    def of_footprint(cls, memory: Footprint) -> Self:
+        """The memory of devices for programs."""
+        return cls(**{name: tuple(getattr(memory, name)) for name in cls.__struct_fields__})
+
+
 class AllocationRecord(Record):
     """What traffic from one host to another may use."""
 
@@ -166,6 +189,10 @@ class StageRecord(Record):
     ]
     peak_bytes: Annotated[float | None, size("The predicted peak of its fullest device.")]
     usable_bytes: Annotated[float | None, size("What plans may use of that device.")]
+    beside_bytes: Annotated[
+        dict[str, float | None], size("What is in its memory beside the peak, by what it is.")
+    ]
+    shown_bytes: Annotated[float | None, size("The peak and all beside it, as nvidia-smi shows.")]
 
 
 class HybridRecord(Record):
@@ -228,6 +255,10 @@ class AnswerRecord(Record):
     search_seconds: Annotated[float | None, seconds("How long was searched.")]
     peak_bytes: Annotated[
         tuple[float | None, ...], size("The predicted peak of each device of the cluster.")
+    ]
+    memory: Annotated[
+        MemoryRecord | None,
+        about("What nvidia-smi would show, and what it is made of; null: no plan."),
     ]
     statistics: Annotated[dict[str, float | None], about("Counts and times of the search.")]
     plan: Annotated[str | None, about("The path of the plan file, if one was written; else null.")]

@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.group_price import GroupCall
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation
 
@@ -134,6 +135,8 @@ class Program:
     member, and a transfer to or from it is the whole team's. Who is in none runs alone."""
     call_seconds: Floats | None = None
     """By instruction: what a team's collectives take of its `seconds`; None: nothing."""
+    team_calls: frozenset[GroupCall] = frozenset()
+    """Those collectives: what a group of devices does within the time of its units."""
 
     def __post_init__(self) -> None:
         held = (self.state_bytes, self.host_seconds)

@@ -16,6 +16,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.report.hybrid_facts import hybrid_facts, main_precision
 from meshwright.search.method import LAYERED
+from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 
@@ -32,6 +33,7 @@ def with_facts(graph: Graph, cluster: Cluster, answer: Answer, sharing: str = "f
     return replace(
         answer,
         expected_error=expected_error(graph, cluster, timeline),
+        memory=footprint(graph, cluster, timeline),
         hybrid=hybrid_facts(graph, cluster, answer.plan, timeline, answer.binding)
         if is_hybrid
         else None,

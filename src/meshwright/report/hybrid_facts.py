@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
-from meshwright.cost.memory import usable_bytes
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
@@ -21,6 +20,7 @@ from meshwright.plan.plan import Plan, Recompute
 from meshwright.program.collective import Lane
 from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
+from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_percent
 
@@ -84,7 +84,7 @@ def _stage_facts(
     stages: Sequence[TeamStage],
     timeline: Timeline,
 ) -> tuple[StageFacts, ...]:
-    usable, peak = usable_bytes(stack.graph, cluster), np.array(timeline.peak_bytes)
+    held = footprint(stack.graph, cluster, timeline)
     step = timeline.step_seconds or 1.0
     samples = stack.graph.batch / schedule_of(plan).microbatches
     found = []
@@ -92,7 +92,7 @@ def _stage_facts(
         layers = np.unique(stack.layer_of_op[placement.part_of_op == number])
         devices = stage.devices.ravel()
         busiest = int(devices[np.argmax(timeline.busy_seconds[devices])])
-        fullest = int(devices[np.argmax(peak[devices] - usable[devices])])
+        fullest = int(devices[np.argmax((held.peak_bytes - held.usable_bytes)[devices])])
         found.append(
             StageFacts(
                 layers=(_layer_name(stack, int(layers[0])), _layer_name(stack, int(layers[-1]))),
@@ -107,7 +107,12 @@ def _stage_facts(
                 busy=float(timeline.busy_seconds[busiest]) / step,
                 calling=float(timeline.call_seconds[busiest]) / step,
                 memory=_memory(stages, fullest, timeline),
-                usable_bytes=float(usable[fullest]),
+                beside={
+                    "context": float(held.context_bytes[fullest]),
+                    "collectives": float(held.collective_bytes[fullest]),
+                    "reserve": float(held.reserve_bytes[fullest]),
+                },
+                usable_bytes=float(held.usable_bytes[fullest]),
                 memory_bytes=float(cluster.memory_bytes[fullest]),
             )
         )

@@ -8,13 +8,14 @@ from time import perf_counter
 import numpy as np
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.memory import usable_bytes
+from meshwright.cost.memory import Footprint
 from meshwright.errors import quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import Floats, devices_needed
+from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
 from meshwright.units import format_bytes
 
@@ -50,14 +51,13 @@ def try_plan(
 ) -> Verdict:
     """Simulate a plan."""
     timeline = simulate(graph, cluster, plan, sharing=sharing, granularity=granularity)
-    peak = np.array(timeline.peak_bytes)
-    usable = usable_bytes(graph, cluster)
-    over = peak - usable * (1 + MEMORY_TOLERANCE)
+    memory = footprint(graph, cluster, timeline)
+    over = memory.peak_bytes - memory.usable_bytes * (1 + MEMORY_TOLERANCE)
     missing = float(np.maximum(over, 0.0).sum())
     return Verdict(
         step_seconds=timeline.step_seconds,
         peak_bytes=tuple(timeline.peak_bytes),
-        binding=_explain(graph, cluster, peak, int(np.argmax(over))) if missing > 0 else "",
+        binding=_explain(graph, cluster, memory, int(np.argmax(over))) if missing > 0 else "",
         missing_bytes=missing,
         over_bytes=tuple(over.tolist()),
     )
@@ -146,10 +146,9 @@ def refuse(
     )
 
 
-def _explain(graph: Graph, cluster: Cluster, peak: Floats, worst: int) -> str:
+def _explain(graph: Graph, cluster: Cluster, memory: Footprint, worst: int) -> str:
     """Name the device that lacks the most, the bytes, and how many devices would do if more."""
-    device = cluster.devices[worst]
-    usable = usable_bytes(graph, cluster)
+    device, peak, usable = cluster.devices[worst], memory.peak_bytes, memory.usable_bytes
     missing = peak[worst] - usable[worst]
     kept = device.memory_bytes - usable[worst]
     margin = f" less {format_bytes(kept)} kept free" if kept else ""
@@ -160,7 +159,7 @@ def _explain(graph: Graph, cluster: Cluster, peak: Floats, worst: int) -> str:
     )
     # What all devices hold together, spread evenly over devices like the largest: what a plan
     # that balances memory would need, and never fewer than the state alone does.
-    most = float(usable.max())
+    most = max(float(usable.max()), 1.0)
     wanted = max(devices_needed(graph, cluster), math.ceil(float(peak.sum()) / most))
     if wanted > cluster.num_devices:
         text += f"; {wanted} devices of {format_bytes(most)} would do by the memory bound"

@@ -6,6 +6,7 @@ from meshwright.form import form_schema
 from meshwright.plan.record import (
     ErrorRecord,
     HybridRecord,
+    MemoryRecord,
     Record,
     TimesRecord,
     about,
@@ -31,6 +32,7 @@ class SimulationRecord(Record):
     peak_bytes: Annotated[
         tuple[float | None, ...], size("The predicted peak of each device of the cluster.")
     ]
+    memory: Annotated[MemoryRecord, about("What nvidia-smi would show, and what it is made of.")]
     times: Annotated[TimesRecord, about("Where the times of ops come from.")]
     expected_error: Annotated[ErrorRecord, about("How far off the step is expected to be.")]
     launch_bound: Annotated[bool, about("Whether devices wait for their hosts to launch kernels.")]

@@ -14,6 +14,7 @@ from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.recomputation import find_recomputation
 from meshwright.cost.layer.team import Team
 from meshwright.errors import InputError
+from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split, read_graph
 from meshwright.graph.stack.find import find_layers
@@ -21,6 +22,7 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.program.expand.expand import expand
 from meshwright.program.expand.expansion import Axis, Expansion, Held, unexpanded
+from meshwright.program.expand.recompute import SUFFIX as AGAIN
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.region import find_regions
 from meshwright.program.expand.rewrite import Rewrite
@@ -454,3 +456,29 @@ def check_reads(graph: Graph, before: Expansion, made: Expansion, plan: Plan) ->
             assert (
                 others & (before.part_of_op[graph.readers[old]] == made.part_of_op[first])
             ).any()
+
+
+@pytest.mark.parametrize("num_layers", [2, 3])
+def test_full_recomputation_repeats_the_layers_and_nothing_else(num_layers: int) -> None:
+    # Forward of a layer by hand, with h features, s tokens and b samples: 24 b s h^2 for weights'
+    # products, 4 b s^2 h for attention. Neither the embedding nor norm, head and loss run again.
+    b, s, h = 2, 32, 64
+    graph = gpt(
+        hidden=h, heads=4, layers=num_layers, sequence=s, vocabulary=128, positions=64, batch=b,
+        precision="bf16",
+    )  # fmt: skip
+    made = expanded(graph, FULL).graph
+    names = np.array(made.op_names)
+    again = np.array([f".{AGAIN}" in name or name.endswith(AGAIN) for name in names])
+    products = again & (made.product_count > 0)
+    assert made.flops[products].sum() == num_layers * (24 * b * s * h * h + 4 * b * s * s * h)
+    stack = find_layers(graph)
+    inner = (stack.layer_of_op > 0) & (stack.layer_of_op < stack.num_layers - 1)
+    forward = inner & (graph.phase == Phase.FORWARD)
+    assert made.flops[again].sum() <= graph.flops[forward].sum()
+    for kind in stack.kinds:
+        plain, full = (price_layer(kind, Team(), each, H200, b) for each in (Recompute.NONE, FULL))
+        extra = plain.forward_seconds if kind.is_wrapped else 0.0
+        assert full.backward_seconds == pytest.approx(plain.backward_seconds + extra)
+        if not kind.is_wrapped:
+            assert full == plain

@@ -162,6 +162,7 @@ def _make_cost(
     samples: float,
 ) -> LayerCost:
     forward, backward, weight, update, selected, *attention = seconds.tolist()
+    recompute = recompute if kind.is_wrapped else Recompute.NONE
     extra, launches = 0.0, 0.0
     if recompute is Recompute.FULL:
         extra, launches = forward, known.host[0]

@@ -2,7 +2,8 @@
 
 Full recomputation keeps the layer's input. The selective one keeps what products with weights give
 and computes again what lies between them within a member's share: attention, activation functions
-(Korthikanti et al. 2022, section 5, of which it is a wider form).
+(Korthikanti et al. 2022, section 5, of which it is a wider form). What is not a layer is computed
+once: the embedding, the last norm, the head and the loss.
 """
 
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ def find_recomputation(kind: LayerKind) -> Recomputation:
     """Ops within members' shares, products with weights aside, that saved tensors come from."""
     graph = kind.graph
     may = (graph.phase == Phase.FORWARD) & (kind.role != Role.WHOLE) & ~has_weight(graph)
+    may &= kind.is_wrapped
     may &= ~((graph.parameter_bytes > 0) & (graph.flops == 0))  # tables
     read_backward = np.zeros(graph.num_tensors, dtype=np.bool_)
     read_backward[graph.use_tensor[graph.phase[graph.use_op] == Phase.BACKWARD]] = True

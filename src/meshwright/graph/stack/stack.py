@@ -16,6 +16,9 @@ from meshwright.graph.graph import Bools, Floats, Graph, Ints
 
 Codes = npt.NDArray[np.int8]
 
+_ENDS = ("embedding", "head")
+"""Names of what is before the first layer and after the last."""
+
 
 class Role(IntEnum):
     """What each member of a tensor team does of an op."""
@@ -100,6 +103,12 @@ class LayerKind:
     """Whether tokens meet elsewhere than in attention over all of them (windows, a Fourier
     transform), so that members cannot have rows of their own."""
 
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether recomputation applies: frameworks wrap layers in checkpoints, neither the
+        embedding nor what follows the last layer (norm, head, loss)."""
+        return self.name not in _ENDS
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stack:
@@ -167,7 +176,7 @@ class Stack:
     def layer_name(self, layer: int) -> str:
         """What people call a layer: `embedding`, `head`, or its number along the chain."""
         name = self.kind_of(layer).name
-        return name if name in ("embedding", "head") else str(layer)
+        return name if name in _ENDS else str(layer)
 
     def side_bytes_at(self, samples: float) -> float:
         """Side inputs at another number of samples."""

@@ -3,7 +3,8 @@
 Ops of forward run once more in backward, right before the first op that reads what they make, and
 backward of their region reads that instead. What nobody reads any more from forward is then free by
 itself. Every layer is computed again, the last one too: its backward follows at once only if no
-other microbatch comes between, and the cost of layers counts it (`cost.layer.price`).
+other microbatch comes between, and the cost of layers counts it (`cost.layer.price`). What is no
+layer (embedding, last norm, head, loss) is not, since frameworks wrap layers only.
 """
 
 from bisect import bisect_left

@@ -50,6 +50,9 @@ def find_regions(graph: Graph, part_of_op: Ints, plan: Plan) -> Regions:
         number = _cut_parts(graph, part_of_op, np.unique(part_of_op[~none]))
     number[none | (graph.phase == Phase.UPDATE)] = -1
     again = forward & full
+    if stack is not None:
+        wrapped = np.array([stack.kind_of(each).is_wrapped for each in range(stack.num_layers)])
+        again &= wrapped[stack.layer_of_op]
     if not (full | none).all():
         again |= forward & ~full & ~none & _select(graph, part_of_op, stack)
     return Regions(number=number, again=again & ~_is_kept(graph))

@@ -39,4 +39,5 @@ def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: f
     phase = graph.phase[graph.tensor_source]
     read = float(size[phase == Phase.FORWARD].sum())
     made = float(size[phase == Phase.BACKWARD].sum())
-    return Deferred(read, made) if recompute is Recompute.NONE else Deferred(0.0, read + made)
+    keeps = recompute is Recompute.NONE or not kind.is_wrapped
+    return Deferred(read, made) if keeps else Deferred(0.0, read + made)

@@ -86,6 +86,7 @@ def lower_stages(
             {each: None for stage in stages for each in map(tuple, stage.devices.tolist())}
         ),
         call_seconds=call_seconds,
+        team_calls=frozenset(call for stage in stages for call in stage.cost.calls),
     )
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.cost.layer.team import team_fits
-from meshwright.cost.stage import Stage, StageCost, stage_cost
+from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement
@@ -136,7 +136,7 @@ def _costs(
     samples: Sequence[float],
 ) -> tuple[StageCost, ...]:
     """One a replica; shares that differ by rounding are one share."""
-    known: dict[float, StageCost] = {}
+    known: dict[float, tuple[StageCost, ...]] = {}
     for each in samples:
         key = float(f"{each:.9g}")
         if key not in known:
@@ -148,8 +148,8 @@ def _costs(
                 recompute=part.recompute,
                 samples=key,
             )
-            known[key] = stage_cost(stack, network, stage)
-    return tuple(known[float(f"{each:.9g}")] for each in samples)
+            known[key] = replica_costs(stack, network, stage)
+    return tuple(known[float(f"{each:.9g}")][place] for place, each in enumerate(samples))
 
 
 def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Deferred:

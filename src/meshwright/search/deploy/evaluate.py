@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Floats
 from meshwright.program.program import Kind, Program
 from meshwright.search.deploy.analysis import Analysis
 from meshwright.search.deploy.compile import make_plan
 from meshwright.search.deploy.option import Strategy
 from meshwright.search.judge import MEMORY_TOLERANCE
+from meshwright.simulate.footprint import usable_in
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 
@@ -75,7 +75,6 @@ class Evaluator:
         self.analysis, self.sharing = analysis, sharing
         self.num_evaluations = 0
         """Simulations so far."""
-        self._usable = usable_bytes(analysis.graph, analysis.cluster)
         self._known: OrderedDict[_Key, Evaluation] = OrderedDict()
         self._ranks: OrderedDict[_Key, tuple[float, float]] = OrderedDict()
         first = analysis.allowed.argmax(axis=1).tolist()
@@ -109,8 +108,9 @@ class Evaluator:
         if found is None:
             timeline = self.simulate(*key)
             missing = 0.0
-            if (_most_bytes(timeline.program) > self._usable).any():
-                missing = self._missing(np.array(timeline.peak_bytes))
+            usable = self._usable(timeline.program)
+            if (_most_bytes(timeline.program) > usable).any():
+                missing = _missing(np.array(timeline.peak_bytes), usable)
             found = self._ranks[key] = missing, timeline.step_seconds
             if len(self._ranks) > _REMEMBERED:
                 self._ranks.popitem(last=False)
@@ -146,16 +146,19 @@ class Evaluator:
 
     def _simulate(self, key: _Key) -> Evaluation:
         timeline = self.simulate(*key)
-        peak = np.array(timeline.peak_bytes)
+        peak, usable = np.array(timeline.peak_bytes), self._usable(timeline.program)
         return Evaluation(
             step_seconds=timeline.step_seconds,
-            missing_bytes=self._missing(peak),
-            feedback=_read_feedback(self.analysis, timeline, peak / np.maximum(self._usable, 1.0)),
+            missing_bytes=_missing(peak, usable),
+            feedback=_read_feedback(self.analysis, timeline, peak / np.maximum(usable, 1.0)),
         )
 
-    def _missing(self, peak: Floats) -> float:
-        over = peak - self._usable * (1 + MEMORY_TOLERANCE)
-        return float(np.maximum(over, 0.0).sum())
+    def _usable(self, program: Program) -> Floats:
+        return usable_in(self.analysis.graph, self.analysis.cluster, program)
+
+
+def _missing(peak: Floats, usable: Floats) -> float:
+    return float(np.maximum(peak - usable * (1 + MEMORY_TOLERANCE), 0.0).sum())
 
 
 def _most_bytes(program: Program) -> Floats:

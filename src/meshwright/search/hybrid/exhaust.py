@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from time import perf_counter
 
 from meshwright.cost.group_price import group_prices
-from meshwright.cost.stage import Stage, StageCost, stage_cost
+from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option, can_interleave
 from meshwright.search.hybrid.draft import Draft
@@ -46,11 +46,12 @@ class _Piece:
     """A stage and its cost."""
 
     stage: DraftStage
-    cost: StageCost
+    costs: tuple[StageCost, ...]
+    """On each sort of its replicas."""
 
     @property
     def seconds(self) -> float:
-        return self.cost.forward_seconds + self.cost.backward_seconds
+        return max(cost.forward_seconds + cost.backward_seconds for cost in self.costs)
 
 
 class _Walk:
@@ -60,7 +61,7 @@ class _Walk:
         self.until = until
         self.is_late = False
         self._network = group_prices(space.cluster)
-        self._costs: dict[tuple[Frame, DraftStage], StageCost] = {}
+        self._costs: dict[tuple[Frame, DraftStage], tuple[StageCost, ...]] = {}
 
     def drafts(self) -> Iterator[Draft]:
         """Every draft whose bound is below the best when it is reached."""
@@ -109,13 +110,14 @@ class _Walk:
         sizes = [before[0].stage.size] if is_even else list_sizes(pod)
         return [size for size in sizes if offset + size <= pod]
 
-    def _cost(self, frame: Frame, stage: DraftStage) -> StageCost:
+    def _cost(self, frame: Frame, stage: DraftStage) -> tuple[StageCost, ...]:
+        """On each sort of its replicas."""
         key = (frame, stage)
         if key not in self._costs:
             order = self.space.prices.tiers.order
             pod = len(order) // frame.pods
             begins = [each * pod + stage.offset for each in range(frame.pods)]
-            self._costs[key] = stage_cost(
+            costs = replica_costs(
                 self.space.stack,
                 self._network,
                 Stage(
@@ -129,6 +131,7 @@ class _Walk:
                     samples=samples_of(self.space.batch, frame, stage.size, stage.option),
                 ),
             )
+            self._costs[key] = tuple({id(cost): cost for cost in costs}.values())
         return self._costs[key]
 
     def _bound(
@@ -143,20 +146,25 @@ class _Walk:
         kinds = self.space.scope.schedules if kind is None else (kind,)
         postpones = ScheduleKind.ZERO_BUBBLE in kinds
         come, back, bound = 0.0, 0.0, 0.0
-        for cost in (piece.cost for piece in chain):
-            weight = cost.weight_seconds if postpones else 0.0
-            busy = cost.forward_seconds + cost.backward_seconds
-            passed = come + back + frame.microbatches * (busy - weight)
-            bound = max(bound, passed, come + frame.microbatches * busy)
-            come += cost.forward_seconds
-            back += max(0.0, cost.backward_seconds - weight)
+        for piece in chain:
+            returns = []
+            for cost in piece.costs:
+                weight = cost.weight_seconds if postpones else 0.0
+                busy = cost.forward_seconds + cost.backward_seconds
+                passed = come + back + frame.microbatches * (busy - weight)
+                bound = max(bound, passed, come + frame.microbatches * busy)
+                returns.append(max(0.0, cost.backward_seconds - weight))
+            # Replicas take other rows: those of a slow one may come from fast ones.
+            come += min(cost.forward_seconds for cost in piece.costs)
+            back += min(returns)
         return bound * (1 - 1e-12)
 
     def _may_fit(self, piece: _Piece) -> bool:
         """Whether one microbatch at a time fits."""
         usable = float(self.space.layouts.usable_bytes.max())
-        memory = piece.cost.memory
-        return memory.fixed_bytes + memory.saved_bytes <= usable * (1 + 1e-9)
+        memory = [cost.memory for cost in piece.costs]
+        held = max(each.fixed_bytes + each.saved_bytes for each in memory)
+        return held <= usable * (1 + 1e-9)
 
     def _with_schedules(self, frame: Frame, pieces: Sequence[_Piece]) -> Iterator[Draft]:
         stages = tuple(piece.stage for piece in pieces)

@@ -5,13 +5,23 @@ option gives a load (seconds a microbatch, with a share of what happens once a s
 microbatches that fit in memory at once; of the options that fit, the least load counts.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
+from meshwright.cost.memory import (
+    CONTEXT_BYTES,
+    NETWORK_BYTES,
+    PEER_BYTES,
+    communicator_bytes,
+    context_bytes,
+    kept_bytes,
+)
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
@@ -43,7 +53,8 @@ class Table:
     fixed_bytes: Floats
     """Held for the whole step."""
     passing_bytes: Floats
-    """Held while one action runs, or on its way from and to other stages, and libraries'."""
+    """Held while one action runs, or on its way from and to other stages, libraries', and what NCCL
+    has beyond what is kept free."""
     saved_bytes: Floats
     """From a microbatch's forward to its backward."""
     deferred_bytes: Floats
@@ -168,6 +179,9 @@ class _Part:
         self.fixed_bytes = self._state() + self._buffers()
         library = prices.cluster.types[type_name].library_bytes
         self.passing_bytes = self._most(rows[:, :, Column.WORKSPACE]) + library
+        self.passing_bytes += np.array(
+            [_beside_bytes(prices, frame, size, each, type_name) for each in options]
+        )[:, None]
         side = [
             prices.stack.side_bytes_at(samples_of(batch, frame, size, each)) for each in options
         ]
@@ -263,6 +277,32 @@ class _Part:
         leaving = np.where(shapes.has_next, output[:, shapes.last_kind] + side, 0.0)
         result: Floats = coming + leaving
         return result
+
+
+def _beside_bytes(prices: Prices, frame: Frame, size: int, option: Option, type_name: str) -> float:
+    """What NCCL has on a device beyond what is kept free of it anyway.
+
+    Groups of a device are told apart by their members and the distance of these. Neighbouring
+    stages count as peers in the host, of which a device has as many as there are.
+    """
+    graph, cluster, team = prices.stack.graph, prices.cluster, option.team
+    pairs = zip(cluster.devices, context_bytes(graph, cluster).tolist(), strict=True)
+    sizes = [each.memory_bytes for each, context in pairs if each.type == type_name and context]
+    if not sizes:
+        return 0.0
+    width, replicas = team.num_devices, size // team.num_devices * frame.pods
+    groups = {(team.tensor, 1), (team.context, team.tensor), (team.expert, width)}
+    groups.add((replicas * team.context, team.tensor))
+    if 1 < team.expert < replicas:  # those that hold the same experts
+        groups.add((replicas * team.context // team.expert, team.expert * width))
+    held = sum(communicator_bytes(members) for members, _ in groups)
+    is_staged = size * frame.pods < len(prices.tiers.order)
+    is_ring = team.context > 1 and team.keys is Keys.RING
+    peers = team.expert - 1 + 2 * is_staged + 2 * is_ring
+    near = min(peers, max(Counter(each.host for each in cluster.devices).values()) - 1)
+    held += near * PEER_BYTES + NETWORK_BYTES * (peers > near)
+    kept = kept_bytes(min(sizes), CONTEXT_BYTES + np.array([0.0, held]))
+    return float(kept[1] - kept[0])
 
 
 def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
