@@ -18,7 +18,7 @@ from meshwright.form import DIALECT, list_fields
 from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.plan.record import AnswerRecord
-from meshwright.search.method import METHODS
+from meshwright.search.method import LAYERED, METHODS
 from meshwright.search.warm import small_rails
 from meshwright.simulate.record import SimulationRecord
 
@@ -41,7 +41,7 @@ def test_the_answer_of_every_method_fits(method: str) -> None:
     document = answer.to_dict()
     assert fits(document)
     assert (document["cluster"], document["batch"]) == ("h100-x2", 8)
-    assert (document["hybrid"] is not None) == (answer.method in ("hybrid", "auto:hybrid"))
+    assert (document["hybrid"] is not None) == (answer.method.removeprefix("auto:") in LAYERED)
 
 
 def test_an_answer_without_a_plan_fits_and_has_the_same_fields() -> None:

@@ -5,7 +5,6 @@ from argparse import Namespace
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from meshwright.api import schema
 from meshwright.cli.console import WIDTH, print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.form import list_fields
@@ -32,6 +31,8 @@ def run_schema(arguments: Namespace) -> int:
 
 def show_schema(name: str, *, is_text: bool) -> None:
     """Print the JSON Schema of what has this name, or the same fields for people."""
+    from meshwright.api import schema  # and with it Numba, which lists of clusters go without
+
     found = schema(name)
     if not is_text:
         print_json(found)
