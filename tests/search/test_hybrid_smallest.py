@@ -38,7 +38,8 @@ def four() -> Any:
 @pytest.mark.parametrize("count", few([8, 4, 6], 6))
 @pytest.mark.parametrize("batch", few([16, 12], 12))
 def test_the_least_memory_fits_and_two_percent_less_does_not(count: int, batch: Any) -> None:
-    cluster = {8: eight(), 4: four(), 6: find_cluster("h100-x6")}[count]
+    # Of devices that have no more than these, nothing is counted beside the allocator's peak.
+    cluster = with_memory({8: eight(), 4: four(), 6: find_cluster("h100-x6")}[count], 2e9)
     graph = MODEL.at_batch(batch)
     space = make_space(graph, cluster, Scope())
     memory = least_bytes(space) * cluster.devices[0].memory_bytes / space.layouts.usable_bytes[0]
