@@ -159,7 +159,9 @@ def plan(
         prior=None if prior is None else read_prior(prior),
         progress=progress,
     )
-    return with_facts(step, devices, answer, sharing)
+    if answer.plan is None:
+        return answer
+    return with_facts(step, devices, answer, run_plan(step, devices, answer.plan, sharing=sharing))
 
 
 def simulate(

@@ -88,7 +88,7 @@ def test_words_of_plan_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
             method="hybrid", plan=None, step_seconds=inf, bound_seconds=0.0, stop=Stop.INFEASIBLE
         )
 
-    monkeypatch.setattr(plan_command, "plan", search)
+    monkeypatch.setattr(plan_command, "find_plan", search)
     words = ("--pipeline", "2,4", "--data", 2, "--chunks", "1,2", "--pods", 1, "--zero", "0,1")
     plan(*words, "--no-sequence-parallel", "--microbatches", "2,4", 8, "--recompute", "none,full")
     assert given["scope"] == Scope(

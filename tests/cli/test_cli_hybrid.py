@@ -12,13 +12,11 @@ from cli_runner import Result, refusal, run
 from meshwright import api
 from meshwright.cli import plan as plan_command
 from meshwright.cluster.catalogue import load_cluster
-from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.plan.facts import StageFacts
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.report.expected import with_facts
 from meshwright.report.hybrid_facts import (
     hybrid_facts,
     name_devices,
@@ -80,10 +78,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, cluster: str = "h100-x8") -> Answe
         notes=("only hybrid was tried: because",),
     )
 
-    def search(graph: Graph, cluster: Cluster, **_options: object) -> Answer:
-        return with_facts(graph, cluster, answer)
-
-    monkeypatch.setattr(plan_command, "plan", search)
+    monkeypatch.setattr(plan_command, "find_plan", lambda *_, **__: answer)
     return answer
 
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from meshwright.execute.marks import Marks  # noqa: E402
 from meshwright.execute.stage import CudaSide, Launched, Side, Staged  # noqa: E402
 from meshwright.execute.walk import Times, clock  # noqa: E402
-from meshwright.execute.work import All, Line, Span  # noqa: E402
+from meshwright.execute.work import All, Line, Plain, Span  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -134,17 +134,17 @@ class OnThird:
 
 def test_who_watches_nccl_does_not_hold_back_the_main_stream() -> None:
     device = LateDevice()
-    work = Launched(OnThird(device), "kept", device.open_side())
+    work = Launched(Plain(OnThird(device), "kept"), device.open_side())
     (span,) = work.watch()
     work.until_done()
     assert span.finish.query()
     assert device.main.work == []
-    assert work.keep == "kept"
+    assert work.plain.keep == "kept"
     done = list[str]()
     work.then(lambda: done.append("unpacked"))
     All([work]).wait()
     assert len(device.main.work) == 1, "the main stream waits where the result is read"
-    assert (work.keep, done) == (None, ["unpacked"])
+    assert (work.plain.keep, done) == (None, ["unpacked"])
 
 
 def test_what_a_device_timed_becomes_times_of_instructions() -> None:

@@ -68,6 +68,20 @@ def test_the_line_names_memory_and_devices_that_do() -> None:
     assert hybrid(MODEL, with_memory(more, 4e8), budget_seconds=1).plan is not None
 
 
+@pytest.mark.parametrize("gib", [3.9, 4.3])
+def test_memory_that_would_do_counts_what_is_beside_the_peak(gib: float) -> None:
+    """Contexts and NCCL's buffers, which devices of examples, below 4 GiB, do not have."""
+    graph = gpt(hidden=4096, heads=32, layers=8, sequence=1024, vocabulary=8192, batch=8)
+    cluster = find_cluster("h100-x4")
+    answer = hybrid(graph, with_memory(cluster, gib * 2**30), budget_seconds=1)
+    match = re.search(r"memory of (\S+) GiB a device would do", answer.binding)
+    assert match is not None
+    memory = float(match[1]) * 2**30
+    assert memory > 5 * 2**30
+    assert hybrid(graph, with_memory(cluster, memory), budget_seconds=1).plan is not None
+    assert hybrid(graph, with_memory(cluster, 0.85 * memory), budget_seconds=1).plan is None
+
+
 def test_of_mixed_devices_the_smallest_counts() -> None:
     # Memory that would do is a device's of what is needed, whatever the first one has.
     graph = MODEL.at_batch(16)

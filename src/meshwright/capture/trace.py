@@ -6,12 +6,9 @@ allocated and nothing is computed, so a model on the meta device is enough.
 
 import contextlib
 import functools
-import logging
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.channels import channels_last_strides
 from meshwright.capture.divide import divide_convolutions
 from meshwright.capture.eager import eager_branches
+from meshwright.capture.explain import explained
 from meshwright.capture.fake import StepMode
 from meshwright.capture.inference import find_outputs, in_eval_mode
 from meshwright.capture.optimiser import (
@@ -33,8 +31,6 @@ from meshwright.capture.optimiser import (
 )
 from meshwright.capture.order import order_arguments
 from meshwright.capture.torch_private import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensorMode,
     pytree,
     reparametrized,
@@ -111,7 +107,7 @@ def trace_step(
     tracer = Tracer(mode)
     for each in start:
         tracer.add_input(each)
-    with _explained(model), mode, tracer, _casts_apart():
+    with explained(model), mode, tracer, _casts_apart():
         made = step.run(start, tracer)
     tracer.end(made)
     order_arguments(tracer.graph, step.num_forward)
@@ -365,38 +361,3 @@ def _casts_apart() -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_cache_enabled(was_enabled)
-
-
-@contextlib.contextmanager
-def _explained(model: nn.Module) -> Iterator[None]:
-    """Turn what tracing raises into one line: which module, which line, what to change."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")  # it prints a traceback of its own
-    was_disabled, log.disabled = log.disabled, True
-    try:
-        yield
-    except InputError:
-        raise
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise InputError(
-            f"model {type(model).__name__}: cannot be traced, because {_place(error)} depends on "
-            f"the values of a tensor ({error.func}); compute with masks of fixed shape instead "
-            f"(for experts: a grouped or batched implementation)"
-        ) from error
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise InputError(
-            f"model {type(model).__name__}: cannot be traced at {_place(error)}: "
-            f"{type(error).__name__}: {reason}"
-        ) from error
-    finally:
-        log.disabled = was_disabled
-
-
-def _place(error: BaseException) -> str:
-    """The innermost line that is neither torch's nor ours."""
-    own = (Path(torch.__file__).parent, Path(__file__).parent)
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if not any(Path(frame.filename).is_relative_to(folder) for folder in own):
-            return f"{Path(frame.filename).name}:{frame.lineno} ({frame.line})"
-    return "an unknown line"

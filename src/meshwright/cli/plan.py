@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.api import load_graph, open_engine, plan, simulate
+from meshwright.api import load_graph, open_engine, simulate
 from meshwright.cli.commands import next_commands
 from meshwright.cli.console import make_console, print_json, print_line
 from meshwright.cli.device_summary import Detail
@@ -29,10 +29,13 @@ from meshwright.graph.graph import Graph
 from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
+from meshwright.report.expected import with_facts
 from meshwright.search.check import SCOPED, AnyScope, need_method
+from meshwright.search.deploy.net import read_prior
 from meshwright.search.engine import Engine
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.pipeline.scope import PipelineScope
+from meshwright.search.portfolio import find_plan
 from meshwright.search.quickp_scope import QuickpScope
 from meshwright.simulate.timeline import Timeline
 
@@ -77,7 +80,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
         noticed_interrupt() as notice,
         shown_progress(title, arguments) as progress,
     ):
-        answer = plan(
+        answer = find_plan(
             graph,
             cluster,
             method=arguments.method,
@@ -89,7 +92,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             engine=engine,
             allocate=arguments.allocate,
             gap=arguments.gap,
-            prior=arguments.prior,
+            prior=None if arguments.prior is None else read_prior(arguments.prior),
             progress=progress,
         )
     if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment
@@ -123,19 +126,18 @@ def _present(
     arguments: Namespace, graph: Graph, cluster: Cluster, answer: Answer, found: Plan
 ) -> None:
     folder: Path | None = arguments.output
-    timeline = None
     # A trace takes longer to write than all else: who interrupts a search waits for none.
     has_trace = folder is not None and answer.stop is not Stop.INTERRUPTED
-    if has_trace or not arguments.json:
-        timeline = simulate(graph, cluster, found, sharing=arguments.sharing, with_links=has_trace)
+    timeline = simulate(graph, cluster, found, sharing=arguments.sharing, with_links=has_trace)
+    answer = with_facts(graph, cluster, answer, timeline)
     if folder is not None:
         with held_interrupt():
             _write(folder, graph, cluster, answer, found)
-        if has_trace and timeline is not None:
+        if has_trace:
             _write_trace(arguments, folder / TRACE_FILE, timeline, cluster)
     if arguments.json:
         print_json(answer.to_dict(None if folder is None else str(folder / "plan.json")))
-    elif timeline is not None:
+    else:
         detail = Detail.of(arguments)
         show_answer(make_console(), graph, cluster, answer, timeline, detail)
         if folder is not None:

@@ -236,9 +236,8 @@ class Exchange:
         if lane in self.lines:
             return self.lines[lane].add(lambda: begin(given, found))
         work = begin(given, found)
-        if self.is_gloo:
-            return Plain(work, (given, found))
-        return Launched(work, (given, found), self._side(lane))
+        plain = Plain(work, (given, found))
+        return plain if self.is_gloo else Launched(plain, self._side(lane))
 
     def _side(self, lane: Hashable) -> Side:
         """The stream of a line; under NCCL that of a communicator, which takes turns by itself."""

@@ -9,7 +9,7 @@ and gives none away that a copy still reads (`torch.empty(..., pin_memory=True)`
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -184,33 +184,28 @@ class Staged:
 
 @dataclass(slots=True)
 class Launched:
-    """torch's work on a stream of its own, as NCCL's is, and what must stay until it is done."""
+    """torch's work on a stream of its own, as NCCL's is: its `wait` holds up the main stream."""
 
-    work: Any
-    keep: Any
+    plain: Plain
     side: Side
-    finishes: list[Finish] = field(default_factory=list)
 
     def until_done(self) -> None:
-        """Return when it is done; torch's own `wait` would let the main stream wait for it."""
-        self.side.follow(self.work).synchronize()
+        """Return when it is done, without the main stream."""
+        self.side.follow(self.plain.work).synchronize()
 
     def wait(self) -> None:
         """Let the main stream wait for it."""
-        self.work.wait()
-        self.keep = None
-        while self.finishes:
-            self.finishes.pop(0)()
+        self.plain.wait()
 
     @property
     def is_done(self) -> bool:
         """Whether the device is done with it."""
-        return bool(self.work.is_completed())
+        return self.plain.is_done
 
     def then(self, finish: Finish) -> None:
         """Do something in `wait`, on the main stream."""
-        self.finishes.append(finish)
+        self.plain.then(finish)
 
     def watch(self) -> Sequence[Span]:
         """Events from when the main stream had come to it until it was done."""
-        return (Span(start=self.side.mark(), finish=self.side.follow(self.work)),)
+        return (Span(start=self.side.mark(), finish=self.side.follow(self.plain.work)),)

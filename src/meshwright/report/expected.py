@@ -17,18 +17,16 @@ from meshwright.plan.answer import Answer
 from meshwright.report.hybrid_facts import hybrid_facts, main_precision
 from meshwright.search.method import LAYERED
 from meshwright.simulate.footprint import footprint
-from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 
 _OP_SOURCES = (Source.MEASURED, Source.FITTED, Source.ESTIMATED)
 """As `op_sources` numbers them."""
 
 
-def with_facts(graph: Graph, cluster: Cluster, answer: Answer, sharing: str = "fair") -> Answer:
-    """An answer with its expected error and, where layers are divided, what its plan comes to."""
-    if answer.plan is None:
-        return answer
-    timeline = simulate(graph, cluster, answer.plan, sharing=sharing)
+def with_facts(graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline) -> Answer:
+    """An answer with what is read off the simulated step of its plan: its expected error, its
+    memory and, where layers are divided, what the plan comes to."""
+    assert answer.plan is not None
     is_hybrid = answer.method.removeprefix("auto:") in LAYERED
     return replace(
         answer,

@@ -1,6 +1,5 @@
 """Finds a plan by a named method, or by all of them."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,9 +16,10 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
-from meshwright.search.bandwidth.joint import GAP, UNIFORM, joint
+from meshwright.search.bandwidth.joint import UNIFORM, joint
 from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
 from meshwright.search.baseline import data, data_proportional, horovod, round_robin, single
+from meshwright.search.best import best_answer, describe_answer
 from meshwright.search.bound import memory_bound, plan_bound
 from meshwright.search.check import (
     GUIDED,
@@ -41,7 +41,7 @@ from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.interrupt import pressed_again
-from meshwright.search.judge import refuse, settle_stop, why_stopped
+from meshwright.search.judge import refuse, why_stopped
 from meshwright.search.mcmc import mcmc
 from meshwright.search.method import LAYERED, SEARCHES
 from meshwright.search.metis import metis
@@ -52,7 +52,6 @@ from meshwright.search.placement.placement import placement
 from meshwright.search.quickp import quickp
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
-from meshwright.units import format_seconds
 
 
 class Method(Protocol):
@@ -186,7 +185,7 @@ def find_plan(
         answer = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
         if allocator is not None:
             answer = allocator(name, answer)
-        report(_line(name, answer))
+        report(describe_answer(name, answer))
         answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
     notes = (*answer.notes, nothing) if nothing else answer.notes
     return replace(answer, notes=notes, **subject)
@@ -318,7 +317,7 @@ def _find_best(
                 answers[name] = found
                 if press.was_pressed or found.stop is Stop.INTERRUPTED:
                     raise KeyboardInterrupt
-                report(_line(name, found))
+                report(describe_answer(name, found))
             if allocator is not None:
                 _allocate_all(answers, allocator, until, report)
         except KeyboardInterrupt:
@@ -330,7 +329,7 @@ def _find_best(
     is_interrupted |= Stop.INTERRUPTED in stops
     is_cut |= Stop.LIMIT in stops
     stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
-    return _best_answer(answers, bound, started, stop)
+    return best_answer(answers, bound, started, stop)
 
 
 def _allocate_all(
@@ -351,52 +350,4 @@ def _allocate_all(
             answers[name] = allocator(name, answers[name])
             if answers[name].stop is Stop.INTERRUPTED:
                 return
-            report(_line(name, answers[name]))
-
-
-def _best_answer(answers: Mapping[str, Answer], bound: float, started: float, stop: Stop) -> Answer:
-    """The fastest that fits, with the bound on all plans; else why the nearest does not fit."""
-    statistics = {f"{name}_seconds": each.step_seconds for name, each in answers.items()}
-    of_hybrid = answers.get("hybrid")
-    if of_hybrid is not None and of_hybrid.bound_seconds <= 0:
-        of_hybrid = None  # the step was not for it
-    if of_hybrid is not None:
-        bound = min(bound, of_hybrid.bound_seconds)  # the other is of ops that are not divided
-    if any(UNIFORM in each.statistics for each in answers.values()):
-        statistics[UNIFORM] = min(
-            each.statistics.get(UNIFORM, each.step_seconds) for each in answers.values()
-        )
-    winner = min(answers, key=lambda name: answers[name].step_seconds)
-    best = answers[winner]
-    if GAP in best.statistics:
-        statistics[GAP] = best.statistics[GAP]
-    if best.plan is None:
-        lacking = {name: _missing(each) for name, each in answers.items()}
-        nearest = min(lacking, key=lambda name: lacking[name])
-        binding = f"{answers[nearest].binding} (by the nearest method, {nearest})"
-        if of_hybrid is not None:  # of all plans its own need the least, so it knows what would do
-            nearest, binding = "hybrid", of_hybrid.binding
-        peak_bytes = answers[nearest].peak_bytes
-        return refuse("auto", binding, bound, started, statistics, peak_bytes, stop)
-    return replace(
-        best,
-        method=f"auto:{winner}",
-        notes=(),  # of what one method looked at; the bound is of all plans
-        bound_seconds=bound,
-        stop=settle_stop(stop, best.step_seconds, bound),
-        search_seconds=perf_counter() - started,
-        statistics=statistics,
-    )
-
-
-def _missing(answer: Answer) -> float:
-    return answer.statistics.get("missing_bytes", math.inf)
-
-
-def _line(name: str, answer: Answer) -> str:
-    if answer.plan is None:
-        return f"{name}: no plan fits: {answer.binding}"
-    return (
-        f"{name}: {format_seconds(answer.step_seconds)} a step "
-        f"({format_seconds(answer.search_seconds)} to find)"
-    )
+            report(describe_answer(name, answers[name]))

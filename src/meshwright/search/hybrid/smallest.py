@@ -44,7 +44,7 @@ def explain_lack(space: Space) -> str:
         )
     text = (
         f"every plan needs {format_bytes(needed)} on some device, and the smallest has {has}: "
-        f"memory of {format_bytes(_ROUNDED * needed * memory / usable)} a device would do"
+        f"memory of {format_bytes(_enough_memory(space, needed))} a device would do"
     )
     wanted = _enough_devices(space, usable)
     return f"{text}, or {wanted} such devices" if wanted else text
@@ -99,6 +99,29 @@ def _least_of(search: FrameSearch) -> float:
     value, *_ = least_load(loads, places, search.shapes.shape_of, sizes, np.inf, False)
     counts = [search.frame.pipeline] if search.frame.pipeline else range(1, num_stages + 1)
     return min((float(value[each, 0].min()) for each in counts if each <= num_stages), default=inf)
+
+
+def _enough_memory(space: Space, needed: float) -> float:
+    """Memory of each device with which a plan fits that needs so much of it now.
+
+    Tried, because what is kept free is no fixed part of the memory (`cost.memory`).
+    """
+    while True:
+        usable = float(space.layouts.usable_bytes.min())
+        memory = min(each.memory_bytes for each in space.cluster.devices) * _ROUNDED
+        memory *= max(needed / usable, 1.0)
+        space = _with_memory(space, memory)
+        needed = least_bytes(space)
+        if needed <= space.layouts.usable_bytes.min():
+            return memory
+
+
+def _with_memory(space: Space, memory: float) -> Space:
+    """The same with devices of so much memory."""
+    devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
+    cluster = replace(space.cluster, devices=devices)
+    prices = Prices(space.stack, cluster, space.prices.tiers)
+    return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
 def _enough_devices(space: Space, usable: float) -> int:
