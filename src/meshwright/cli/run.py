@@ -282,11 +282,36 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     from meshwright.execute.fault import TERMINATED, end_process
     from meshwright.execute.keep import stop_restarts
     from meshwright.execute.session import run_rank
-    from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
 
+    settings, build, code = _settings(arguments), _builder(arguments, graph), int(ExitCode.DONE)
+    if TRIAL in os.environ and build is not None:
+        with _refused_to(Path(os.environ[TRIAL])):
+            graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
+            try_plan(graph, cluster, plan, build, settings)
+        end_process(code)
+    if build is not None:
+        graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
+    outcome = run_rank(graph, cluster, plan, build, settings, remark)
+    if outcome.rank == 0:
+        with handed_over():
+            present_outcome(arguments, graph, cluster, plan, outcome)
+        if arguments.check and not outcome.was_stopped:
+            code = check_losses(outcome, graph)
+    if outcome.was_stopped:
+        stop_restarts()
+        code = TERMINATED
+    # Threads of torch may still be in C++, where the interpreter's end would abort the process.
+    end_process(code)
+    return code
+
+
+def _settings(arguments: Namespace) -> "Settings":
+    """How a rank trains, as the options say."""
+    from meshwright.execute.settings import Settings
+
     optimizer = arguments.optimizer
-    settings = Settings(
+    return Settings(
         steps=arguments.steps,
         device=arguments.device,
         backend=arguments.backend,
@@ -316,26 +341,6 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
         num_workers=arguments.workers,
         callbacks=shown_steps(arguments),
     )
-    build, code = _builder(arguments, graph), int(ExitCode.DONE)
-    if TRIAL in os.environ and build is not None:
-        with _refused_to(Path(os.environ[TRIAL])):
-            graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
-            try_plan(graph, cluster, plan, build, settings)
-        end_process(code)
-    if build is not None:
-        graph, plan, settings = _in_ops(graph, cluster, plan, build, settings)
-    outcome = run_rank(graph, cluster, plan, build, settings, remark)
-    if outcome.rank == 0:
-        with handed_over():
-            present_outcome(arguments, graph, cluster, plan, outcome)
-        if arguments.check and not outcome.was_stopped:
-            code = check_losses(outcome, graph)
-    if outcome.was_stopped:
-        stop_restarts()
-        code = TERMINATED
-    # Threads of torch may still be in C++, where the interpreter's end would abort the process.
-    end_process(code)
-    return code
 
 
 def _find_data(name: str | None) -> "Callable[[], Any] | None":

@@ -93,9 +93,7 @@ def find_sets(graph: Graph) -> Ints:
     for root in sorted(members, key=lambda root: -sets.depth[root]):
         if sets.can_merge[root]:
             sets.sink(root, members[root])
-    last: dict[int, int] = {}
-    for op in range(graph.num_ops):
-        last[sets.find(op)] = op
+    last = {sets.find(op): op for op in range(graph.num_ops)}
     return np.array([last[sets.find(op)] for op in range(graph.num_ops)], dtype=np.int32)
 
 

@@ -66,6 +66,7 @@ def add_run(commands: Any) -> None:
     add_autocast(parser)
     add_loss_function(parser)
     _add_training(parser)
+    _add_data(parser)
     _add_recovery(parser)
     _add_network(parser)
     parser.add_argument(
@@ -129,6 +130,20 @@ def _add_training(parser: ArgumentParser) -> None:
         help="let batch normalisation see only the samples of its microbatch, on all devices",
     )
     parser.add_argument(
+        "--weights",
+        type=Path,
+        metavar="DIR",
+        help="start from the safetensors files of this folder (model.safetensors, or several and "
+        "an index, as on the Hub) instead of random weights",
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
+    )
+
+
+def _add_data(parser: ArgumentParser) -> None:
+    """What is trained and validated on."""
+    parser.add_argument(
         "--data",
         metavar="FACTORY",
         help="package.module:function that returns the dataset to train on (with __getitem__ and "
@@ -157,16 +172,6 @@ def _add_training(parser: ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="take it after every N steps, too (default: 0, at the end alone)",
-    )
-    parser.add_argument(
-        "--weights",
-        type=Path,
-        metavar="DIR",
-        help="start from the safetensors files of this folder (model.safetensors, or several and "
-        "an index, as on the Hub) instead of random weights",
-    )
-    parser.add_argument(
-        "--seed", type=whole, default=0, metavar="N", help="of weights and inputs (default: 0)"
     )
 
 
