@@ -3,6 +3,7 @@ program and hand these on; decide nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from meshwright.argument import need_one_of, need_type, shown
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
@@ -125,6 +127,7 @@ def plan(
     allocate: bool = False,
     gap: float = 0.0,
     prior: str | Path | None = None,
+    runtime: str = MESHWRIGHT.name,
     progress: Callable[[str], None] | None = None,
 ) -> Answer:
     """Search for the fastest way to run a training step on a cluster.
@@ -137,7 +140,8 @@ def plan(
     `placement` and `quickp` end when nothing can be faster by more than this part; `allocate`
     shares each host's network interfaces out to the destinations, too: the plan has `allocations`;
     `prior` is the file of a network that guides `deploy` (also of `auto`) in place of the one that
-    comes with the package, as `python -m meshwright.learn` trains it; `progress` receives
+    comes with the package, as `python -m meshwright.learn` trains it; `runtime` is who
+    will run the plan: meshwright, megatron, deepspeed, fsdp2 or torchtitan; `progress` receives
     a line of text now and then. That no plan fits is an answer too: `plan` is None.
     """
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
@@ -157,6 +161,7 @@ def plan(
         allocate=allocate,
         gap=gap,
         prior=None if prior is None else read_prior(prior),
+        runtime=runtime,
         progress=progress,
     )
     if answer.plan is None:
@@ -172,13 +177,15 @@ def simulate(
     sharing: str = "fair",
     granularity: str | None = None,
     with_links: bool = False,
+    runtime: str | None = None,
 ) -> Timeline:
     """Predict one step of a plan: its time, every device's memory, what it waits for.
 
     `sharing` is "fair" (transfers share links) or "none" (each runs as if alone), `granularity`
     "op" (the default, unless the plan has too many), "part" (one instruction an action of a stage)
     or "layer" (the same by what whole layers cost); `with_links` records every link's rate over
-    time.
+    time; `runtime` is who runs the plan (meshwright, megatron, deepspeed, fsdp2 or torchtitan), by
+    default whom it was planned for.
     """
     _need_plan(plan, "simulate")
     assert plan is not None
@@ -186,7 +193,7 @@ def simulate(
     return run_plan(
         loaded,
         load_cluster(cluster),
-        plan.in_ops(loaded),
+        replace(plan.in_ops(loaded), runtime=runtime or plan.runtime),
         sharing=sharing,
         granularity=granularity,
         with_links=with_links,

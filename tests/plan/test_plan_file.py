@@ -1,4 +1,5 @@
 import gzip
+import json
 import math
 import time
 from dataclasses import replace
@@ -155,7 +156,9 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
     (_document(format="meshwright.graph"), "not a plan file, format must be 'meshwright.plan', "
      "got 'meshwright.graph'"),
     (_document(format=...), "not a plan file, format must be 'meshwright.plan', got ''"),
-    (_document(version=5), "plan files of version 1, 2, 3 and 4 can be read, got version 5"),
+    (_document(version=6), "plan files of version 1, 2, 3, 4 and 5 can be read, got version 6"),
+    (_document(version=5, runtime="megatrn"), "plan: runtime: must be one of meshwright, megatron, "
+     "deepspeed, fsdp2, torchtitan, got 'megatrn'; did you mean megatron?"),
     (_document(version="1"), "Expected `int`, got `str` - at `$.version`"),
     (_document(parts=...), "Object missing required field `parts`"),
     (_document(parts=[]), "plan: must have at least one part"),
@@ -307,3 +310,12 @@ def test_shares_of_allocations_need_the_third_version(tmp_path: Path) -> None:
         plan.save(path)
         assert msgspec.json.decode(path.read_bytes())["version"] == version
         assert Plan.load(path) == plan
+
+
+def test_a_runtime_is_written_where_it_is_not_this_program(tmp_path: Path) -> None:
+    plan = Plan(parts=(Part(ops=("a",), devices=("d0",)),), runtime="torchtitan")
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    assert json.loads((tmp_path / "plan.json").read_text())["version"] == 5
+    replace(plan, runtime="meshwright").save(tmp_path / "own.json")
+    assert "runtime" not in json.loads((tmp_path / "own.json").read_text())

@@ -5,6 +5,7 @@ from typing import Any
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.record import ErrorRecord, MemoryRecord, TimesRecord
@@ -21,6 +22,7 @@ def timeline_document(
     facts: HybridFacts | None = None,
     plan: Path | None = None,
     trace: Path | None = None,
+    runtime: str = MESHWRIGHT.name,
 ) -> dict[str, Any]:
     """What a simulation predicts; `facts` are of a plan of whole layers."""
     memory = footprint(graph, cluster, timeline)
@@ -30,6 +32,7 @@ def timeline_document(
         model=graph.name,
         cluster=cluster.name,
         batch=graph.batch,
+        runtime=runtime,
         sharing=timeline.sharing,
         step_seconds=timeline.step_seconds,
         peak_bytes=tuple(timeline.peak_bytes),

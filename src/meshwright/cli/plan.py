@@ -22,6 +22,7 @@ from meshwright.cli.parser.plan import PIPELINE_OPTIONS, QUICKP_OPTIONS
 from meshwright.cli.progress import shown_progress
 from meshwright.cli.summary import show_answer
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.execute.runnable import find_obstacle, why_untrained
 from meshwright.export.perfetto.trace import write_trace
 from meshwright.files import write_document
@@ -93,6 +94,7 @@ def _search(arguments: Namespace, graph: Graph, cluster: Cluster) -> tuple[Answe
             allocate=arguments.allocate,
             gap=arguments.gap,
             prior=None if arguments.prior is None else read_prior(arguments.prior),
+            runtime=arguments.runtime or MESHWRIGHT.name,
             progress=progress,
         )
     if notice.was_pressed and answer.stop in (Stop.LIMIT, Stop.ENDED):  # in the last moment

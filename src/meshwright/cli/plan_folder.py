@@ -4,10 +4,12 @@ Knows the names of the files, nothing of what is done with them.
 """
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.graph.graph import Graph, read_graph
@@ -17,9 +19,10 @@ PLAN_FILE, CLUSTER_FILE, GRAPH_FILE = "plan.json", "cluster.yaml", "graph.json.g
 
 
 def read_plan_folder(path: Path) -> tuple[Graph, Cluster, Plan]:
-    """The plan in a folder or file, and the graph and cluster beside it."""
+    """The plan in a folder or file, as this program runs it, and the graph and cluster beside
+    it."""
     graph, cluster = read_graph(beside_plan(path, GRAPH_FILE)), read_cluster_beside(path)
-    return graph, cluster, read_plan(path, graph)
+    return graph, cluster, replace(read_plan(path, graph), runtime=MESHWRIGHT.name)
 
 
 def read_plan(path: Path, graph: Graph) -> Plan:

@@ -1,6 +1,7 @@
 """`meshwright simulate`: predict one step of a plan, from a file or by its degrees."""
 
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any
 
 from meshwright.api import load_graph, simulate
@@ -34,6 +35,8 @@ def run_simulate(arguments: Namespace) -> int:
         plan = Plan.from_degrees(graph, cluster, **degrees)
     else:
         plan = read_plan(arguments.plan, graph)
+    if arguments.runtime is not None:
+        plan = replace(plan, runtime=arguments.runtime)
     coarser = ""
     with shown_progress(f"simulating {graph.name}", arguments) as progress:
         timeline = simulate(
@@ -51,7 +54,7 @@ def run_simulate(arguments: Namespace) -> int:
     remark_cpu(cluster)
     facts = None if plan.schedule is None else hybrid_facts(graph, cluster, plan, timeline)
     places = arguments.plan, arguments.trace
-    document = timeline_document(timeline, graph, cluster, facts, *places)
+    document = timeline_document(timeline, graph, cluster, facts, *places, plan.runtime)
     if arguments.json:
         print_json(document)
     else:

@@ -20,6 +20,7 @@ from meshwright.cli.hybrid_summary import hybrid_rows, show_runner_ups, show_sta
 from meshwright.cli.part_summary import has_replicated_parts, show_parts
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import time_sources
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import PROVEN, Answer, Stop
 from meshwright.plan.facts import HybridFacts
@@ -62,6 +63,7 @@ def show_answer(
     rows = {
         "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
         **(hybrid_rows(answer.plan, facts) if facts is not None else {}),
+        **_runtime_row(answer.plan),
         **_launch_row(timeline),
         **_gain_row(answer),
         **allocation_row(cluster, answer),
@@ -136,6 +138,7 @@ def show_simulation(
     rows = {
         "step": f"{format_seconds(step)}   {_speed(graph, step, facts)}",
         **(hybrid_rows(plan, facts) if facts is not None else {}),
+        **_runtime_row(plan),
         **_launch_row(timeline),
         "peak": f"{format_bytes(max(timeline.peak_bytes))} on the fullest device",
         "sharing": timeline.sharing,
@@ -147,6 +150,11 @@ def show_simulation(
     if has_replicated_parts(plan):
         show_parts(console, graph, cluster, plan)
     _show_plan(console, graph, cluster, plan, timeline, facts, detail)
+
+
+def _runtime_row(plan: Plan) -> dict[str, str]:
+    """Whose execution is predicted, where it is not this program's."""
+    return {} if plan.runtime == MESHWRIGHT.name else {"runtime": plan.runtime}
 
 
 def show_timeline(

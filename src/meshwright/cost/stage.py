@@ -20,6 +20,7 @@ from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Call, LayerCost
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.stack import LayerKind, Stack
 
@@ -94,7 +95,9 @@ class StageCost:
     """Of forward: collectives, not hidden."""
     backward_call_seconds: float
     host_seconds: float
-    """What a device's host takes to launch one microbatch's forward and backward."""
+    """What a device's host takes to launch one microbatch's forward and backward ..."""
+    forward_host_seconds: float = 0.0
+    """... and of that its forward."""
     output_bytes: float
     """To the next stage, of the whole team; the gradient that comes back is as large."""
     is_scattered: bool
@@ -125,6 +128,7 @@ class Stage:
     recompute: Recompute = Recompute.NONE
     samples: float
     """Of one microbatch on one replica, the largest where shares differ."""
+    runtime: Runtime = MESHWRIGHT
 
     @property
     def num_replicas(self) -> int:
@@ -198,7 +202,10 @@ def _cost_on(
 ) -> StageCost:
     """On replicas of one sort, whose devices are `own`."""
     kinds = [stack.kinds[stack.layers[each]] for each in stage.layers]
-    layers = [price_layer(each, stage.team, stage.recompute, kind, stage.samples) for each in kinds]
+    layers = [
+        price_layer(each, stage.team, stage.recompute, kind, stage.samples).under(stage.runtime)
+        for each in kinds
+    ]
     forward = _call_seconds(network, stage, layers, own, "forward")
     backward = _call_seconds(network, stage, layers, own, "backward")
     beside = _call_seconds(network, stage, layers, own, "overlapped")
@@ -213,13 +220,15 @@ def _cost_on(
         [a + b for a, b in zip(gathered, scattered, strict=True)], backward_compute + backward
     )
     divided = stage.num_holders if stage.zero >= 1 else 1
+    forward_host, backward_host = _call_host_seconds(stack, stage)
     return StageCost(
         forward_seconds=forward_compute + forward + forward_zero,
         backward_seconds=backward_compute + backward + backward_zero,
         weight_seconds=_total(layers, "weight_seconds"),
         forward_call_seconds=forward + forward_zero,
         backward_call_seconds=backward + backward_zero,
-        host_seconds=_total(layers, "host_seconds"),
+        host_seconds=_total(layers, "host_seconds") + forward_host + backward_host,
+        forward_host_seconds=_total(layers, "forward_host_seconds") + forward_host,
         output_bytes=layers[-1].output_bytes,
         is_scattered=stage.team.sequence,
         synchronisations=_synchronise(network, stage, layers),
@@ -230,6 +239,17 @@ def _cost_on(
         calls=_calls(stage, layers),
         flops=_total(layers, "flops"),
     )
+
+
+def _call_host_seconds(stack: Stack, stage: Stage) -> tuple[float, float]:
+    """What a runtime's hosts do for transfers, and for layers that ZeRO gathers and scatters, in
+    forward and in backward."""
+    runtime, count = stage.runtime, len(stage.layers)
+    ends = (stage.layers.start > 0) + (stage.layers.stop < stack.num_layers)
+    gathers, scatters = count * (stage.zero >= 3), count * (stage.zero >= 2)
+    sending = ends * runtime.transfer_host_seconds
+    back = (gathers + scatters) * runtime.shard_host_seconds + (num_ways(stack.graph) - 1) * sending
+    return gathers * runtime.shard_host_seconds + sending, back
 
 
 def _update_host_seconds(kinds: Sequence[LayerKind]) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.cost.compute import TimeSources
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
@@ -72,6 +73,8 @@ class Answer:
     """The name of the cluster that it was planned for."""
     batch: float = 0.0
     """Samples a step."""
+    runtime: str = MESHWRIGHT.name
+    """Whose execution the plan was searched and its step is predicted for."""
     method: str
     plan: Plan | None
     step_seconds: float

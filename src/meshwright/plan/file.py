@@ -11,6 +11,7 @@ from typing import Annotated, TypedDict, TypeVar
 
 import msgspec
 
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError, quoted
 from meshwright.files import Name, as_json, decode_json, probe_json, read_bytes, write_document
 from meshwright.plan.part import (
@@ -25,10 +26,10 @@ from meshwright.plan.part import (
 )
 
 FORMAT = "meshwright.plan"
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 """The second has teams and selective recomputation, the third allocations over several ways,
-statistics of all replicas and rings of keys, the fourth layers in place of ops. A plan is written
-as the first that can say it, which earlier releases read."""
+statistics of all replicas and rings of keys, the fourth layers in place of ops, the fifth a
+runtime. A plan is written as the first that can say it, which earlier releases read."""
 
 E = TypeVar("E", bound=StrEnum)
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -43,6 +44,7 @@ class PlanFields(TypedDict):
     discipline: Discipline
     allocations: tuple[Allocation, ...]
     batch_statistics: bool
+    runtime: str
 
 
 class _Header(msgspec.Struct):
@@ -86,6 +88,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     discipline: str = Discipline.PRIORITY.value
     allocations: tuple[_AllocationEntry, ...] = ()
     batch_statistics: bool = False
+    runtime: str = MESHWRIGHT.name
 
 
 def read_fields(path: str | Path) -> PlanFields:
@@ -103,6 +106,7 @@ def read_fields(path: str | Path) -> PlanFields:
                 Allocation(**msgspec.structs.asdict(each)) for each in document.allocations
             ),
             batch_statistics=document.batch_statistics,
+            runtime=document.runtime,
         )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -116,6 +120,7 @@ def write_fields(
     discipline: Discipline,
     allocations: Sequence[Allocation],
     batch_statistics: bool,
+    runtime: str,
 ) -> None:
     """Write the fields of a plan; what equals its default is left out."""
     entries = tuple(_part_entry(part) for part in parts)
@@ -123,6 +128,7 @@ def write_fields(
         format=FORMAT,
         version=max(
             VERSIONS[2 * (batch_statistics or any(each.shares for each in allocations))],
+            VERSIONS[4 * (runtime != MESHWRIGHT.name)],
             *map(_version, entries),
         ),
         parts=entries,
@@ -138,6 +144,7 @@ def write_fields(
             for each in allocations
         ),
         batch_statistics=batch_statistics,
+        runtime=runtime,
     )
     write_document(path, msgspec.to_builtins(document))
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.argument import need_type, read_choice
+from meshwright.argument import need_one_of, need_type, read_choice
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
@@ -60,11 +61,15 @@ class Plan:
     batch_statistics: bool = False
     """Whether batch norm takes statistics of the samples of all replicas of its part, which they
     then exchange; else each takes those of its own."""
+    runtime: str = MESHWRIGHT.name
+    """Whose execution it is planned and predicted for, as `RUNTIMES` has them. Whoever runs it by
+    this program runs it as this program does."""
 
     def __post_init__(self) -> None:
         object.__setattr__(
             self, "discipline", read_choice(self.discipline, Discipline, "plan: discipline")
         )
+        need_one_of(self.runtime, tuple(RUNTIMES), "plan: runtime")
         need_type(self.schedule, (Schedule, type(None)), "plan: schedule", "a Schedule or None")
         for name, kind in (("parts", Part), ("allocations", Allocation)):
             values = getattr(self, name)
@@ -107,7 +112,8 @@ class Plan:
 
     def degrees(self, graph: Graph, cluster: Cluster) -> Degrees | None:
         """The degrees that `from_degrees` gives this plan for; None: its stages are unlike."""
-        if self.schedule is None or self != Plan(parts=self.parts, schedule=self.schedule):
+        plain = Plan(parts=self.parts, schedule=self.schedule, runtime=self.runtime)
+        if self.schedule is None or self != plain:
             return None
         return find_degrees(graph, cluster, (name_ops(graph, self.parts), self.schedule))
 
@@ -129,6 +135,7 @@ class Plan:
             discipline=self.discipline,
             allocations=self.allocations,
             batch_statistics=self.batch_statistics,
+            runtime=self.runtime,
         )
 
     @staticmethod

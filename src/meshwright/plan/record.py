@@ -228,6 +228,7 @@ class AnswerRecord(Record):
     model: Annotated[str, about("The name of the graph.")]
     cluster: Annotated[str, about("The name of the cluster.")]
     batch: Annotated[float | None, about("Samples a step.")]
+    runtime: Annotated[str, about("Whose execution of the plan is predicted.")]
     method: Annotated[
         str, about("The method that was asked for; of `auto` with the one whose plan it is.")
     ]

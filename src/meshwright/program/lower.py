@@ -18,6 +18,7 @@ import numpy.typing as npt
 from meshwright.argument import need_one_of
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline, Plan, Sync
@@ -56,7 +57,10 @@ MAX_OP_INSTANCES = 2_000_000
 
 
 def choose_granularity(plan: Plan) -> str:
-    """By op, unless the plan has a schedule and too many instances of ops for that."""
+    """By op, unless the plan has a schedule and too many instances of ops for that; by layer where
+    others run it, whose ops are not known."""
+    if plan.runtime != MESHWRIGHT.name:
+        return "layer"
     is_few = count_instances(plan) <= MAX_OP_INSTANCES
     return "op" if is_few or (plan.schedule is None and plan.is_plain) else "part"
 

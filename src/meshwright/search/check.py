@@ -6,6 +6,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshwright.argument import need_number, need_one_of, need_type
+from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import MOST_MICROBATCHES
@@ -67,6 +68,13 @@ def need_method(method: str, wanted: Sequence[str], what: str) -> None:
     if method not in wanted:
         text = " or ".join(wanted)
         raise InputError(f"{what}: the method must be {text}, got {quoted(method)}")
+
+
+def check_runtime(runtime: str, method: str) -> None:
+    """Refuse a runtime that is none, or that the search knows nothing of."""
+    need_one_of(runtime, tuple(RUNTIMES), "runtime")
+    if runtime != MESHWRIGHT.name:
+        need_method(method, SCOPED[Scope], f"runtime {runtime}")
 
 
 def check_gap(gap: float, method: str, *, allocate: bool) -> None:

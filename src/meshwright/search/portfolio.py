@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.cost.compute import time_sources
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -28,6 +29,7 @@ from meshwright.search.check import (
     AnyScope,
     check_gap,
     check_request,
+    check_runtime,
     need_method,
 )
 from meshwright.search.consecutive import consecutive
@@ -138,6 +140,7 @@ def find_plan(
     allocate: bool = False,
     gap: float = 0.0,
     prior: Prior | None = None,
+    runtime: str = MESHWRIGHT.name,
 ) -> Answer:
     """The plan of a method; `auto` is the best of all. `progress` is told a line a method.
 
@@ -145,11 +148,13 @@ def find_plan(
     its method looks at (see `SCOPED`), `engine`: what evaluates the candidates of `hybrid`. `gap`:
     `placement` and `quickp` end when nothing can be faster by more than this part. `allocate`:
     share each host's network interfaces out to the destinations, too. `prior`: what `deploy`
-    believes at first; None: the network that comes with the package. The budget does not count the
+    believes at first; None: the network that comes with the package. `runtime`: who will run the
+    plan; for others than this program `hybrid` alone searches. The budget does not count the
     compilation of kernels, which happens once on a machine.
     """
     check_request(graph, method, seed, budget_seconds, sharing, microbatches, scope)
     check_gap(gap, method, allocate=allocate)
+    check_runtime(runtime, method)
     if prior is not None:
         need_method(method, GUIDED, "prior")
     subject: dict[str, Any] = {
@@ -157,8 +162,9 @@ def find_plan(
         "cluster": cluster.name,
         "batch": graph.batch,
         "times": time_sources(graph, cluster),
+        "runtime": runtime,
     }
-    choice = _choose(method, graph, cluster)
+    choice = _choose(method, graph, cluster, runtime)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
     _compile_kernels(choice.names, allocates=allocates)
@@ -168,7 +174,8 @@ def find_plan(
         bound = plan_bound(make_instance(graph, cluster))
         return replace(refuse(method, choice.refusal, bound, started), **subject)
     searches = {
-        name: _find_method(name, microbatches, scope, engine, gap, prior) for name in choice.names
+        name: _find_method(name, microbatches, scope, engine, gap, prior, runtime)
+        for name in choice.names
     }
     if choice.note:
         report(choice.note)
@@ -211,10 +218,12 @@ def _only_answer(name: str, answer: Answer, note: str) -> Answer:
     )
 
 
-def _choose(method: str, graph: Graph, cluster: Cluster) -> _Choice:
+def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choice:
     """All of them for `auto`, but for what cannot find anything."""
     if method in LAYERED:
         return _Choice(names=(method,))  # which knows best what would fit
+    if runtime != MESHWRIGHT.name:
+        return _Choice(names=("hybrid",), note=f"only hybrid was tried: it plans for {runtime}")
     reason = memory_bound(graph, cluster)
     if method != "auto":
         return _Choice(names=(method,), refusal=reason)
@@ -247,12 +256,13 @@ def _find_method(
     engine: Engine | None,
     gap: float,
     prior: Prior | None,
+    runtime: str,
 ) -> Method:
     if name == "hybrid":
         chosen = scope if isinstance(scope, Scope) else Scope()
         if microbatches:
             chosen = replace(chosen, microbatches=tuple(microbatches))
-        return partial(hybrid, scope=chosen, engine=engine)
+        return partial(hybrid, scope=chosen, engine=engine, runtime=runtime)
     given: dict[str, Any] = {}
     if scope is not None and name in SCOPED[type(scope)]:
         given["scope"] = scope

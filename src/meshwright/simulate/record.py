@@ -27,6 +27,7 @@ class SimulationRecord(Record):
     model: Annotated[str, about("The name of the graph.")]
     cluster: Annotated[str, about("The name of the cluster.")]
     batch: Annotated[float | None, about("Samples a step.")]
+    runtime: Annotated[str, about("Whose execution of the plan is predicted.")]
     sharing: Annotated[str, about("Whether transfers share links: fair or none.")]
     step_seconds: Annotated[float | None, seconds("The time of one step.")]
     peak_bytes: Annotated[

@@ -4,6 +4,7 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
@@ -32,6 +33,10 @@ def simulate(
     one by what whole layers cost; None is "op" unless the plan has too many ops for that.
     `with_links`: also record the use of every link over time (under "fair").
     """
+    if granularity in ("op", "part") and plan.runtime != MESHWRIGHT.name:
+        raise InputError(
+            f"granularity {granularity}: the runtime must be {MESHWRIGHT.name}, got {plan.runtime}"
+        )
     with announced_compilation():
         program = lower(graph, cluster, plan, granularity or choose_granularity(plan))
         return run_program(program, cluster, sharing=sharing, with_links=with_links)

@@ -6,6 +6,7 @@ from argparse import ArgumentParser, ArgumentTypeError, HelpFormatter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from meshwright.cost.runtime import RUNTIMES
 from meshwright.errors import quoted
 
 SHARINGS = ("none", "fair")
@@ -83,6 +84,17 @@ def add_compile(parser: ArgumentParser) -> None:
         "--compile",
         action="store_true",
         help="as torch.compile runs the step: element-wise ops are merged",
+    )
+
+
+def add_runtime(parser: ArgumentParser) -> None:
+    """Who runs the plan."""
+    parser.add_argument(
+        "--runtime",
+        choices=tuple(RUNTIMES),
+        metavar="R",
+        help=f"whose execution is predicted: {', '.join(RUNTIMES)} (default: meshwright's own, or "
+        f"that of the plan's file)",
     )
 
 

@@ -15,6 +15,7 @@ from meshwright.cli.parser.option import (
     add_command,
     add_compile,
     add_json,
+    add_runtime,
     add_sharing,
     count,
     counts,
@@ -99,6 +100,7 @@ def add_plan(commands: Any) -> None:
     )
     add_batch(parser)
     add_compile(parser)
+    add_runtime(parser)
     add_sharing(parser)
     _add_scope(parser)
     _add_pipeline(parser)
@@ -200,6 +202,7 @@ def add_simulate(commands: Any) -> None:
     parser.add_argument("--plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
     add_batch(parser)
     add_compile(parser)
+    add_runtime(parser)
     add_sharing(parser)
     parser.add_argument(
         "--granularity",

@@ -180,6 +180,7 @@ def _make_cost(
         weight_seconds=weight,
         update_seconds=update,
         host_seconds=known.host[0] + known.host[1] + launches,
+        forward_host_seconds=known.host[0],
         calls=find_calls(
             known.messages,
             team,
@@ -190,6 +191,7 @@ def _make_cost(
         ),
         parameter_bytes=parameters,
         gradient_bytes=gradients,
+        gradient_growth=known.weights.gradient_growth,
         optimiser_bytes=optimiser,
         expert_parameter_bytes=expert_parameters,
         expert_gradient_bytes=expert_gradients,

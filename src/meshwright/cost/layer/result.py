@@ -1,9 +1,10 @@
-"""What pricing a layer gives. Data only."""
+"""What pricing a layer gives: data, and what a runtime makes of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from meshwright.cost.collective import Collective
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 
 Axis = Literal["tensor", "context", "expert"]
 
@@ -43,10 +44,14 @@ class LayerCost:
     """Of all its parameters, once a step."""
     host_seconds: float
     """Launches of forward, backward and recomputation; zero for graphs that were not captured."""
+    forward_host_seconds: float
+    """Of these: launches of forward."""
     calls: tuple[Call, ...]
     parameter_bytes: float
     """Without experts' (likewise gradients and optimiser state)."""
     gradient_bytes: float
+    gradient_growth: float
+    """How many times their bytes gradients have in fp32."""
     optimiser_bytes: float
     expert_parameter_bytes: float
     expert_gradient_bytes: float
@@ -59,3 +64,20 @@ class LayerCost:
     """What the whole team passes on to the next layer; the gradient is as large."""
     flops: float
     """Of the whole team, forward and backward without recomputation."""
+
+    def under(self, runtime: Runtime) -> "LayerCost":
+        """The layer as a runtime runs it: the type of its gradients, and what its hosts do for the
+        collectives of its team."""
+        if runtime is MESHWRIGHT:
+            return self
+        growth = self.gradient_growth if runtime.has_fp32_gradients else 1.0
+        forward = sum(call.forward for call in self.calls)
+        others = sum(call.backward + call.overlapped for call in self.calls)
+        each = runtime.collective_host_seconds
+        return replace(
+            self,
+            host_seconds=self.host_seconds + (forward + others) * each,
+            forward_host_seconds=self.forward_host_seconds + forward * each,
+            gradient_bytes=self.gradient_bytes * growth,
+            expert_gradient_bytes=self.expert_gradient_bytes * growth,
+        )

@@ -21,6 +21,8 @@ class Weights:
 
     parameters: Amounts
     gradients: Amounts
+    gradient_growth: float
+    """How many times their bytes gradients have in fp32."""
     optimiser: Amounts
 
 
@@ -33,8 +35,19 @@ def find_weights(kind: LayerKind) -> Weights:
     return Weights(
         parameters=_amounts(graph.parameter_bytes @ shares),
         gradients=_amounts(_by_place(place, size)),
+        gradient_growth=_gradient_growth(kind, gradients, size),
         optimiser=_amounts(optimiser @ shares),
     )
+
+
+def _gradient_growth(kind: LayerKind, gradients: Places, size: Floats) -> float:
+    """Gradients of 16-bit weights have twice the bytes in fp32, unless they have them already."""
+    makers = kind.graph.tensor_source[gradients]
+    is_short = np.isin(np.array(kind.graph.precision)[makers], ("bf16", "fp16"))
+    weights = float(kind.graph.parameter_bytes.sum())
+    if not is_short.any() or size.sum() > weights:
+        return 1.0
+    return float((size * np.where(is_short, 2.0, 1.0)).sum() / size.sum())
 
 
 def find_shares(kind: LayerKind) -> Floats:

@@ -7,6 +7,7 @@ sends; then their receives in the same order; then the collectives, which `synch
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,10 @@ class Work:
     call_seconds: Sequence[Floats]
     place: Sequence[Floats]
     """By stage, of each unit and replica."""
+    before: Places
+    """By unit's instruction, the one before it on its device; -1: there is none."""
+    blocks: bool
+    """Whether stages wait for their transfers."""
     unit_start: Places
     """The first instruction of each stage's units; at the end how many there are."""
     num_sends: int
@@ -49,6 +54,14 @@ class Work:
         """Instructions of units on replicas; the two broadcast."""
         count = self.stages[stage].num_replicas
         return np.asarray(self.unit_start[stage] + np.asarray(unit) * count + np.asarray(replica))
+
+    @cached_property
+    def after(self) -> Places:
+        """By unit's instruction, the one after it on its device; -1: there is none."""
+        after = np.full_like(self.before, -1)
+        known = np.flatnonzero(self.before >= 0)
+        after[self.before[known]] = known
+        return after
 
     @property
     def num_units(self) -> int:
@@ -255,9 +268,19 @@ def _serve(
     share = target.held_bytes(np.ones(target.num_replicas))[receiver]
     received = made.write(send + work.num_sends, target.leaders[receiver], size * share, tensor)
     units = work.units[goal]
-    made.read(work.unit_rows(goal, units.first(action)[:, None], receiver), received)
+    reader = work.unit_rows(goal, units.first(action)[:, None], receiver)
+    made.read(reader, received)
+    if work.blocks:
+        _block(work, made, writer[:, sender], send, reader)
     if not work.is_inference:
         made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
+
+
+def _block(work: Work, made: Made, writer: Places, send: Places, reader: Places) -> None:
+    """Let transfers wait until their receivers have come to them, and senders until they end."""
+    before, after = work.before[reader], work.after[writer]
+    made.order(before[before >= 0], send[before >= 0])
+    made.order(send[after >= 0], after[after >= 0])
 
 
 def collect_blocks(made: Made) -> tuple[Records, Records, Records, Records]:

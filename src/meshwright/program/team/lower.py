@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
+from meshwright.cost.runtime import RUNTIMES
 from meshwright.cost.stage import num_ways
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
@@ -32,12 +33,20 @@ from meshwright.program.team.emit import (
 from meshwright.program.team.stage import TeamStage, check_teams, schedule_of, team_stages
 from meshwright.program.team.synchronise import Groups, emit_collectives
 from meshwright.program.team.tie import Tie, find_tie, order_tie, tie_rows
-from meshwright.program.team.unit import action_seconds, place_units, stage_units, unit_graph
+from meshwright.program.team.unit import (
+    action_seconds,
+    find_before,
+    place_units,
+    stage_units,
+    unit_graph,
+)
 
 Floats = npt.NDArray[np.float64]
 
 MAX_INSTRUCTIONS = 2**26
 """About 8 GB of them."""
+_BLOCKING = (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B)
+"""Schedules whose transfers stages wait for where a runtime has them do so."""
 
 
 def lower_teams(graph: Graph, cluster: Cluster, plan: Plan) -> Program:
@@ -55,8 +64,8 @@ def lower_stages(
     stages: Sequence[TeamStage],
     tied_bytes: float = 0.0,
 ) -> Program:
-    """The same, from stages whose costs are known; of the plan only its schedule and allocations
-    are read. `tied_bytes`: weights that the first and the last stage share."""
+    """The same, from stages whose costs are known; of the plan only its schedule, runtime and
+    allocations are read. `tied_bytes`: weights that the first and the last stage share."""
     check_teams(cluster, stages)
     tie = find_tie(stages[0], stages[-1], tied_bytes)
     work = _prepare(graph, cluster, plan, stages, tie.num_sends if tie else 0)
@@ -109,9 +118,11 @@ def _prepare(
     graph: Graph, cluster: Cluster, plan: Plan, stages: Sequence[TeamStage], num_more_sends: int
 ) -> Work:
     schedule = schedule_of(plan)
-    units = stage_units(stages, schedule)
+    runtime = RUNTIMES[plan.runtime]
+    units = stage_units(stages, schedule, runtime)
     has_weights = schedule.kind is ScheduleKind.ZERO_BUBBLE
-    times = [action_seconds(stage, has_weights) for stage in stages]
+    blocks = runtime.blocks_on_transfers and len(stages) > 1 and schedule.kind in _BLOCKING
+    times = [action_seconds(stage, has_weights, blocks) for stage in stages]
     seconds, call_seconds = [each for each, _ in times], [each for _, each in times]
     boundaries = [find_boundary(a, b) for a, b in pairwise(stages)]
     lengths = [
@@ -125,6 +136,7 @@ def _prepare(
             f"plan: has {sum(lengths) + 2 * num_sends} instructions, at most {MAX_INSTRUCTIONS} "
             f"can be lowered"
         )
+    place = place_units(stages, units, schedule, seconds)
     return Work(
         stages=stages,
         units=units,
@@ -132,7 +144,9 @@ def _prepare(
         graph=unit_graph(graph.name, graph.batch, stages, units),
         seconds=seconds,
         call_seconds=call_seconds,
-        place=place_units(stages, units, schedule, seconds),
+        place=place,
+        before=find_before(stages, units, place),
+        blocks=blocks,
         unit_start=np.concatenate(([0], np.cumsum(lengths))),
         num_sends=num_sends,
         num_devices=cluster.num_devices,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.cost.layer.team import team_fits
+from meshwright.cost.runtime import RUNTIMES, Runtime
 from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.stack.stack import Stack
@@ -108,7 +109,9 @@ def team_stages(
         rows_from = placement.replica_from[here][:: part.width]
         rows_to = placement.replica_to[here][:: part.width]
         shares = rows_to - rows_from
-        costs = _costs(stack, network, part, devices, layers[number], (shares * samples).tolist())
+        sizes = (shares * samples).tolist()
+        runtime = RUNTIMES[plan.runtime]
+        costs = _costs(stack, network, part, devices, layers[number], sizes, runtime)
         side = [stack.side_bytes_at(share * samples) for share in shares.tolist()]
         defers = schedule_of(plan).kind is ScheduleKind.ZERO_BUBBLE
         deferred = _deferred(stack, part, layers[number], samples) if defers else NOTHING
@@ -134,6 +137,7 @@ def _costs(
     devices: Ints,
     layers: range,
     samples: Sequence[float],
+    runtime: Runtime,
 ) -> tuple[StageCost, ...]:
     """One a replica; shares that differ by rounding are one share."""
     known: dict[float, tuple[StageCost, ...]] = {}
@@ -147,6 +151,7 @@ def _costs(
                 zero=part.zero,
                 recompute=part.recompute,
                 samples=key,
+                runtime=runtime,
             )
             known[key] = replica_costs(stack, network, stage)
     return tuple(known[float(f"{each:.9g}")][place] for place, each in enumerate(samples))

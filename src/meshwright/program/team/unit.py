@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.graph import OP_SIZES, Graph, Phase, Split
 from meshwright.plan.plan import Schedule, ScheduleKind
 from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS
@@ -21,6 +22,7 @@ from meshwright.program.team.stage import TeamStage
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
 
 _PHASES = {
     Action.FORWARD: Phase.FORWARD,
@@ -95,13 +97,15 @@ class StageUnits:
         return action, microbatch.astype(np.int32), piece.astype(np.int32)
 
 
-def stage_units(stages: Sequence[TeamStage], schedule: Schedule) -> tuple[StageUnits, ...]:
+def stage_units(
+    stages: Sequence[TeamStage], schedule: Schedule, runtime: Runtime = MESHWRIGHT
+) -> tuple[StageUnits, ...]:
     """The units of each stage."""
     has_weights = schedule.kind is ScheduleKind.ZERO_BUBBLE
     return tuple(
         StageUnits(
             microbatches=schedule.microbatches,
-            pieces=_num_pieces(stage),
+            pieces=_num_pieces(stage) if runtime.overlaps_gradients else 1,
             has_weights=has_weights,
         )
         for stage in stages
@@ -114,13 +118,23 @@ def _num_pieces(stage: TeamStage) -> int:
     return max(1, ceil(total / max(BUCKET_BYTES, total / MAX_BUCKETS) - 1e-9))
 
 
-def action_seconds(stage: TeamStage, has_weights: bool) -> tuple[Floats, Floats]:
-    """By action and replica: seconds, and of these the collectives that nothing hides."""
+def action_seconds(
+    stage: TeamStage, has_weights: bool, blocks: bool = False
+) -> tuple[Floats, Floats]:
+    """By action and replica: seconds, and of these the collectives that nothing hides.
+
+    Calls that block leave a host no lead over its device: an action takes as long as its launches.
+    """
     forward, backward, update = (
         stage.of_replicas(f"{name}_seconds") for name in ("forward", "backward", "update")
     )
     apart = stage.of_replicas("weight_seconds") if has_weights else np.zeros_like(forward)
     none = np.zeros_like(forward)
+    if blocks:
+        host = stage.of_replicas("host_seconds")
+        forward_host = stage.of_replicas("forward_host_seconds")
+        forward = np.maximum(forward, forward_host)
+        backward = np.maximum(backward, host - forward_host)
     calls = (stage.of_replicas("forward_call_seconds"), stage.of_replicas("backward_call_seconds"))
     seconds = np.stack((forward, np.maximum(backward - apart, 0.0), apart, update))
     return seconds, np.minimum(np.stack((*calls, none, none)), seconds)
@@ -152,6 +166,24 @@ def place_units(
         columns = [place[number][action, microbatch] for place in places]
         result.append(np.stack(columns, axis=1)[:, on].astype(np.float64))
     return result
+
+
+def find_before(
+    stages: Sequence[TeamStage], units: Sequence[StageUnits], place: Sequence[Floats]
+) -> Places:
+    """By unit and replica, stage after stage, what its device runs before it; -1: nothing."""
+    device = [
+        np.broadcast_to(stage.leaders, (each.num_units, stage.num_replicas)).ravel()
+        for stage, each in zip(stages, units, strict=True)
+    ]
+    piece = [each.columns[2][:, None] for each in units]
+    turn = [(a * (MAX_BUCKETS + 1) + b).ravel() for a, b in zip(place, piece, strict=True)]
+    where = np.concatenate(device)
+    order = np.lexsort((np.concatenate(turn), where))
+    before = np.full(len(order), -1, dtype=np.int64)
+    follows = where[order[1:]] == where[order[:-1]]
+    before[order[1:][follows]] = order[:-1][follows]
+    return before
 
 
 def _place_steps(

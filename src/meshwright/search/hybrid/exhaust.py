@@ -129,6 +129,7 @@ class _Walk:
                     zero=stage.option.zero,
                     recompute=stage.option.recompute,
                     samples=samples_of(self.space.batch, frame, stage.size, stage.option),
+                    runtime=self.space.prices.runtime,
                 ),
             )
             self._costs[key] = tuple({id(cost): cost for cost in costs}.values())

@@ -13,6 +13,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -62,21 +63,24 @@ def hybrid(
     microbatches: Sequence[int] = (),
     scope: Scope | None = None,
     engine: Engine | None = None,
+    runtime: str = MESHWRIGHT.name,
 ) -> Answer:
     """The best plan of the scope that the search finds; see this module's docstring.
 
-    Without an engine, other cores are used where simulations take long.
+    Without an engine, other cores are used where simulations take long. `runtime`: who will run
+    the plan, as `RUNTIMES` has them.
     """
     started = perf_counter()
     until = started + budget_seconds
     chosen = scope or Scope(microbatches=tuple(microbatches))
     try:
         chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
-        space = make_space(graph, cluster, chosen)
+        space = make_space(graph, cluster, chosen, RUNTIMES[runtime])
     except InputError as error:
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
     pool = Pool(refuses_plain=space.stack.shares_groups)
-    scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing)
+    tiers = space.prices.tiers
+    scene = Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
     trials = Trials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:

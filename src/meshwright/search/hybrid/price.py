@@ -16,6 +16,7 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.layer.price import prepare_prices, price_layer
 from meshwright.cost.layer.result import Call
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
 from meshwright.program.team.defer import deferred_bytes
@@ -59,7 +60,10 @@ class Column(IntEnum):
 class Prices:
     """The costs of a stack's layers on a cluster, each worked out once."""
 
-    def __init__(self, stack: Stack, cluster: Cluster, tiers: Tiers) -> None:
+    def __init__(
+        self, stack: Stack, cluster: Cluster, tiers: Tiers, runtime: Runtime = MESHWRIGHT
+    ) -> None:
+        self.runtime = runtime
         self.stack = stack
         self.cluster = cluster
         self.tiers = tiers
@@ -126,7 +130,7 @@ class Prices:
         device_type = self.cluster.types[type_name]
         table = np.empty((len(self.stack.kinds), len(Column)))
         for row, kind in zip(table, self.stack.kinds, strict=True):
-            cost = price_layer(kind, team, recompute, device_type, samples)
+            cost = price_layer(kind, team, recompute, device_type, samples).under(self.runtime)
             forward, backward, beside = self._call_seconds(team, cost.calls)
             backward += max(0.0, beside - cost.weight_seconds)
             deferred = deferred_bytes(kind, team, recompute, samples)

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -43,11 +44,13 @@ class Space:
         return len(draft.stages) == 1 or not (self.stack.shares_groups and draft.is_plain)
 
 
-def make_space(graph: Graph, cluster: Cluster, scope: Scope) -> Space:
+def make_space(
+    graph: Graph, cluster: Cluster, scope: Scope, runtime: Runtime = MESHWRIGHT
+) -> Space:
     """Find the layers and tiers, and list the options."""
     stack = find_layers(graph)
     _check_runnable(graph, cluster)
-    prices = Prices(stack, cluster, find_tiers(cluster))
+    prices = Prices(stack, cluster, find_tiers(cluster), runtime)
     teams = list_teams(scope, stack, cluster.num_devices)
     return Space(
         stack=stack,

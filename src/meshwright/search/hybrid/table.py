@@ -145,6 +145,7 @@ class _Part:
     ) -> None:
         batch = prices.stack.graph.batch
         self.num_ways = num_ways(prices.stack.graph)
+        self.overlaps_gradients = prices.runtime.overlaps_gradients
         rows = np.stack(
             [
                 prices.rows(
@@ -167,11 +168,16 @@ class _Part:
         forward = forward + self._exposed(gather, forward)
         backward = backward + self._exposed(gather + scatter, backward)
         # Buckets travel while the rest of the last backward runs; the last one is always late.
-        hidden = backward * (1 - 1 / MAX_BUCKETS)
+        runtime = prices.runtime
+        hidden = backward * (1 - 1 / MAX_BUCKETS) if runtime.overlaps_gradients else 0.0
         late = np.maximum(synchronise / MAX_BUCKETS, synchronise - hidden)
         update = self._sum(Column.UPDATE) / np.where(self.zero >= 1, self.holders, 1.0)
         self.tail = late + update + regather
-        self.fill, self.host = forward + backward, self._sum(Column.HOST)
+        calls = 2 * (self.zero >= 3) + 1 * (self.zero >= 2)
+        calling = calls * shapes.counts.sum(axis=1) * runtime.shard_host_seconds
+        self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
+        if runtime.blocks_on_transfers:  # hosts have no lead over their devices
+            self.fill = np.maximum(self.fill, self.host)
         self.load = np.maximum(self.fill, self.host) + self.tail / frame.microbatches
         self.weight = self._sum(Column.WEIGHT)
         self.saved_bytes = self._sum(Column.SAVED)
@@ -228,7 +234,8 @@ class _Part:
         scatter = spread(0, zero >= 2, gradients, slopes)
         # Places from 4 on: the same while all other stages do so.
         total, experts = self._sum(Column.GRADIENTS), self._sum(Column.EXPERT_GRADIENTS)
-        pieces = np.clip(np.ceil((total + experts) / BUCKET_BYTES), 1, MAX_BUCKETS)
+        most = MAX_BUCKETS if self.overlaps_gradients else 1
+        pieces = np.clip(np.ceil((total + experts) / BUCKET_BYTES), 1, most)
         bucket = (total / pieces, experts / pieces)
         synchronise = pieces * (spread(5, zero == 0, *bucket) + spread(4, zero == 1, *bucket))
         held, of_experts = self._sum(Column.PARAMETERS), self._sum(Column.EXPERT_PARAMETERS)

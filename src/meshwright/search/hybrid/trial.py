@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.graph.stack.find import find_layers
@@ -28,6 +29,7 @@ class Scene:
     cluster: Cluster
     tiers: Tiers
     sharing: str
+    runtime: str = MESHWRIGHT.name
 
     @cached_property
     def _planner(self) -> Planner:
@@ -37,7 +39,7 @@ class Scene:
     def plan(self, draft: Draft) -> Plan:
         """The plan that a draft stands for."""
         parts = self._planner.parts(draft.frame, draft.stages)
-        return Plan(parts=parts, schedule=draft.schedule)
+        return Plan(parts=parts, schedule=draft.schedule, runtime=self.runtime)
 
     @cached_property
     def stack(self) -> Stack:
@@ -45,11 +47,11 @@ class Scene:
         return find_layers(self.graph)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _scene, (self.graph, self.cluster, self.tiers, self.sharing)
+        return _scene, (self.graph, self.cluster, self.tiers, self.sharing, self.runtime)
 
 
-def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str) -> Scene:
-    return Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing)
+def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str, runtime: str) -> Scene:
+    return Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
 
 
 def try_draft(scene: Scene, draft: Draft) -> Verdict:

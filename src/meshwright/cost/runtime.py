@@ -1,0 +1,78 @@
+"""Who runs a plan: what overlaps, what blocks, and what a host does for each call.
+
+A plan is predicted for a runtime. Each is described as it runs by default; what its users can
+switch on is not looked at. Data only: stage costs, lowering and the search's prices read it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """How a framework runs a plan of stages, teams and replicas."""
+
+    name: str
+    blocks_on_transfers: bool = False
+    """Whether a stage waits while it sends, and a transfer until its receiver has come to it. Holds
+    for schedules with one stage a device; interleaved and zero-bubble ones send meanwhile."""
+    overlaps_gradients: bool = True
+    """Whether gradients travel bucket by bucket while the last backward runs, or all after it."""
+    gathered_ahead: int = 1
+    """For how many layers ZeRO 3 gathers weights ahead of the one that computes."""
+    has_fp32_gradients: bool = False
+    """Whether gradients of 16-bit weights are added up and travel in fp32."""
+    overlap_slowdown: float = 0.0
+    """What compute loses of each second in which weights or gradients travel beside it."""
+    collective_host_seconds: float = 0.0
+    """What a host does for one collective of a team, beyond what it does for a kernel."""
+    transfer_host_seconds: float = 0.0
+    """Likewise for one transfer to or from a neighbouring stage."""
+    shard_host_seconds: float = 0.0
+    """Likewise for one layer whose weights ZeRO gathers, or whose gradients it scatters."""
+
+
+MESHWRIGHT = Runtime(name="meshwright")
+"""This program's own executor: everything overlaps, and hosts do nothing that kernels do not."""
+
+_OVERLAP_SLOWDOWN = 0.189
+"""The mean over GPT and Llama models under FSDP and pipelines on four A100s, H100s, MI210s and
+MI250s: "Characterizing Compute-Communication Overlap in GPU-Accelerated Distributed Deep Learning",
+arXiv 2507.03114, abstract."""
+
+RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            MESHWRIGHT,
+            # Megatron-LM, megatron/training/arguments.py: plain 1F1B sets overlap_p2p_comm to
+            # False, and p2p_communication.py then waits for its batch and synchronises the host;
+            # --overlap-grad-reduce is off unless given; with bf16 gradients are accumulated and
+            # reduced in fp32. Its FSDP gathers one successor ahead (SchedulePolicy).
+            Runtime(
+                name="megatron",
+                blocks_on_transfers=True,
+                overlaps_gradients=False,
+                has_fp32_gradients=True,
+            ),
+            # DeepSpeed, runtime/zero/config.py: overlap_comm is off but for ZeRO 3, which also
+            # prefetches 5e7 parameters, about a layer; pipe/p2p.py sends with blocking calls.
+            # Gradients keep the type of the weights (grad_accum_dtype).
+            Runtime(name="deepspeed", blocks_on_transfers=True, overlaps_gradients=False),
+            # PyTorch's "FSDP Notes": the next all-gather always overlaps with compute, the first
+            # never; reduce_dtype of MixedPrecisionPolicy is the weights' unless given. Stages are
+            # torch.distributed.pipelining's, whose 1F1B waits for each batch of sends and receives.
+            Runtime(name="fsdp2", blocks_on_transfers=True, overlap_slowdown=_OVERLAP_SLOWDOWN),
+            # torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces gradients
+            # in float32 (training.mixed_precision_reduce).
+            Runtime(
+                name="torchtitan",
+                blocks_on_transfers=True,
+                has_fp32_gradients=True,
+                overlap_slowdown=_OVERLAP_SLOWDOWN,
+            ),
+        )
+    }
+)
+"""Those that a plan can be predicted for, by name."""
