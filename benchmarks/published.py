@@ -54,7 +54,7 @@ def predict(row: Row) -> dict[str, Any]:
         recompute=row["recompute"],
         sequence_parallel=row["sequence_parallel"] == "1",
     )
-    timeline = mw.simulate(graph, cluster, plan)
+    timeline = mw.simulate(graph, cluster, plan, runtime=row["runtime"])
     published = float(row["seconds"])
     return {
         **row,
