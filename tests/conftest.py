@@ -19,11 +19,18 @@ _QUICKER, _LEAST_EXAMPLES = 4, 5
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
+"""Cases that took more than four seconds of a worker and are left to `scripts/test-all`, since
+quicker cases of the same tests, or tests of the same code, stay in `scripts/test`."""
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
 
 
+@pytest.hookimpl(tryfirst=True)  # before those that are slow are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `scripts/test` try fewer examples of each property than `scripts/test-all`."""
+    """Let `scripts/test` run fewer cases, and fewer examples of each property."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in SLOW:
+            item.add_marker(pytest.mark.slow)
     if settings.get_current_profile_name() != "quick":
         return
     for test in {getattr(item, "function", None) for item in items}:
