@@ -79,6 +79,15 @@ def check_trainable(graph: Graph) -> None:
         )
 
 
+_FUSED_UPDATES = {
+    "sgd": "_fused_sgd_",
+    "momentum": "_fused_sgd_",
+    "adam": "_fused_adam_",
+    "adamw": "_fused_adamw_",
+}
+"""The kinds of updates with kernels of their own; all others are steps that optimisers take."""
+
+
 def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
     """Refuse to train where the planned step has another named optimiser or precision, before a
     model is built and traced, which finds all other differences."""
@@ -88,7 +97,7 @@ def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
         if phase == Phase.UPDATE and kind.startswith("_fused_")
     )
     kinds = sorted(set(updates))
-    own = "_fused_sgd_" if optimizer in ("sgd", "momentum") else f"_fused_{optimizer}_"
+    own = _FUSED_UPDATES.get(optimizer, "_fused_step_")
     if kinds and ":" not in optimizer and own not in kinds:
         raise InputError(
             f"graph {graph.name}: --optimizer must be that of the planned step, whose updates are "

@@ -10,10 +10,10 @@ import difflib
 from collections.abc import Iterable
 
 from meshwright.errors import InputError, quoted
-from meshwright.zoo.model import ZooModel
+from meshwright.zoo.model import MIXED, ZooModel
 
 PRETRAINING = "pre-training with both heads"
-LARGE = ("bf16", "fp32")
+LARGE = ("bf16", "fp32", MIXED)
 """Precisions of models from 7 billion parameters on, which nobody trains with fp32 weights."""
 
 
@@ -131,7 +131,7 @@ def _llamas() -> list[ZooModel]:
         _llama("llama-3-405b", "Llama 3 of 405 billion parameters", 1024, 8192, 405_853_388_800),
         _text(
             "mixtral-8x7b", mixtral, 64, 4096, 46_702_792_704,
-            precisions=("bf16",),  # torch's shape rule for grouped products knows bf16 only
+            precisions=("bf16", MIXED),  # torch's shape rule for grouped products knows bf16 only
         ),
     ]  # fmt: skip
 
@@ -174,7 +174,7 @@ def _text(
     sequence: int,
     parameters: int,
     longest: int | None = None,
-    precisions: tuple[str, ...] = ("fp32", "bf16"),
+    precisions: tuple[str, ...] = ("fp32", "bf16", MIXED),
 ) -> ZooModel:
     return ZooModel(
         name=name,

@@ -92,15 +92,23 @@ def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     parser.add_argument(
         "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
     )
-    parser.add_argument(
-        "--precision", metavar="P", help="of weights: fp32 or bf16 (default: the model's own)"
-    )
+    add_precision(parser)
     parser.add_argument(
         "--optimizer",
         default="adamw",
         metavar="O",
         help=f"sgd, momentum, adam, adamw (default), or one of torch.optim that updates every "
         f"number by itself, such as rmsprop{other_optimizers}",
+    )
+
+
+def add_precision(parser: ArgumentParser) -> None:
+    """The precision of a model's weights."""
+    parser.add_argument(
+        "--precision",
+        metavar="P",
+        help="fp32, bf16, or mixed: weights and gradients in bf16, copies of weights and the "
+        "optimiser's state in fp32 (default: the model's own)",
     )
 
 
