@@ -79,6 +79,7 @@ def capture(
     autocast: Any = None,
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
+    foreach: bool = False,
     untie: bool = False,
     inference: bool = False,
 ) -> Graph:
@@ -91,7 +92,8 @@ def capture(
     `master_weights`). `batch`: the samples in the inputs; None takes the first dimension of the
     first tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel
     calls that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile
-    fuses it.
+    fuses it. `foreach`: parameters are updated as torch.optim does by default on CUDA, which moves
+    more bytes and holds temporaries, in place of one fused kernel as `training` has it.
     `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
     embedding on its first stage and the head tied to it on its last. `inference`: the model's
     outputs alone, in `eval` mode, without gradients, loss and optimiser.
@@ -109,6 +111,7 @@ def capture(
         autocast=autocast,
         measured=measured,
         compile=compile,
+        foreach=foreach,
         untie=untie,
         inference=inference,
     )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, InputWarning, one_line, quoted
 from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
+from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.profile.profile import (
@@ -48,6 +49,7 @@ def load_graph(
     *,
     precision: str | None = None,
     compile: bool = False,  # noqa: A002
+    foreach: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Graph:
     """A graph itself, else the file at that path, else the zoo's model of that name.
@@ -58,11 +60,13 @@ def load_graph(
     A "package.module:factory" or "path/to/file.py:factory" is imported and called, and what it
     returns is captured; no other code is ever run. `batch` is the number of samples a step; None
     leaves the graph's own. `precision` is that of a model of the zoo, a shape or a factory's model
-    (see `capture_model`). `compile`: as torch.compile runs the step, element-wise ops merged. `say`
-    receives a line where a graph is captured or read from the cache.
+    (see `capture_model`). `compile`: as torch.compile runs the step, element-wise ops merged.
+    `foreach`: as torch.optim updates by default on CUDA (see `update_by_foreach`). `say` receives a
+    line where a graph is captured or read from the cache.
     """
     graph = _find_graph(source, batch, precision, say)
-    return fuse_elementwise(graph) if compile else graph
+    graph = fuse_elementwise(graph) if compile else graph
+    return update_by_foreach(graph) if foreach else graph
 
 
 def _find_graph(
@@ -181,15 +185,9 @@ def capture_model(
         check_names(optimizer, autocast)
         need_torch()
         workload = _run_factory(name, batch, sequence, precision, loss)
-        graph = _capture_workload(
-            workload,
-            update_name(precision, optimizer),
-            autocast,
-            measured,
-            compile,
-            untie,
-            inference,
-        )
+        how = {"compile": compile, "untie": untie, "inference": inference}
+        own = update_name(precision, optimizer)
+        graph = _capture_workload(workload, own, autocast, measured, **how)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
         _choose(name, optimizer, autocast, batch, sequence, precision, loss),
@@ -301,9 +299,9 @@ def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
         update_name(choice.precision, choice.optimizer),
         choice.autocast,
         measured,
-        choice.compile,
-        choice.untie,
-        choice.inference,
+        compile=choice.compile,
+        untie=choice.untie,
+        inference=choice.inference,
     )
     return replace(graph, name=choice.model.name)
 
@@ -313,21 +311,11 @@ def _capture_workload(
     optimizer: str,
     autocast: str | None,
     measured: Measured | None,
-    compile: bool,  # noqa: A002
-    untie: bool,
-    inference: bool,
+    **how: bool,
 ) -> Graph:
     from meshwright.capture.capture import capture_workload
 
-    return capture_workload(
-        workload,
-        optimizer,
-        autocast,
-        measured,
-        compile=compile,
-        untie=untie,
-        inference=inference,
-    )
+    return capture_workload(workload, optimizer, autocast, measured, **how)
 
 
 def _build(choice: Choice, device: str = "meta") -> "Workload":

@@ -59,6 +59,7 @@ def run_plan(arguments: Namespace) -> int:
         arguments.batch,
         precision=arguments.precision,
         compile=arguments.compile,
+        foreach=arguments.foreach,
         say=remark,
     )
     cluster = load_cluster_here(arguments.cluster)

@@ -33,6 +33,7 @@ def run_simulate(arguments: Namespace) -> int:
         arguments.batch,
         precision=arguments.precision,
         compile=arguments.compile,
+        foreach=arguments.foreach,
         say=remark,
     )
     cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster_here(name)

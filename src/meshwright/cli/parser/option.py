@@ -86,6 +86,16 @@ def add_compile(parser: ArgumentParser) -> None:
     )
 
 
+def add_foreach(parser: ArgumentParser) -> None:
+    """Whether a step is predicted with PyTorch's own updates."""
+    parser.add_argument(
+        "--foreach",
+        action="store_true",
+        help="parameters are updated as PyTorch does by default on CUDA, with temporaries as large "
+        "as all of them, and not by one fused kernel as `run` has it",
+    )
+
+
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     """What one may choose about the step of a model of the zoo, besides its batch, or of a factory
     that has arguments of these names."""

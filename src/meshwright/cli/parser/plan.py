@@ -14,6 +14,7 @@ from meshwright.cli.parser.option import (
     add_batch,
     add_command,
     add_compile,
+    add_foreach,
     add_json,
     add_precision,
     add_sharing,
@@ -101,6 +102,7 @@ def add_plan(commands: Any) -> None:
     add_batch(parser)
     add_precision(parser)
     add_compile(parser)
+    add_foreach(parser)
     add_sharing(parser)
     _add_scope(parser)
     _add_pipeline(parser)
@@ -203,6 +205,7 @@ def add_simulate(commands: Any) -> None:
     add_batch(parser)
     add_precision(parser)
     add_compile(parser)
+    add_foreach(parser)
     add_sharing(parser)
     parser.add_argument(
         "--granularity",

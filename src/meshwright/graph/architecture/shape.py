@@ -20,7 +20,7 @@ from meshwright.graph.graph import Graph
 ARCHITECTURES: Mapping[str, Callable[..., Graph]] = MappingProxyType(
     {each.__name__: each for each in (gpt, llama, mixtral, bert, vit)}
 )
-USUAL: Mapping[str, str] = MappingProxyType({"precision": "bf16", "optimizer": "adamw"})
+USUAL: Mapping[str, str] = MappingProxyType({"precision": "mixed", "optimizer": "adamw"})
 """Of a shape in text, unless said."""
 DIGITS = 13
 """Of a size; longer numbers are above `rule.LARGEST` for sure."""

@@ -306,7 +306,8 @@ class Tape:
 
     def _update(self, optimizer: str) -> None:
         moments = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer]
-        name = "_fused_sgd_" if moments < 2 else f"_fused_{optimizer}_"
+        kind = "sgd" if moments < 2 else optimizer
+        name = "_fused_step_" if self.has_masters else f"_fused_{kind}_"
         step = STEP_BYTES if moments == 2 else 0
         for weight in self.weights:
             value = weight.value
@@ -317,9 +318,10 @@ class Tape:
                 self._views += 1  # the step's number is advanced by a call of its own
             self.run(
                 weight.module,
-                "_fused_step_" if self.has_masters else name,
+                name,
                 (value, gradient),
                 (),
+                kind=f"_fused_mixed-{kind}_" if self.has_masters else name,
                 moved=2 * value.bytes + state + step,
                 written=value.bytes + state + (step if self.has_masters else 0),
                 workspace=wide if self.has_masters else 0,  # the gradient in fp32
