@@ -4,13 +4,15 @@ The name of the ATen op, with a word before it where another kernel runs: attent
 causal or with dropout; convolutions with a bias, and the gradient of their input (that of their
 weight has no word of its own); softmax along a dimension that is not the last; element-wise ops
 that broadcast or whose tensors lie differently in memory, which load one number at a time instead
-of 16 bytes.
+of 16 bytes. A step that an optimiser takes itself has its name.
 """
 
 from typing import Any
 
 import torch
 from torch.fx import Node
+
+from meshwright.capture.stepped import step_op
 
 _ATTENTION_MASK = {"attention": 3, "attention_backward": 6}
 """Where the mask stands among the arguments, before dropout and whether it is causal."""
@@ -43,6 +45,8 @@ def name_kind(node: Node) -> str:
         dims = args[0].meta["val"].dim()
         is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1
         return name if is_last else f"spatial_{name}"
+    if node.target is step_op:
+        return f"_fused_{node.kwargs['kind']}_"
     if name == "cat":
         return f"{STRIDED}{name}" if _is_narrow(args) else name
     return f"{STRIDED}{name}" if _is_elementwise(node, name) and _is_strided(node) else name

@@ -13,6 +13,7 @@ import torch
 
 import meshwright.capture.attention  # noqa: F401 - defines the ops
 from meshwright.capture.product import Product
+from meshwright.capture.stepped import step_op
 
 aten = torch.ops.aten
 _SUM_BYTES = 4
@@ -63,9 +64,18 @@ def _attention_backward(args: tuple[Any, ...], _: Product) -> float:
     return float(query.numel() * 4) if query.element_size() < 4 else 0.0
 
 
+def _step(args: tuple[Any, ...], _: Product) -> float:
+    """The gradient in fp32, where a parameter of 16 bits is updated by way of a copy in fp32."""
+    (parameter, *_), gradients, *states = args
+    kept = [each for some in states for each in some if each.dim()]
+    is_wide = any(each.element_size() > parameter.element_size() for each in kept)
+    return float(4 * gradients[0].numel()) if is_wide else 0.0
+
+
 _FORMULAS: dict[Any, Callable[[tuple[Any, ...], Product], float]] = {
     aten.convolution: _convolution,
     aten.convolution_backward: _convolution_backward,
     aten.sum: _sum,
     torch.ops.meshwright.attention_backward: _attention_backward,
+    step_op.overloadpacket: _step,
 }

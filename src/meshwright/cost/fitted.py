@@ -48,6 +48,8 @@ _LEAST_TERMS = 1e-100
 """Of a product, as files may have it: below this no rate of FLOPs to terms is a number."""
 _UPDATE = "_fused_adamw_"
 """Stands for all optimisers: they move bytes."""
+_FOREACH = "add_"
+"""Stands for updates by `foreach`, which are such ops on many tensors at once."""
 _STRIDED = "strided_mul"
 """Stands for element-wise ops that broadcast and were not measured."""
 _SHARPNESS = 4.0
@@ -212,7 +214,8 @@ def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Fl
 
 
 def _find(name: str, is_half: bool) -> Stream:
-    name = _UPDATE if name.startswith(("_fused_adam", "_fused_sgd", "_fused_step")) else name
+    name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
+    name = _FOREACH if name.startswith("_foreach_") else name
     like = _STRIDED if name.startswith("strided_") else name
     for key in ((name, is_half), (name, not is_half), (like, is_half)):
         if key in STREAMS:
