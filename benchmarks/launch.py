@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from fidelity import build_row
-from meshwright.capture.convert import read_trace
 from meshwright.capture.optimiser import Optimiser
 from meshwright.capture.trace import trace_step
 
@@ -34,7 +33,7 @@ def count_launches(row: str) -> tuple[int, int, int]:
     )
     place = {node: number for number, node in enumerate(trace.graph.nodes)}
     calls = backward = updates = 0
-    for kernel in read_trace(trace).kernels:
+    for kernel in trace.ledger.kernels:
         if place[kernel.node] < trace.num_forward:
             calls += kernel.calls
         elif place[kernel.node] < trace.num_backward:

@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from meshwright.capture.capture import capture_workload
+from meshwright.capture.capture import capture_traced
 from meshwright.capture.workload import Workload
 from meshwright.cluster.build import fully_connected
 from meshwright.execute.lowered import lower_frozen
@@ -68,14 +68,14 @@ def _loss(made: Any) -> torch.Tensor:
 def planned(workload: Workload, device: str, precision: str, compiles: bool) -> Step:
     """A step by a plan for one device."""
     autocast = "bf16" if precision == "mixed" else None
-    graph = capture_workload(workload, "adamw", autocast)
+    graph, trace = capture_traced(workload, "adamw", autocast)
     cluster = fully_connected(num_devices=1, device_type="h100", bytes_per_second=1e9)
     plan = Plan(parts=(Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
     compiler = Inductor(torch.device(device), _show) if compiles else None
     trainer = Trainer(
         lower_frozen(graph, cluster, plan), workload, rank=0, device=torch.device(device),
         optimizer="adamw", autocast=autocast, learning_rate=LEARNING_RATE, compiler=compiler,
-        show=_show,
+        show=_show, trace=trace,
     )  # fmt: skip
     args, kwargs = _on_device(workload, device)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshwright.argument import need_one_of, need_type, shown
+from meshwright.argument import checked, need_one_of, need_type
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
@@ -60,16 +60,12 @@ def _need_plan(plan: Plan | None, use: str) -> None:
     need_type(plan, Plan, "plan", "a Plan, as `Answer.plan` or `Plan.load` gives it")
 
 
-def _need_callable(value: Any, what: str) -> None:
-    if value is not None and not callable(value):
-        raise InputError(f"{what}: must be a function or None, got {shown(value)}")
-
-
 def cluster(source: str | Path | Cluster) -> Cluster:
     """A cluster by catalogue name (`meshwright cluster list`) or path, or the cluster itself."""
     return load_cluster(source)
 
 
+@checked
 def capture(
     model: Any,
     args: Any = (),
@@ -119,6 +115,7 @@ def capture(
     )
 
 
+@checked
 def plan(
     graph: str | Path | Graph,
     cluster: str | Path | Cluster,
@@ -151,8 +148,6 @@ def plan(
     a line of text now and then. That no plan fits is an answer too: `plan` is None.
     """
     need_type(engine, (Engine, type(None)), "engine", "an engine (see open_engine) or None")
-    _need_callable(progress, "progress")
-    need_type(prior, (str, Path, type(None)), "prior", "the path of a file or None")
     step, devices = load_graph(graph, say=progress), load_cluster(cluster)
     answer = find_plan(
         step,
@@ -175,6 +170,7 @@ def plan(
     return with_facts(step, devices, answer, run_plan(step, devices, answer.plan, sharing=sharing))
 
 
+@checked
 def simulate(
     graph: str | Path | Graph,
     cluster: str | Path | Cluster,
@@ -206,6 +202,7 @@ def simulate(
     )
 
 
+@checked
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
     `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
@@ -228,11 +225,12 @@ def master_weights(params: Any, kind: Any = None, **settings: Any) -> Any:
 
 
 @contextmanager
+@checked
 def training(
     plan: Plan | None,
     cluster: str | Path | Cluster,
     model: Any,
-    args: Sequence[Any] = (),
+    args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
     optimizer: Any = "adamw",
@@ -285,8 +283,9 @@ def training(
     """
     _need_plan(plan, "train by")
     assert plan is not None
+    need_type(graph, (Graph, type(None)), "graph", "a Graph or None, which captures it again")
     need_torch("training")
-    from meshwright.capture.capture import capture_workload
+    from meshwright.capture.capture import capture_traced
     from meshwright.capture.inputs import as_inputs
     from meshwright.capture.torch_private import uncompiled
     from meshwright.capture.workload import Workload
@@ -295,12 +294,16 @@ def training(
     from meshwright.execute.training import open_training
     from meshwright.execute.unmerge import unmerge
 
+    chosen = load_cluster(cluster)
     model, (given, named) = uncompiled(model), as_inputs(args)
     named |= kwargs or {}
     workload = Workload(name=type(model).__name__, model=model, args=given, kwargs=named, loss=loss)
     optimizer = open_optimizer(optimizer, model, learning_rate)
-    chosen = load_cluster(cluster)
-    planned = capture_workload(workload, optimizer, autocast) if graph is None else graph
+    trace = None
+    if graph is None:
+        planned, trace = capture_traced(workload, optimizer, autocast)
+    else:
+        planned = graph
     plan = plan.in_ops(planned)
     settings = Settings(
         device=device,
@@ -325,6 +328,6 @@ def training(
         callbacks=callbacks,
     )
     if graph is not None and may_be_fused(graph):
-        planned, plan, settings = unmerge(planned, chosen, plan, workload, settings)
-    with open_training(planned, chosen, plan, workload, settings) as opened:
+        planned, plan, settings, trace = unmerge(planned, chosen, plan, workload, settings)
+    with open_training(planned, chosen, plan, workload, settings, trace) as opened:
         yield opened

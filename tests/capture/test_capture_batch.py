@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from meshwright.capture.call import describe_call  # noqa: E402
 from meshwright.capture.capture import capture  # noqa: E402
-from meshwright.capture.convert import are_alike, read_trace  # noqa: E402
+from meshwright.capture.convert import are_alike  # noqa: E402
 from meshwright.capture.ledger import Ledger  # noqa: E402
 from meshwright.capture.optimiser import Optimiser  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
@@ -76,7 +76,7 @@ def read(name: str, batch: int) -> Ledger:
     make, inputs = CASES[name]
     with torch.device("meta"):
         step = trace_step(make(), (), inputs(batch), loss=None, optimizer=Optimiser.ADAMW)
-    return read_trace(step)
+    return step.ledger
 
 
 def captured(name: str, batch: int, **more: Any) -> Graph:

@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from meshwright.capture import trace as tracing  # noqa: E402
 from meshwright.capture.call import describe_call  # noqa: E402
 from meshwright.capture.capture import capture  # noqa: E402
-from meshwright.capture.convert import read_trace  # noqa: E402
 from meshwright.capture.optimiser import Optimiser  # noqa: E402
 from meshwright.capture.trace import Trace, trace_step  # noqa: E402
 from meshwright.cluster.builder.draft import Draft  # noqa: E402
@@ -223,7 +222,7 @@ def test_gradients_are_those_of_eager_torch(second: dict[str, Any]) -> None:
 
 
 def calls_of(model: nn.Module, batch: int = BATCH) -> list[str]:
-    return [describe_call(kernel.node) for kernel in read_trace(traced(model, batch)).kernels]
+    return [describe_call(kernel.node) for kernel in traced(model, batch).ledger.kernels]
 
 
 @pytest.mark.parametrize("device_type", ["h200", "cpu", "nobody-knows"])

@@ -1,7 +1,8 @@
 """What a step may be captured from: named inputs, compiled modules, no batch of a fixed size."""
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -41,6 +42,62 @@ def test_one_tensor_is_the_only_input() -> None:
     graph = capture(Model(), torch.randn(4, 8))
     assert_same(capture(Model(), (torch.randn(4, 8),)), graph)
     assert graph.batch == 4
+
+
+@dataclass
+class Inner:
+    """What is inside another."""
+
+    x: Any
+    name: str = "inner"
+
+
+@dataclass
+class Batch:
+    """Tensors in a dataclass, one of them in another."""
+
+    inner: Inner
+    scale: Any
+
+
+class Pair(NamedTuple):
+    """The same as a tuple."""
+
+    inner: Any
+    scale: Any
+
+
+class Nested(Model):
+    """Takes both at once."""
+
+    def forward(self, batch: Any) -> Any:
+        x = batch.inner.x if isinstance(batch, Batch) else batch.inner["x"][0]
+        return super().forward(x, batch.scale)
+
+
+@pytest.mark.parametrize("form", ["dataclass", "tuple"])
+def test_tensors_inside_other_inputs_are_inputs(form: str) -> None:
+    x, scale = torch.randn(4, 8), torch.randn(4, 1)
+    given: Any = Pair({"x": [x]}, scale)
+    if form == "dataclass":
+        given = Batch(Inner(x), scale)
+    graph = capture(Nested(), (given,))
+    wanted = capture(Model(), (x, scale))
+    assert graph.batch == 4
+    assert_same(replace(graph, name="Model"), wanted)
+
+
+def test_a_dataclass_that_cannot_be_made_again_is_refused_by_name() -> None:
+    @dataclass
+    class Odd:
+        inner: Any
+        sum: Any = field(init=False)
+
+        def __post_init__(self) -> None:
+            self.sum = self.inner.sum()
+
+    with pytest.raises(InputError, match=r"input Odd: must be made of .* but field sum is not"):
+        capture(Nested(), (Odd(torch.randn(4, 8)),))
 
 
 def test_a_compiled_module_is_captured_as_the_module_itself() -> None:

@@ -11,7 +11,6 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture.capture import capture  # noqa: E402
-from meshwright.capture.convert import read_trace  # noqa: E402
 from meshwright.capture.ledger import Ledger  # noqa: E402
 from meshwright.capture.optimiser import Optimiser  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
@@ -48,7 +47,7 @@ class Words(nn.Module):
 
 def read(model: nn.Module, *args: Any) -> Ledger:
     trace = trace_step(model, args, {}, loss=None, optimizer=Optimiser.ADAMW)
-    return read_trace(trace)
+    return trace.ledger
 
 
 def capture_words(batch: int) -> Graph:

@@ -271,7 +271,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
         return lowered_by[key]
 
     def trace_once(
-        workload: Any, graph: Any, optimizer: Any, autocast: str | None, *, on_gpu: bool
+        workload: Any, graph: Any, optimizer: Any, autocast: str | None, **settings: Any
     ) -> Steps:
         sizes = (graph.tensor_bytes.tobytes(), graph.parameter_bytes.tobytes(), graph.batch)
         # Every trainer has an optimiser of its own; of its kind alone depends what is traced.
@@ -279,7 +279,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
         if key not in known:
             while len(known) >= _KEPT:
                 del known[next(iter(known))]
-            known[key] = Steps(workload, graph, optimizer, autocast, on_gpu=on_gpu)
+            known[key] = Steps(workload, graph, optimizer, autocast, **settings)
         return known[key]  # type: ignore[no-any-return]
 
     def fork_bound(lowered: Lowered, planned: Steps, device: int, **settings: Any) -> Any:

@@ -21,7 +21,7 @@ from small_trainer import OPTIMIZER  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import trace_workload  # noqa: E402
-from meshwright.capture.convert import are_alike, read_trace  # noqa: E402
+from meshwright.capture.convert import are_alike  # noqa: E402
 from meshwright.capture.trace import Trace, find_loss  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
@@ -151,7 +151,7 @@ def traced(workload: Workload, samples: int) -> Trace:
 def check_aligned(workload: Workload) -> None:
     """The aligned step on one real sample: loss and gradients are autograd's."""
     trace = align_trace(traced(workload, 2), traced(workload, 3))
-    assert are_alike(read_trace(trace), read_trace(traced(workload, 2)))
+    assert are_alike(trace.ledger, traced(workload, 2).ledger)
     model = copy.deepcopy(workload.model)
     held = [*model.parameters(), *dict(model.named_buffers()).values()]
     inputs = [*workload.args, *workload.kwargs.values()]

@@ -218,7 +218,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused(plans: Path, path
 
 def test_more_ranks_than_memory_holds_are_refused() -> None:
     check_memory(16, 8 * GIB)
-    with pytest.raises(InputError, match="uses 1024 devices, and as many ranks need at least 256"):
+    with pytest.raises(InputError, match="uses 1,024 devices, and as many ranks need at least 256"):
         check_memory(1024, 8 * GIB)
 
 

@@ -66,7 +66,7 @@ def set_in_piece(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (rename_file("rank-00007.safetensors"), "'rank-00007.safetensors' cannot be read"),
         (lambda m: m["files"][DATA].update(bytes="88"), r"Expected `int`, got `str`"),
         (lambda m: m["files"][DATA].update(bytes=-1), "Expected `int` >= 0"),
-        (lambda m: m["files"][DATA].update(bytes=10**15), "must have 1000000000000000 bytes"),
+        (lambda m: m["files"][DATA].update(bytes=10**15), "must have 1,000,000,000,000,000 bytes"),
         (lambda m: m["files"][DATA].update(sha256="00"), "it has another digest"),
         (lambda m: m["files"][DATA].update(pickle="x"), "unknown field `pickle`"),
         (lambda m: m.update(files=[]), r"Expected `object`, got `array`"),

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from small_trainer import LEARNING_RATE  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 import meshwright as mw  # noqa: E402
-from meshwright.capture.capture import capture_workload  # noqa: E402
+from meshwright.capture.capture import capture_workload, trace_workload  # noqa: E402
+from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import NonFiniteError  # noqa: E402
 from meshwright.execute.launch import launch  # noqa: E402
 from meshwright.execute.pulse import Pulse  # noqa: E402
@@ -213,6 +215,34 @@ def test_a_script_trains_by_a_plan_of_merged_ops() -> None:
             run.step(*workload.args)
         losses = run.losses()
     assert losses == pytest.approx(train_eagerly("gated", 3)[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["captured here", "merged"])
+def test_the_step_that_was_captured_is_not_traced_again(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice for the graph, at the batch and at twice of it, and never to run it."""
+    workload, sizes = make_workload("gated"), list[int]()
+    graph = captured("gated").at_batch(workload.num_samples)
+
+    def traced(workload: Workload, *rest: Any, **more: Any) -> Any:
+        sizes.append(workload.num_samples)
+        return trace_workload(workload, *rest, **more)
+
+    monkeypatch.setattr("meshwright.capture.capture.trace_workload", traced)
+    monkeypatch.setattr("meshwright.execute.steps.trace_workload", traced)
+    merged = fuse_elementwise(graph) if form == "merged" else None
+    with mw.training(
+        data_plan(merged or graph, 1), connected(1), workload.model, workload.args, graph=merged,
+        optimizer="momentum", learning_rate=LEARNING_RATE, compile=False,
+    ) as run:  # fmt: skip
+        for _ in range(2):
+            run.step(*workload.args)
+        losses = run.losses()
+        assert sizes == [workload.num_samples, 2 * workload.num_samples]
+        assert float(run.evaluate(*workload.args)) > 0
+        assert len(sizes) == 3  # in the other mode it is another step
+    assert losses == pytest.approx(train_eagerly("gated", 2)[0], rel=1e-5)
 
 
 def test_a_script_validates_and_trains_on_as_if_it_had_not() -> None:

@@ -47,7 +47,7 @@ def test_ops_go_where_the_merged_one_was_and_take_its_time(name: str) -> None:
     assert may_be_fused(merged)
     assert not may_be_fused(graph)
     plan = halves(merged)
-    whole, own, settings = unmerge(merged, CLUSTER, plan, make_workload(name), SETTINGS)
+    whole, own, settings, _ = unmerge(merged, CLUSTER, plan, make_workload(name), SETTINGS)
     assert whole.op_names == graph.op_names
     assert settings.compiles
     for part, old in zip(own.parts, plan.parts, strict=True):
@@ -55,7 +55,7 @@ def test_ops_go_where_the_merged_one_was_and_take_its_time(name: str) -> None:
         assert len(part.priorities) == len(part.ops)
     assert sorted(op for part in own.parts for op in part.ops) == sorted(graph.op_names)
     alone = Plan(parts=(Part(ops=merged.op_names, devices=(CLUSTER.devices[0].name,)),))
-    one, two, _ = unmerge(merged, CLUSTER, alone, make_workload(name), SETTINGS)
+    one, two, *_ = unmerge(merged, CLUSTER, alone, make_workload(name), SETTINGS)
     expected = simulate(merged, CLUSTER, alone).step_seconds
     assert simulate(one, CLUSTER, two).step_seconds == pytest.approx(expected, rel=1e-6)
 

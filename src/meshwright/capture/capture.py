@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.capture.convert import are_alike, convert_trace, read_trace
+from meshwright.argument import need_type
+from meshwright.capture.convert import are_alike, convert_trace
 from meshwright.capture.growth import ALL_SIZES, FEW_SIZES, steep_kernels
-from meshwright.capture.inputs import as_inputs, find_batch, resize_inputs
+from meshwright.capture.inputs import as_inputs
 from meshwright.capture.measured import with_measured
 from meshwright.capture.optimiser import find_optimiser
 from meshwright.capture.torch_private import uncompiled
@@ -53,26 +54,63 @@ def capture(
     devices; the update adds up the copies' gradients and keeps them equal. `inference`: the model's
     outputs alone, in `eval` mode and without gradients; there is no loss and no optimiser then.
     """
-    model, (args, named) = uncompiled(model), as_inputs(args)
-    kwargs = {**named, **(kwargs or {})}
     if inference and loss is not None:
         raise InputError("loss: must be None for inference, whose step has none")
-    chosen = find_optimiser(optimizer)
-    size = find_batch(model, args, kwargs, batch)
+    model, (args, named) = uncompiled(model), as_inputs(args)
+    workload = Workload(
+        name=type(model).__name__,
+        model=model,
+        args=args,
+        kwargs={**named, **(kwargs or {})},
+        loss=loss,
+        batch=batch,
+    )
+    graph = capture_workload(
+        workload,
+        optimizer,
+        autocast,
+        measured,
+        compile=compile,
+        untie=untie,
+        inference=inference,
+    )
+    return update_by_foreach(graph) if foreach else graph
+
+
+def capture_workload(
+    workload: Workload,
+    optimizer: str | torch.optim.Optimizer,
+    autocast: str | torch.dtype | None = None,
+    measured: Measured | None = None,
+    *,
+    compile: bool = False,  # noqa: A002
+    untie: bool = False,
+    inference: bool = False,
+) -> Graph:
+    """Capture a step of a workload; `autocast` also by its short name."""
+    graph, _ = capture_traced(
+        workload, optimizer, autocast, measured, untie=untie, inference=inference
+    )
+    return fuse_elementwise(graph) if compile else graph
+
+
+def capture_traced(
+    workload: Workload,
+    optimizer: str | torch.optim.Optimizer,
+    autocast: str | torch.dtype | None = None,
+    measured: Measured | None = None,
+    *,
+    untie: bool = False,
+    inference: bool = False,
+) -> tuple[Graph, Trace]:
+    """The graph of a workload's step, and the trace of it on the workload's own samples: who runs
+    the step need not trace it again."""
+    size = workload.num_samples
 
     def trace(times: int) -> Trace:
-        given, named = resize_inputs(args, kwargs, size, times * size)
+        given = workload.at_batch(times * size)
         try:
-            return trace_step(
-                model,
-                given,
-                named,
-                loss=loss,
-                optimizer=chosen,
-                autocast=autocast,
-                untie=untie,
-                inference=inference,
-            )
+            return trace_workload(given, optimizer, autocast, untie=untie, inference=inference)
         except InputError as error:
             if times == 1:
                 raise
@@ -81,69 +119,47 @@ def capture(
                 f"fix the size of a batch"
             ) from error
 
-    first = start = trace(1)
-    times, ledgers = 1, [read_trace(start), read_trace(trace(FEW_SIZES[1]))]
-    if size == 1 and not are_alike(*ledgers):
+    times, traces = 1, [trace(each) for each in FEW_SIZES]
+    first = traces[0]
+    if size == 1 and not are_alike(*(each.ledger for each in traces)):
         # one sample needs no broadcasting and has other copies, so we start from more
-        times, start = FEW_SIZES[1], trace(FEW_SIZES[1])
-        ledgers = [read_trace(start), read_trace(trace(FEW_SIZES[1] * times))]
+        times = FEW_SIZES[1]
+        traces = [traces[1], trace(FEW_SIZES[1] * times)]
+    ledgers = [each.ledger for each in traces]
     if are_alike(*ledgers) and any(steep_kernels(*ledgers)):
-        ledgers += [read_trace(trace(each * times)) for each in ALL_SIZES[len(ledgers) :]]
-    graph = convert_trace(type(model).__name__, start, ledgers, times * size)
-    graph = with_measured(graph.at_batch(size), start, first, measured)
-    graph = fuse_elementwise(graph) if compile else graph
-    return update_by_foreach(graph) if foreach else graph
-
-
-def capture_workload(
-    workload: Workload,
-    optimizer: str | torch.optim.Optimizer,
-    autocast: str | None = None,
-    measured: Measured | None = None,
-    *,
-    compile: bool = False,  # noqa: A002
-    untie: bool = False,
-    inference: bool = False,
-) -> Graph:
-    """Capture a step of a workload; `autocast` by its short name."""
-    return capture(
-        workload.model,
-        workload.args,
-        workload.kwargs,
-        loss=None if inference else workload.loss,
-        optimizer=optimizer,
-        batch=workload.batch,
-        autocast=_find_autocast(autocast),
-        measured=measured,
-        compile=compile,
-        untie=untie,
-        inference=inference,
-    )
+        ledgers += [trace(each * times).ledger for each in ALL_SIZES[len(ledgers) :]]
+    graph = convert_trace(type(workload.model).__name__, traces[0], ledgers, times * size)
+    return with_measured(graph.at_batch(size), traces[0], first, measured), first
 
 
 def trace_workload(
     workload: Workload,
     optimizer: str | torch.optim.Optimizer,
-    autocast: str | None = None,
+    autocast: str | torch.dtype | None = None,
     *,
     untie: bool = False,
     channels_last: Collection[str] = (),
+    inference: bool = False,
 ) -> Trace:
     """The step whose calls are looked up among the measured ones when it is captured."""
     return trace_step(
         workload.model,
         workload.args,
         workload.kwargs,
-        loss=workload.loss,
+        loss=None if inference else workload.loss,
         optimizer=find_optimiser(optimizer),
         autocast=_find_autocast(autocast),
         untie=untie,
         channels_last=channels_last,
+        inference=inference,
     )
 
 
-def _find_autocast(name: str | None) -> torch.dtype | None:
-    if name is not None and name not in AUTOCASTS:
+def _find_autocast(given: str | torch.dtype | None) -> torch.dtype | None:
+    if not isinstance(given, str):
+        need_type(given, (torch.dtype, type(None)), "autocast", f"{' or '.join(AUTOCASTS)} or None")
+        return given
+    if given not in AUTOCASTS:
         known = ", ".join(AUTOCASTS)
-        raise InputError(f"autocast: must be one of {known}, got {quoted(name)}")
-    return AUTOCASTS[name] if name else None
+        raise InputError(f"autocast: must be one of {known}, got {quoted(given)}")
+    return AUTOCASTS[given]

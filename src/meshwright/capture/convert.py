@@ -14,7 +14,7 @@ from torch.fx import Node
 from meshwright.capture.call import uses_tf32
 from meshwright.capture.growth import fit_parts, steep_kernels
 from meshwright.capture.kind import name_kind
-from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, read_nodes, tensor_versions
+from meshwright.capture.ledger import Kernel, Ledger, Version, op_name, tensor_versions
 from meshwright.capture.split import find_splits, find_whole
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
@@ -45,11 +45,6 @@ def convert_trace(name: str, trace: Trace, ledgers: Sequence[Ledger], batch: int
     return _Converter(name, trace, ledgers, batch).graph()
 
 
-def read_trace(trace: Trace) -> Ledger:
-    """The kernels of a trace."""
-    return read_nodes(list(trace.graph.nodes))
-
-
 def are_alike(one: Ledger, other: Ledger) -> bool:
     """Whether two ledgers are of the same kernels; views between them may differ."""
     return len(one.versions) == len(other.versions) and (
@@ -68,7 +63,7 @@ def _check_alike(name: str, one: Ledger, other: Ledger, sizes: tuple[int, int]) 
                 f"is {first.node.target} at {sizes[0]} and {second.node.target} at {sizes[1]}"
             )
     raise InputError(
-        f"model {name}: must have as many ops at every batch size, got {len(one.kernels)} at "
+        f"model {name}: must have as many ops at every batch size, got {len(one.kernels):,} at "
         f"{sizes[0]} and {len(other.kernels)} at {sizes[1]}"
     )
 

@@ -153,7 +153,7 @@ def settle_plain_tensors(workload: Workload, recording: Recording, seed: int) ->
             if num_bytes > PLAIN_BYTES:
                 raise InputError(
                     f"model {type(model).__name__}: tensors that are neither parameters nor buffers"
-                    f" must take at most {PLAIN_BYTES} bytes; use register_buffer for larger ones"
+                    f" must take at most {PLAIN_BYTES:,} bytes; use register_buffer for larger ones"
                 )
             found = recording.real(tensor, seed).requires_grad_(tensor.requires_grad)
             made[id(tensor)] = (tensor, found)  # held, so that no id is used twice

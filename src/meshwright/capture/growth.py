@@ -7,12 +7,8 @@ cube: two traces cannot tell a square from a line that starts above zero, four c
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-import torch
-
-from meshwright.capture.ledger import Kernel, Ledger
-from meshwright.capture.torch_private import pytree
+from meshwright.capture.ledger import Kernel, Ledger, tensors_of
 from meshwright.graph.column import STEEP_POWERS
 
 FEW_SIZES = (1, 2)
@@ -44,10 +40,9 @@ def _is_steep(small: Sequence[int], large: Sequence[int], growth: float) -> bool
 
 def _shapes(kernel: Kernel) -> Iterator[Sequence[int]]:
     """The shapes of all tensors that a kernel reads and makes."""
-    values: list[Any] = [each.meta.get("val") for each in kernel.node.all_input_nodes]
-    for leaf in pytree.tree_leaves([*values, kernel.node.meta.get("val")]):
-        if isinstance(leaf, torch.Tensor):
-            yield tuple(leaf.shape)
+    for node in (*kernel.node.all_input_nodes, kernel.node):
+        for tensor in tensors_of(node.meta.get("val")):
+            yield tuple(tensor.shape)
 
 
 def fit_parts(name: str, sizes: Sequence[float], *, is_steep: bool) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The inputs of a step: how many samples they hold, and the same ones on more or fewer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,28 @@ def as_inputs(batch: Any) -> Inputs:
     if isinstance(batch, Mapping):
         return (), dict(batch)
     return (tuple(batch) if isinstance(batch, tuple | list) else (batch,)), {}
+
+
+def open_dataclasses(inputs: Any) -> None:
+    """Let torch look into dataclasses that hold tensors: these are inputs as any others are.
+
+    What it is told of a class holds for the process; it is what the class itself says.
+    """
+    held = {
+        type(leaf): [getattr(leaf, each.name) for each in fields(leaf)]
+        for leaf in pytree.tree_leaves(inputs)
+        if is_dataclass(leaf) and not isinstance(leaf, type)
+    }
+    for kind, values in held.items():
+        open_dataclasses(values)
+        if any(isinstance(each, torch.Tensor) for each in pytree.tree_leaves(values)):
+            hidden = [each.name for each in fields(kind) if not each.init]
+            if hidden:
+                raise InputError(
+                    f"input {kind.__name__}: must be made of the arguments of its constructor, but "
+                    f"field {hidden[0]} is not among them; give tensors, tuples or mappings"
+                )
+            pytree.register_dataclass(kind)
 
 
 def find_batch(
@@ -59,5 +82,5 @@ def resize_inputs(
             torch.Tensor, resize, inputs
         )
     except (RuntimeError, TypeError) as error:  # torch's, as it cannot count the bytes
-        raise InputError(f"batch: {samples} samples are too many for any memory") from error
+        raise InputError(f"batch: {samples:,} samples are too many for any memory") from error
     return resized

@@ -145,8 +145,8 @@ class _Reader:
     def call(self, node: Node) -> None:
         """Read a call."""
         inputs = [each for each in node.all_input_nodes if "val" in each.meta]
-        known = {storage_of(tensor) for each in inputs for tensor in _tensors(each.meta["val"])}
-        made = list(_tensors(node.meta.get("val")))
+        known = {storage_of(tensor) for each in inputs for tensor in tensors_of(each.meta["val"])}
+        made = list(tensors_of(node.meta.get("val")))
         fresh = [tensor for tensor in made if storage_of(tensor) not in known]
         written = _written(node)
         if (fresh or written) and not counts_steps(node):
@@ -159,7 +159,7 @@ class _Reader:
     def end(self, node: Node) -> None:
         """Read what the step returns."""
         for each in node.all_input_nodes:
-            self.returned |= {self.newest[storage_of(one)] for one in _tensors(each.meta["val"])}
+            self.returned |= {self.newest[storage_of(one)] for one in tensors_of(each.meta["val"])}
 
     def _run(
         self,
@@ -169,14 +169,14 @@ class _Reader:
         written: list[torch.Tensor],
     ) -> None:
         number = len(self.kernels)
-        read = [tensor for each in inputs for tensor in _tensors(each.meta["val"])]
+        read = [tensor for each in inputs for tensor in tensors_of(each.meta["val"])]
         kernel = _price(node, read, [*fresh, *written], self.views + 1)
         self.views = 0
         self.kernels.append(kernel)
         for storage in dict.fromkeys(storage_of(tensor) for tensor in read):
             self.versions[self.newest[storage]].readers.append(number)
         for each in inputs:
-            for tensor in _tensors(each.meta["val"]):
+            for tensor in tensors_of(each.meta["val"]):
                 kernel.reads[each.name] = self.newest[storage_of(tensor)]
         for storage, tensor in {storage_of(each): each for each in (*fresh, *written)}.items():
             replaces = self.newest.get(storage, -1)
@@ -205,9 +205,8 @@ def counts_steps(node: Node) -> bool:
 
 def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls: int) -> Kernel:
     """What the kernel computes and moves."""
-    args, kwargs = pytree.tree_map_only(
-        Node, lambda each: each.meta["val"], (node.args, node.kwargs)
-    )
+    args = _with_values(node.args)
+    kwargs = {name: _with_values(each) for name, each in node.kwargs.items()}
     name = op_name(node)
     written = sum(_tensor_bytes(tensor) for tensor in made)
     sizes = [_tensor_bytes(tensor) for tensor in read]
@@ -225,14 +224,14 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
     if name == "convolution_backward":
         sizes += _backward_sizes(args)
     value = node.meta.get("val")
-    product = find_product(node.target, tuple(args), value)
+    product = find_product(node.target, args, value)
     return Kernel(
         node=node,
-        flops=count_flops(node.target, tuple(args), dict(kwargs), value),
+        flops=count_flops(node.target, args, kwargs, value),
         bytes_read=sum(sizes),
         bytes_written=written,
         product=product,
-        workspace_bytes=find_workspace(node.target, tuple(args), product),
+        workspace_bytes=find_workspace(node.target, args, product),
         calls=calls,
     )
 
@@ -266,14 +265,26 @@ def _written(node: Node) -> list[torch.Tensor]:
                 given = node.args[position]
             for each in pytree.tree_leaves(given):
                 if isinstance(each, Node):
-                    written.extend(_tensors(each.meta["val"]))
+                    written.extend(tensors_of(each.meta["val"]))
     return written
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of what an op is given or makes, which may be sequences of them."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from tensors_of(each)
+
+
+def _with_values(argument: Any) -> Any:
+    """What an op is called with, for what stands for it in the trace."""
+    if isinstance(argument, Node):
+        return argument.meta["val"]
+    if isinstance(argument, tuple | list):
+        return type(argument)(map(_with_values, argument))
+    return argument
 
 
 def storage_of(tensor: torch.Tensor) -> int:

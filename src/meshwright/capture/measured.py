@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.capture.call import describe_call
-from meshwright.capture.convert import read_trace
 from meshwright.capture.divide import MASK
 from meshwright.capture.trace import Trace
 from meshwright.cluster.devices import DEVICE_TYPES
@@ -52,10 +51,10 @@ def with_measured(graph: Graph, kernels: Trace, calls: Trace, measured: Measured
 
 def _aligned(kernels: Trace, calls: Trace) -> list[str]:
     """The call of each kernel, "" for those that have no counterpart."""
-    called = read_trace(calls).kernels
+    called = calls.ledger.kernels
     if kernels is calls:
         return [describe_call(kernel.node) for kernel in called]
-    first = [str(kernel.node.target) for kernel in read_trace(kernels).kernels]
+    first = [str(kernel.node.target) for kernel in kernels.ledger.kernels]
     second = [str(kernel.node.target) for kernel in called]
     texts = [""] * len(first)
     for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():

@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import torch
 
+from meshwright.argument import need_type
 from meshwright.capture.stepped import (
     CLASSES,
     MOMENTUM,
@@ -40,6 +41,8 @@ def find_optimiser(given: str | torch.optim.Optimizer) -> AnyOptimiser:
         except ValueError:
             known = ", ".join([*Optimiser, *CLASSES])
             raise InputError(f"optimizer: must be one of {known}, got {given!r}") from None
+    wanted = "the name of an optimiser, or one of torch.optim's"
+    need_type(given, torch.optim.Optimizer, "optimizer", wanted)
     groups, kind = given.param_groups, type(given)
     if any(isinstance(group["lr"], torch.Tensor) for group in groups):
         raise InputError("optimizer: learning rates must be numbers, got a tensor")

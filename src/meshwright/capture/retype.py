@@ -1,6 +1,7 @@
 """What kernels of GPUs make in another type than those of CPUs, as which every step is traced."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,8 +17,8 @@ _STATISTICS = {"native_layer_norm": (1, 2), "native_batch_norm": (1, 2)}
 CPUs."""
 
 
-def retype_for_gpu(trace: Trace) -> bool:
-    """Give the values of a trace the types that they have on GPUs; whether any had others."""
+def retype_for_gpu(trace: Trace) -> Trace:
+    """Give the values of a trace the types that they have on GPUs; the trace as it is then."""
     nodes = list(trace.graph.nodes)
     retyped: dict[int, Tensor] = {}
     for value in _statistics(nodes):
@@ -33,7 +34,7 @@ def retype_for_gpu(trace: Trace) -> bool:
     for node in nodes if retyped else ():
         if "val" in node.meta:
             node.meta["val"] = pytree.tree_map(change, node.meta["val"])
-    return bool(retyped)
+    return replace(trace) if retyped else trace  # what was read of the other does not hold
 
 
 def _statistics(nodes: list[Node]) -> Iterator[Tensor]:

@@ -172,7 +172,7 @@ def _try(optimizer: Optimizer, group: Mapping[str, Any]) -> Stepped:
             )
     if len(kept) > len(_LISTS):
         raise InputError(
-            f"optimizer: {name} must keep at most {len(_LISTS)} tensors, keeps {len(kept)}"
+            f"optimizer: {name} must keep at most {len(_LISTS):,} tensors, keeps {len(kept)}"
         )
     scalars = frozenset(key for key, each in kept.items() if not each.dim())
     return Stepped(name.lower(), tuple(kept), scalars, _find_wide(optimizer, group, start))

@@ -10,6 +10,7 @@ from copy import copy
 import torch
 from torch import nn
 
+from meshwright.argument import need_type
 from meshwright.errors import InputError
 
 try:
@@ -30,6 +31,9 @@ try:
     scoped_library = torch.library._scoped_library
     find_registrations = torch._C._dispatch_get_registrations_for_dispatch_key
     without_torch_function = torch._C.DisableTorchFunction
+    forbid_data = torch._C._set_throw_on_mutable_data_ptr
+    make_subclass = torch.Tensor._make_subclass
+    without_dispatch = torch._C._DisableTorchDispatch
     swap_tensor_impl = torch._C._swap_tensor_impl
     negated_view = torch._neg_view
     sequence_number = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
@@ -62,6 +66,8 @@ __all__ = [
     "choose_attention",
     "clear_workspaces",
     "find_registrations",
+    "forbid_data",
+    "make_subclass",
     "multiply_each",
     "negated_view",
     "norm_each",
@@ -75,6 +81,7 @@ __all__ = [
     "update_adam",
     "update_adamw",
     "update_sgd",
+    "without_dispatch",
     "without_key",
     "without_modes",
     "without_torch_function",
@@ -97,6 +104,7 @@ def uncompiled(model: nn.Module) -> nn.Module:
     The user's module is left as it is: around what was compiled stand copies of its modules, with
     the same parameters and buffers.
     """
+    need_type(model, nn.Module, "model", "a torch.nn.Module")
     # Whoever has such a module has imported its class, which would take seconds here.
     compiler = sys.modules.get("torch._dynamo.eval_frame")
     return model if compiler is None else _unwrapped(model, compiler.OptimizedModule, {})

@@ -23,6 +23,7 @@ from meshwright.capture.eager import eager_branches
 from meshwright.capture.explain import explained
 from meshwright.capture.fake import StepMode
 from meshwright.capture.inference import find_outputs, in_eval_mode
+from meshwright.capture.ledger import Ledger, read_nodes
 from meshwright.capture.optimiser import (
     AnyOptimiser,
     scalar_names,
@@ -32,7 +33,6 @@ from meshwright.capture.optimiser import (
 )
 from meshwright.capture.order import order_arguments
 from meshwright.capture.torch_private import (
-    FakeTensorMode,
     pytree,
     reparametrized,
 )
@@ -73,6 +73,11 @@ class Trace:
     def is_inference(self) -> bool:
         """Whether it is a model's outputs alone."""
         return not self.gradient_names
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Its kernels, and what they read and write."""
+        return read_nodes(list(self.graph.nodes))
 
     @cached_property
     def module(self) -> GraphModule:
@@ -178,33 +183,28 @@ class _Step:
         self.gradient_names: list[str] = []
         self.num_forward = self.num_backward = 0
 
-    def fake_start(self, mode: FakeTensorMode) -> list[torch.Tensor]:
+    def fake_start(self, mode: StepMode) -> list[torch.Tensor]:
         """Fake tensors for parameters, buffers, optimiser state and inputs."""
-        parameters = {
-            name: _fake(mode, each, self.strides[name]) for name, each in self.parameters.items()
-        }
+        states = (
+            self._fake_state(mode, name, kind) for name in self.trained for kind in self.state_names
+        )
         return [
-            *parameters.values(),
-            *(_fake(mode, each, each.stride()) for each in self.buffers.values()),
             *(
-                self._fake_state(mode, parameters[name], kind)
-                for name in self.trained
-                for kind in self.state_names
+                mode.lay(each.shape, self.strides[name], each.dtype)
+                for name, each in self.parameters.items()
             ),
-            *(_fake(mode, each, each.stride()) for each in self.tensors),
+            *(mode.lay(each.shape, each.stride(), each.dtype) for each in self.buffers.values()),
+            *states,
+            *(mode.lay(each.shape, each.stride(), each.dtype) for each in self.tensors),
         ]
 
-    def _fake_state(self, mode: FakeTensorMode, parameter: torch.Tensor, kind: str) -> torch.Tensor:
+    def _fake_state(self, mode: StepMode, name: str, kind: str) -> torch.Tensor:
+        if kind in self.scalar_names:
+            return mode.lay((), (), torch.float32)
+        parameter = self.parameters[name]
         is_wide = kind in self.wide_names and parameter.dtype.itemsize == 2
-        with mode:
-            if kind in self.scalar_names:
-                return torch.empty((), dtype=torch.float32, device="cpu")
-            return torch.empty_strided(
-                parameter.shape,
-                parameter.stride(),
-                dtype=torch.float32 if is_wide else parameter.dtype,
-                device="cpu",
-            )
+        dtype = torch.float32 if is_wide else parameter.dtype
+        return mode.lay(parameter.shape, self.strides[name], dtype)
 
     def run(self, start: Sequence[torch.Tensor], tracer: Tracer) -> list[torch.Tensor]:
         """Forward, backward and update; returns the loss and the gradients, or the outputs."""
@@ -316,15 +316,6 @@ def find_loss(output: Any, loss: Loss | None) -> torch.Tensor:
     if not value.requires_grad:
         raise InputError("loss: must depend on a parameter that needs a gradient")
     return value
-
-
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """A fake tensor of the same shape and type, on a fake CPU.
-
-    The target device is a symbol: fake CUDA tensors abort a CPU build of torch in autograd.
-    """
-    with mode:
-        return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
 
 
 def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

@@ -18,9 +18,11 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
 from meshwright.capture.certain import find_certain_truth
+from meshwright.capture.fake import StepMode
+from meshwright.capture.recall import Recall
 from meshwright.capture.torch_private import (
     DispatchKey,
-    FakeTensorMode,
+    FakeTensor,
     OpOverload,
     TorchDispatchMode,
     sequence_number,
@@ -43,13 +45,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     "is_gradient_acc" where autograd adds up gradients between its ops.
     """
 
-    def __init__(self, mode: FakeTensorMode) -> None:
+    def __init__(self, mode: StepMode) -> None:
         """`mode`: whose tensors the step runs on."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.constants: dict[str, torch.Tensor] = {}
         """Tensors that the step finds in the model's code, by the target of their nodes."""
-        self._mode = mode
+        self._mode, self._recall = mode, Recall(mode)
         self._constant_names: dict[int, str] = {}
         self._asked: list[Node] = []
         """Comparisons whose outcome the model's code has asked for and was told."""
@@ -60,7 +62,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def add_input(self, tensor: torch.Tensor) -> None:
         """Note a tensor that the step starts from."""
         node = self.graph.placeholder(f"arg{len(self.graph.nodes)}_1")
-        self._keep(tensor, node)
+        self._keep(tensor, snapshot_fake(tensor), node)
 
     def end(self, made: Sequence[torch.Tensor]) -> None:
         """Note what the step returns."""
@@ -83,6 +85,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Note an op and run it."""
         kwargs = dict(kwargs or {})
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # what half of all calls are
         if func is _DEVICE or torch.Tag.data_dependent_output in func.tags:
             # The value of a tensor: fake ones know only those of the code's constants.
             return self._tell(func, args) if func is _VALUE else func(*args, **kwargs)
@@ -97,8 +101,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             map_aggregate(kwargs, self._argument),
             _short_name(target),
         )
-        made = func(*args, **kwargs)
-        self._keep(made, node)
+        made, value = self._recall(func, args, kwargs)
+        self._keep(made, value, node)
         return made
 
     def _tell(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
@@ -122,15 +126,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 node.meta["is_gradient_acc"] = True
         return node
 
-    def _keep(self, made: Any, node: Node) -> None:
-        """Say of tensors which node made them."""
+    def _keep(self, made: Any, value: Any, node: Node) -> None:
+        """Say of tensors which node made them, and of the node what it made."""
         if isinstance(made, torch.Tensor):
             setattr(made, _NODE, node)
-            node.meta["val"] = snapshot_fake(made)
+            node.meta["val"] = value
         elif isinstance(made, (tuple, list)):
-            node.meta["val"] = map_aggregate(tuple(made), _snapshot)
+            node.meta["val"] = value
             for place, each in enumerate(made):
-                self._keep(each, self._add(operator.getitem, (node, place), {}))
+                self._keep(each, value[place], self._add(operator.getitem, (node, place), {}))
 
     def _argument(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -206,10 +210,6 @@ def _all_derivatives(loss: torch.Tensor) -> Iterator[Derivative]:
             if other is not None and other not in seen:
                 seen.add(other)
                 queue.append(other)
-
-
-def _snapshot(value: Any) -> Any:
-    return snapshot_fake(value) if isinstance(value, torch.Tensor) else value
 
 
 @functools.cache

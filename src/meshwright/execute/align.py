@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from meshwright.capture.convert import read_trace
 from meshwright.capture.fake import StepMode
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.torch_private import FakeTensorMode, pytree
@@ -102,7 +101,7 @@ def _arguments(
     if structure != other_structure:
         raise InputError(
             f"op {small.name}: must have as many arguments at every number of samples to be run "
-            f"on one sample, got {len(leaves)} at {TWO} and {len(others)} at {THREE}; {_ADVICE}"
+            f"on one sample, got {len(leaves):,} at {TWO} and {len(others)} at {THREE}; {_ADVICE}"
         )
     found = [
         made[one] if isinstance(one, Node) else _at_one(small, one, other)
@@ -154,7 +153,7 @@ def _check_kernels(two: Trace, one: Trace) -> None:
 
     Torch has no other ops in a trace; it decides whether to copy in what runs them.
     """
-    kernels, expected = read_trace(one).kernels, read_trace(two).kernels
+    kernels, expected = one.ledger.kernels, two.ledger.kernels
     for kernel, other in zip(kernels, expected, strict=True):
         assert _describe(kernel) == _describe(other), kernel.node.name
 

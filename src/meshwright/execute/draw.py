@@ -266,7 +266,7 @@ class Drawing:
         dim, blocks = self.along.dim, self.along.blocks
         samples = self.along.count(sizes)
         keys = self.keys(samples).to(device)
-        assert len(keys) == samples, f"{len(keys)} keys for {samples} samples"
+        assert len(keys) == samples, f"{len(keys)} keys for {samples:,} samples"
         inner = self.along.times // blocks * math.prod(sizes[dim + 1 :])
         return draw(keys, math.prod(sizes[:dim]) * blocks, inner).view(sizes)
 

@@ -181,7 +181,7 @@ def _read_token(variables: Mapping[str, str]) -> bytes:
     if text and not is_right:  # its value is a secret, even where it is a wrong one
         raise InputError(
             f"{TOKEN}: must be an even number of hexadecimal digits, at least "
-            f"{2 * _LEAST_TOKEN_BYTES}, got {len(text)} characters that are not"
+            f"{2 * _LEAST_TOKEN_BYTES}, got {len(text):,} characters that are not"
         )
     return bytes.fromhex(text)
 

@@ -75,7 +75,7 @@ class Feed:
         if not self.rows:  # it reads none
             return self.rows
         raise InputError(
-            f"batch: must be {self.batch} samples, as planned, or the {len(self.rows)} that this "
+            f"batch: must be {self.batch:,} samples, as planned, or the {len(self.rows)} that this "
             f"rank reads, got {sizes[0] if sizes else 'no tensor'}"
         )
 
@@ -93,7 +93,9 @@ def match_inputs(
     wanted = _tensors(workload.args, workload.kwargs)
     given = _tensors(args, {name: kwargs[name] for name in workload.kwargs})
     if len(given) != len(wanted):
-        raise InputError(f"batch: must have {len(wanted)} tensors, as planned, got {len(given)}")
+        raise InputError(
+            f"batch: must have {len(wanted):,} tensors, as planned, got {len(given):,}"
+        )
     for number, (one, other) in enumerate(zip(given, wanted, strict=True)):
         if _of_sample(one) != _of_sample(other):
             raise InputError(

@@ -31,7 +31,7 @@ def open_optimizer(given: AnyOptimizer, model: nn.Module, learning_rate: float) 
     """The optimiser that a user means; `learning_rate` is for one that is named."""
     if isinstance(given, str):
         return make_optimizer(given, model, learning_rate)
-    made = given if isinstance(given, Optimizer) else given(model)
+    made = given(model) if callable(given) and not isinstance(given, Optimizer) else given
     if not isinstance(made, Optimizer):
         raise InputError(
             f"optimizer: must be a torch.optim.Optimizer, or a function from the model to one, got "

@@ -51,8 +51,8 @@ def check_names(host: str, num_interfaces: int, names: Sequence[str]) -> None:
     """Refuse names that cannot be those of a host's links."""
     if len(names) != num_interfaces:
         raise InputError(
-            f"host {quoted(host)}: has {num_interfaces} links to switches in the cluster, so "
-            f"{INTERFACES} must name as many interfaces, got {len(names)} ({','.join(names)})"
+            f"host {quoted(host)}: has {num_interfaces:,} links to switches in the cluster, so "
+            f"{INTERFACES} must name as many interfaces, got {len(names):,} ({','.join(names)})"
         )
 
 

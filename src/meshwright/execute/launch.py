@@ -72,8 +72,8 @@ def launch(
     for this call.
     """
     if num_ranks < 1:
-        raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks}")
-    assert len(prefixes) in (0, num_ranks), f"{len(prefixes)} prefixes for {num_ranks} ranks"
+        raise InputError(f"launch: the number of ranks must be at least 1, got {num_ranks:,}")
+    assert len(prefixes) in (0, num_ranks), f"{len(prefixes)} prefixes for {num_ranks:,} ranks"
     arguments = [[*prefix, *command] for prefix in (prefixes or [()] * num_ranks)]
     variables = {
         **(environment or {}),

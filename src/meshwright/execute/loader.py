@@ -242,13 +242,14 @@ def _check(loader: Loader) -> None:
     if not is_indexed and loader.num_workers > 1:
         raise InputError(
             f"data: {type(loader.dataset).__name__} can only be iterated, by one worker at most, "
-            f"got {loader.num_workers}"
+            f"got {loader.num_workers:,}"
         )
     if loader.shuffles and loader.sampler is not None:
         raise InputError("data: must be shuffled or have a sampler, not both")
     if is_indexed and len(loader.dataset) < loader.batch:
         raise InputError(
-            f"data: must have a batch of {loader.batch} samples at least, got {len(loader.dataset)}"
+            f"data: must have a batch of {loader.batch:,} samples at least, got "
+            f"{len(loader.dataset):,}"
         )
 
 

@@ -282,7 +282,7 @@ def growth(graph: Graph, op: int, one: TracedStep, other: TracedStep) -> float:
         return before / after if name == "div" else after / before
     raise InputError(
         f"op {quoted(graph.op_names[op])}: depends on the number of samples, so its readers must "
-        f"be in a part with the same shares as its own, but run on {other.samples} samples in "
+        f"be in a part with the same shares as its own, but run on {other.samples:,} samples in "
         f"place of {one.samples}"
     )
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.apart import check_apart
@@ -46,10 +47,11 @@ def make_trainer(
     real: Real | None,
     settings: Settings,
     watch: Progress | None,
+    trace: Trace | None = None,
 ) -> Trainer:
     """This rank's part of a plan, ready to train; refused where samples cannot be apart.
 
-    The first rank shows what is compiled."""
+    The first rank shows what is compiled. `trace`: of the step, where there is one already."""
 
     def show(line: str) -> None:
         note(watch, line)
@@ -76,6 +78,7 @@ def make_trainer(
         compiler=make_compiler(device, show) if _compiles(device, settings) else None,
         show=show,
         weights=None if settings.weights is None else open_weights(settings.weights),
+        trace=trace,
     )
     check_steps(lowered, trainer.planned, settings)
     return trainer

@@ -132,7 +132,7 @@ def read_manifest(folder: Path) -> bytes:
         raise InputError("must be a folder, and no link to one")
     size = file_bytes(folder / FILE_NAME)
     if size > MAX_BYTES:
-        raise InputError(f"{FILE_NAME}: must have at most {MAX_BYTES} bytes, got {size}")
+        raise InputError(f"{FILE_NAME}: must have at most {MAX_BYTES:,} bytes, got {size}")
     return b"".join(_read_chunks(folder / FILE_NAME))
 
 
@@ -163,7 +163,7 @@ def find_file_fault(path: Path, saved: SavedFile, tick: Callable[[], None]) -> s
     try:
         size = file_bytes(path)
         if size != saved.bytes:
-            return f"{quoted(path.name)} must have {saved.bytes} bytes, got {size}"
+            return f"{quoted(path.name)} must have {saved.bytes:,} bytes, got {size}"
         digest = hashlib.sha256()
         for chunk in _read_chunks(path):
             digest.update(chunk)

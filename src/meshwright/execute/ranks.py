@@ -18,7 +18,8 @@ def assign_ranks(cluster: Cluster, devices: Sequence[int], hosts: Sequence[str])
     """
     if len(hosts) != len(devices):
         raise InputError(
-            f"run: the plan uses {len(devices)} devices and needs as many ranks, got {len(hosts)}"
+            f"run: the plan uses {len(devices):,} devices and needs as many ranks, got "
+            f"{len(hosts):,}"
         )
     wanted = _group([cluster.devices[device].host for device in devices])
     there = _group(hosts)
@@ -28,8 +29,8 @@ def assign_ranks(cluster: Cluster, devices: Sequence[int], hosts: Sequence[str])
         ranks = there[names[host]]
         if len(ranks) < len(places):
             raise InputError(
-                f"run: host {names[host]} stands for {host} and must have {len(places)} ranks, has "
-                f"{len(ranks)}"
+                f"run: host {names[host]} stands for {host} and must have {len(places):,} ranks, "
+                f"has {len(ranks):,}"
             )
         for place, rank in zip(places, ranks, strict=False):
             rank_of[devices[place]] = rank
@@ -52,6 +53,6 @@ def _match(wanted: dict[str, list[int]], there: dict[str, list[int]]) -> dict[st
         return dict.fromkeys(wanted, next(iter(there)))
     if len(there) != len(wanted):
         raise InputError(
-            f"run: the plan's devices are on {len(wanted)} hosts, the ranks on {len(there)}"
+            f"run: the plan's devices are on {len(wanted):,} hosts, the ranks on {len(there)}"
         )
     return dict(zip(wanted, there, strict=True))

@@ -53,6 +53,6 @@ def check_rows(program: Program, rows: Rows) -> None:
         if rows.count(row["rows_from"], row["rows_to"]) < 1:
             name = program.device_names[row["device"]]
             raise InputError(
-                f"device {quoted(name)}: a replica's share of a microbatch of {rows.samples} "
+                f"device {quoted(name)}: a replica's share of a microbatch of {rows.samples:,} "
                 f"samples must be at least one sample, got {row['rows_to'] - row['rows_from']:.3g}"
             )

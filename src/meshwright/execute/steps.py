@@ -57,8 +57,10 @@ class Steps(TracedSteps):
         autocast: str | None = None,
         *,
         on_gpu: bool = False,
+        trace: Trace | None = None,
     ) -> None:
-        """`on_gpu`: tensors have the types that kernels of GPUs make, and the layouts they like."""
+        """`on_gpu`: tensors have the types that kernels of GPUs make, and the layouts they like.
+        `trace`: of the step on the workload's own samples, where it was traced before as here."""
         self.workload, self.graph, self.on_gpu = workload, graph, on_gpu
         self.optimizer, self.autocast = optimizer, autocast
         _, tied = find_copies(workload.model)
@@ -70,15 +72,16 @@ class Steps(TracedSteps):
         ]
         """Whether tied weights may be copies in the graph, and which may lie channels-last; one is
         left once a step was traced. With another layout a model may need other ops."""
+        self._known: dict[tuple[int, bool, frozenset[str]], Trace] = {}
+        if trace is not None:
+            self._known[workload.num_samples, bool(trace.tied), frozenset()] = trace
         self._traced: dict[int, TracedStep] = {}
         self._draws: dict[int, dict[int, Draw]] = {}
 
     def __getitem__(self, samples: int) -> TracedStep:
         if samples not in self._traced:
             step = self._trace(samples)
-            if self.on_gpu and retype_for_gpu(step.trace):
-                step = prepare_step(step.trace, samples)
-            self._traced[samples] = step
+            self._traced[samples] = self._prepare(step.trace, samples)
         return self._traced[samples]
 
     def _trace(self, samples: int) -> TracedStep:
@@ -105,8 +108,13 @@ class Steps(TracedSteps):
         three = self._trace_at(THREE, *self._ways[0])
         return prepare_step(align_trace(two.trace, three), 1)
 
+    def _prepare(self, trace: Trace, samples: int) -> TracedStep:
+        """The step of a trace, as it runs on this kind of device."""
+        return prepare_step(retype_for_gpu(trace) if self.on_gpu else trace, samples)
+
     def _trace_at(self, samples: int, untie: bool, channels_last: frozenset[str]) -> Trace:
-        return trace_workload(
+        known = self._known.pop((samples, untie, channels_last), None)  # it changes in our hands
+        return known or trace_workload(
             self.workload.at_batch(samples),
             self.optimizer,
             self.autocast,
@@ -117,10 +125,8 @@ class Steps(TracedSteps):
     def evaluated(self, samples: int) -> TracedStep:
         """The step in `eval` mode, which may have other ops than the graph."""
         with in_eval_mode(self.workload.model):
-            trace = self._trace_at(samples, *self._ways[0])
-        if self.on_gpu:
-            retype_for_gpu(trace)
-        return prepare_step(trace, samples)
+            self._known.clear()  # of the other mode
+            return self._prepare(self._trace_at(samples, *self._ways[0]), samples)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._traced)
@@ -152,8 +158,9 @@ def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:
     kinds = [name_kind(kernel.node) for kernel in step.ledger.kernels]
     if len(kinds) != graph.num_ops:
         return (
-            f"graph {graph.name}: has {graph.num_ops} ops, but the model's step on {step.samples} "
-            f"samples has {len(kinds)}; plan again with the same model, options and versions"
+            f"graph {graph.name}: has {graph.num_ops:,} ops, but the model's step on "
+            f"{step.samples:,} samples has {len(kinds):,}; plan again with the same model, options "
+            f"and versions"
         )
     for number, (kind, planned) in enumerate(zip(kinds, graph.kind, strict=True)):
         is_same = kind == fused_kind(planned)
@@ -162,7 +169,7 @@ def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:
         if not is_same:
             return (
                 f"graph {graph.name}: op {quoted(graph.op_names[number])} is {planned}, but in the "
-                f"model's step on {step.samples} samples it is {kind}; plan again with the same "
+                f"model's step on {step.samples:,} samples it is {kind}; plan again with the same "
                 f"model, options and versions"
             )
     return ""

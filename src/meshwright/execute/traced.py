@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, Ledger, counts_steps, storage_of, tensor_versions
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
@@ -250,7 +249,7 @@ class TracedStep:
 
 def prepare_step(trace: Trace, samples: int) -> TracedStep:
     """A trace at a number of samples, ready to be run."""
-    return TracedStep(trace=trace, ledger=read_trace(trace), samples=samples)
+    return TracedStep(trace=trace, ledger=trace.ledger, samples=samples)
 
 
 def _output_nodes(trace: Trace) -> list[Node]:
@@ -269,7 +268,7 @@ def _whole(node: Node, tensor: torch.Tensor) -> Layout:
     size = tensor.untyped_storage().nbytes()
     if layout.offset or layout.length * tensor.element_size() != size:
         raise InputError(
-            f"op {node.name}: must fill the storage it makes ({size} bytes) to be run, got shape "
+            f"op {node.name}: must fill the storage it makes ({size:,} bytes) to be run, got shape "
             f"{layout.shape} with strides {layout.stride}"
         )
     return layout

@@ -15,6 +15,7 @@ import torch
 from meshwright.capture.device import device_software
 from meshwright.capture.optimiser import LEARNING_RATE, find_optimiser
 from meshwright.capture.stepped import Stepped, take_step
+from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.errors import NonFiniteError
 from meshwright.execute.bind_rank import bind_rank
@@ -81,16 +82,18 @@ class Trainer:
         compiler: Compiler | None = None,
         show: Callable[[str], None] | None = None,
         weights: Weights | None = None,
+        trace: Trace | None = None,
     ) -> None:
         """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
         `learning_rate` is for one that is named. `clip_norm`: what the norm of all gradients is
         clipped to, where `lowered` has room for that. `loss_scale`: what losses are multiplied with
         before backward at first (see `LossScale`), where it has room for clipping. `weights`: files
-        with what the model starts from, instead of its own values. `compiler`: it makes one
-        function of each region of ops; None calls every op. `show` is told if steps cannot be
-        recorded, and are run. `checks_ops`: a step whose numbers are not finite names the op that
-        made the first of them; every op's results are looked at, which takes as long as the ops or
-        longer."""
+        with what the model starts from, instead of its own values. `trace`: of the step on the
+        workload's samples, where it was traced already with this optimiser and autocast.
+        `compiler`: it makes one function of each region of ops; None calls every op. `show` is told
+        if steps cannot be recorded, and are run. `checks_ops`: a step whose numbers are not finite
+        names the op that made the first of them; every op's results are looked at, which takes as
+        long as the ops or longer."""
         self.lowered, self.workload, self.seed, self.rank = lowered, workload, seed, rank
         self.rank_of = _rank_of(lowered) if rank_of is None else tuple(rank_of)
         self.number = self.rank_of.index(rank)
@@ -98,7 +101,12 @@ class Trainer:
         """It holds the numbers that updates are given; it updates nothing itself."""
         self.updates = find_optimiser(self.optimizer)
         self.planned = Steps(
-            workload, lowered.graph, self.optimizer, autocast, on_gpu=device.type == "cuda"
+            workload,
+            lowered.graph,
+            self.optimizer,
+            autocast,
+            on_gpu=device.type == "cuda",
+            trace=trace,
         )
         """The steps as they were planned."""
         self.steps, self.part = bind_rank(

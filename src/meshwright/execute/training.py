@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -205,9 +206,16 @@ class Training:
 
 @contextmanager
 def open_training(
-    graph: Graph, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
+    graph: Graph,
+    cluster: Cluster,
+    plan: Plan,
+    workload: Workload,
+    settings: Settings,
+    trace: Trace | None = None,
 ) -> Iterator[Training]:
-    """While this holds, this process is a rank of the run; the model's weights must be real."""
+    """While this holds, this process is a rank of the run; the model's weights must be real.
+
+    `trace`: that the graph was captured from, where that was here."""
     rank = read_place().rank
     for name, each in workload.model.named_parameters():
         if each.is_meta and settings.weights is None:
@@ -234,7 +242,7 @@ def open_training(
         with waiting(watch, "agreeing on network interfaces"):
             wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
         trainer = make_trainer(
-            lowered, rank_of, rank, wiring, device, workload, None, settings, watch
+            lowered, rank_of, rank, wiring, device, workload, None, settings, watch, trace
         )
         course = Course(trainer)
         course.schedule = make_schedule(settings.scheduler, trainer.optimizer)

@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.capture.capture import capture_workload
+from meshwright.capture.capture import capture_traced
+from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
@@ -25,26 +26,26 @@ from meshwright.plan.plan import Plan
 
 def unmerge(
     graph: Graph, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
-) -> tuple[Graph, Plan, Settings]:
-    """The graph and the plan in the ops of the workload's step, and the settings.
+) -> tuple[Graph, Plan, Settings, Trace]:
+    """The graph and the plan in the ops of the workload's step, the settings, and its trace.
 
-    These compile what was planned as compiled, unless they say not to. All are as given if the
+    Settings compile what was planned as compiled, unless they say not to. All are as given if the
     graph's ops are the step's.
     """
     optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
     for untie in (False, True):
-        whole = capture_workload(workload, optimizer, settings.autocast, untie=untie)
+        whole, trace = capture_traced(workload, optimizer, settings.autocast, untie=untie)
         whole = whole.at_batch(graph.batch)
         if whole.op_names == graph.op_names:
-            return graph, plan, settings
+            return graph, plan, settings, trace
         names = [whole.op_names[last] for last in find_sets(whole).tolist()]
         if set(names) == set(graph.op_names):
             if settings.compiles is None:
                 settings = replace(settings, compiles=True)
             whole = _with_seconds(whole, names, graph, cluster)
-            return whole, _with_ops(plan, whole, names), settings
+            return whole, _with_ops(plan, whole, names), settings, trace
     raise InputError(
-        f"graph {graph.name}: its {graph.num_ops} ops must be those of the model's step, as they "
+        f"graph {graph.name}: its {graph.num_ops:,} ops must be those of the model's step, as they "
         f"are or merged, but are others; plan again with the same model, options and versions"
     )
 

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from torch.fx import Node
 
-from meshwright.capture.convert import read_trace
 from meshwright.capture.ledger import Kernel, storage_of
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
@@ -188,7 +187,7 @@ def _loss(builder: Builder) -> Node:
 
 def _read(builder: Builder, trace: Trace) -> TracedStep:
     """Read a trace that was built, and find the version of each tensor of the expansion."""
-    graph, ledger = builder.graph, read_trace(trace)
+    graph, ledger = builder.graph, trace.ledger
     assert len(ledger.kernels) == graph.num_ops, "a kernel an op"
     found = []
     for tensor in range(graph.num_tensors):

@@ -31,7 +31,7 @@ class Inductor:
     def __call__(self, recipe: Recipe) -> RegionFunction | None:
         """A function of the recipe's inputs, in kernels of the device's own; None: it cannot."""
         if recipe not in self.functions:
-            self.show(f"compiling region {len(self.functions) + 1}: {len(recipe.steps)} ops")
+            self.show(f"compiling region {len(self.functions) + 1}: {len(recipe.steps):,} ops")
             try:
                 self.functions[recipe] = self._compile(recipe)
             except Exception as error:  # a compiler may fail by any of its own
@@ -61,7 +61,7 @@ _OPTIONS = {
 def _describe(recipe: Recipe, error: Exception) -> str:
     first, last = (str(step.call.target) for step in (recipe.steps[0], recipe.steps[-1]))
     reason = str(error).strip().partition("\n")[0]
-    return f"{len(recipe.steps)} ops from {first} to {last}: {type(error).__name__}: {reason}"
+    return f"{len(recipe.steps):,} ops from {first} to {last}: {type(error).__name__}: {reason}"
 
 
 def trace_recipe(
