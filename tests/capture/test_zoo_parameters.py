@@ -173,9 +173,15 @@ def test_sequence_sets_the_tokens() -> None:
         ({"name": "resnet50", "sequence": 9}, "resnet50: has no sequence, got sequence = 9"),
         ({"name": "bert-base", "sequence": 513}, "sequence must be at most 512, got 513"),
         ({"name": "llama-3-8b", "sequence": 0}, "sequence must be positive, got 0"),
-        ({"name": "vit-l", "precision": "fp8"}, "precision must be fp32 or bf16, got 'fp8'"),
+        (
+            {"name": "vit-l", "precision": "fp8"},
+            "precision must be fp32 or bf16 or mixed, got 'fp8'",
+        ),
         ({"name": "fnet-base", "precision": "bf16"}, "precision must be fp32, got 'bf16'"),
-        ({"name": "mixtral-8x7b", "precision": "fp32"}, "precision must be bf16, got 'fp32'"),
+        (
+            {"name": "mixtral-8x7b", "precision": "fp32"},
+            "precision must be mixed or bf16, got 'fp32'",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

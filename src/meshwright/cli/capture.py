@@ -8,6 +8,7 @@ import numpy as np
 from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.execute.environment import rank_threads
+from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
 from meshwright.source import capture_model
@@ -34,6 +35,8 @@ def run_capture(arguments: Namespace) -> int:
         use_cache=arguments.use_cache,
         say=remark,
     )
+    if arguments.foreach:
+        graph = update_by_foreach(graph)
     graph.save(arguments.output)
     if arguments.json:
         print_json({**_document(graph), "graph": str(arguments.output)})

@@ -388,9 +388,8 @@ def handed_over() -> Iterator[None]:
 
 def _optimizer(arguments: Namespace) -> str:
     """The name of the optimiser, or of a function that makes one."""
-    if arguments.emulate:
-        return str(arguments.optimizer)
-    return find_optimizer(arguments.model, arguments.precision, arguments.optimizer)
+    given = str(arguments.optimizer)
+    return find_optimizer(arguments.model, arguments.precision, given) if arguments.model else given
 
 
 def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | None":

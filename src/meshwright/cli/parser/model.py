@@ -9,6 +9,7 @@ from meshwright.cli.parser.option import (
     add_autocast,
     add_batch,
     add_command,
+    add_foreach,
     add_json,
     add_loss_function,
     add_step,
@@ -43,6 +44,7 @@ def add_capture(commands: Any) -> None:
         help="as torch.compile runs the step: element-wise ops are merged, or have the times that "
         "profiles of a compiled run have",
     )
+    add_foreach(parser)
     parser.add_argument(
         "--untie",
         action="store_true",
