@@ -63,7 +63,7 @@ class LinkKind:
     """What a device's own part of a message takes, which kernels copy from buffer to buffer, over
     what a part takes that comes by such a link."""
     uses: Mapping[Protocol, Use]
-    """By protocol."""
+    """By protocol; one that is not there gets all that can be reached, at the link's latency."""
 
 
 def _kind(
@@ -93,7 +93,7 @@ _AMPERE = {
 
 KINDS: Mapping[str, LinkKind] = MappingProxyType(
     {
-        PLAIN: LinkKind(uses={protocol: Use() for protocol in Protocol}),
+        PLAIN: LinkKind(uses={Protocol.PAIR: Use()}),
         # Volta: a DGX-1 reaches 21.4 of 25 GB/s of each link; the rest as NVLink 3.
         "nvlink2": _kind(1.9e-6, 0.856, 0.45, **_AMPERE),
         "nvlink3": _kind(1.9e-6, 0.766, 0.45, **_AMPERE),

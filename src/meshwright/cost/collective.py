@@ -46,6 +46,7 @@ __all__ = [
     "collective_model",
     "collective_rounds",
     "find_table",
+    "find_unbeaten",
     "find_ways",
     "offered_algorithms",
     "open_lines",
@@ -199,7 +200,9 @@ def open_lines(lines: Sequence[CollectiveLine], what: str) -> tuple[CollectiveLi
     """The algorithms that limits between hosts leave a rail for, without protocols that another
     line beats for every size; that there is none is refused."""
     found = [line for line in lines if line.seconds_per_byte < np.inf]
-    found = [line for place, line in enumerate(found) if not _is_beaten(line, place, found)]
+    if any(line.protocol is not Protocol.PLAIN for line in found):
+        places = find_unbeaten([(each.latency_seconds, each.seconds_per_byte) for each in found])
+        found = [found[place] for place in places]
     if not found:
         raise InputError(
             f"{what}: must have one way with a rate between all hosts that send to each other, "
@@ -208,17 +211,18 @@ def open_lines(lines: Sequence[CollectiveLine], what: str) -> tuple[CollectiveLi
     return tuple(found)
 
 
-def _is_beaten(line: CollectiveLine, place: int, lines: Sequence[CollectiveLine]) -> bool:
-    """Whether another line is as fast for every size, or the same and before this one."""
-    if line.protocol is Protocol.PLAIN:
-        return False
-    own = line.latency_seconds, line.seconds_per_byte
-    return any(
-        other[0] <= own[0] and other[1] <= own[1] and (other != own or number < place)
-        for number, each in enumerate(lines)
-        for other in [(each.latency_seconds, each.seconds_per_byte)]
-        if number != place
-    )
+def find_unbeaten(lines: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of the lines, latency and seconds a byte, that no other line is as fast as for
+    every size; of lines that are the same the first."""
+    return [
+        place
+        for place, own in enumerate(lines)
+        if not any(
+            other[0] <= own[0] and other[1] <= own[1] and (other != own or number < place)
+            for number, other in enumerate(lines)
+            if number != place
+        )
+    ]
 
 
 def find_table(

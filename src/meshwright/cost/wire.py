@@ -75,8 +75,5 @@ def has_switch(cluster: Cluster, devices: Ints) -> bool:
         return False
     routes = cluster.routes_between(devices, np.roll(devices, -1))
     kinds = {cluster.links[link].kind for link in routes.links.tolist()}
-    return (
-        bool((routes.hops == 2).all())
-        and all(Protocol.SWITCH in KINDS[kind].uses for kind in kinds if kind)
-        and "" not in kinds
-    )
+    is_through = bool((routes.hops == 2).all())
+    return is_through and all(Protocol.SWITCH in KINDS[kind].uses for kind in kinds)

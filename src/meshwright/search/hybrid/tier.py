@@ -17,7 +17,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import PAIRS, RINGS, Protocol
 from meshwright.cluster.nest import find_nest, is_switched
-from meshwright.cost.collective import Collective
+from meshwright.cost.collective import Collective, find_unbeaten
 from meshwright.cost.rounds import Price, Round, price_rounds
 from meshwright.cost.wire import Wire, find_wire, has_switch
 
@@ -120,15 +120,7 @@ class Tiers:
             if protocol in self.by_protocol:
                 tiers = self.by_protocol[protocol]
                 lines += tiers._lines_of(protocol, collective, axis, count, crowd)
-        return tuple(
-            line
-            for place, line in enumerate(lines)
-            if not any(
-                other[0] <= line[0] and other[1] <= line[1] and (other != line or number < place)
-                for number, other in enumerate(lines)
-                if number != place
-            )
-        )
+        return tuple(lines[place] for place in find_unbeaten(lines))
 
     def _lines_of(
         self, protocol: Protocol, collective: Collective, axis: Axis, count: int, crowd: Axis
