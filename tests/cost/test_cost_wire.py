@@ -104,8 +104,8 @@ def test_a_broadcast_passes_the_message_along_the_rings() -> None:
 
 def test_a_transfer_gets_what_is_reached_of_its_links() -> None:
     cluster = find_cluster("h100-x8x2")
-    assert transfer_seconds(cluster, 0, 1, 1e6) == pytest.approx(13.4e-6 + 1e6 / (450e9 * 0.786))
-    assert transfer_seconds(cluster, 0, 8, 1e6) == pytest.approx(60e-6 + 1e6 / (50e9 * 0.9))
+    assert transfer_seconds(cluster, 0, 1, 1e6) == pytest.approx(6.9e-6 + 1e6 / (450e9 * 0.786))
+    assert transfer_seconds(cluster, 0, 8, 1e6) == pytest.approx(39e-6 + 1e6 / (50e9 * 0.9))
     assert transfer_seconds(cluster.plain, 0, 8, 1e6) == pytest.approx(4e-6 + 1e6 / 50e9)
 
 

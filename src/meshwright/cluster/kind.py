@@ -26,16 +26,18 @@ class Protocol(StrEnum):
     SIMPLE = "simple"
     SWITCH = "switch"
     """Switches add up and multiply what passes (NVLink SHARP, which NCCL calls NVLS)."""
-    PAIR_LL = "pair_ll"
-    """Small messages from device to device."""
+    EXCHANGE_LL = "exchange_ll"
+    """Small messages from each device to each."""
+    EXCHANGE = "exchange"
+    """Larger ones."""
     PAIR = "pair"
-    """Larger ones, and whatever a plan sends outside of collectives."""
+    """From one device to another: what a plan sends outside of collectives, and shifts."""
 
 
 RINGS = (Protocol.LL, Protocol.LL128, Protocol.SIMPLE)
 """By which rings, trees and chains send."""
-PAIRS = (Protocol.PAIR_LL, Protocol.PAIR)
-"""By which devices send to each other directly."""
+EXCHANGES = (Protocol.EXCHANGE_LL, Protocol.EXCHANGE)
+"""By which all devices send to each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,11 @@ PLAIN = ""
 
 _AMPERE = {
     "ll": (8.5, 0.81, 0.08), "ll128": (12.3, 0.94, 0.552), "simple": (32.5, 6.67, 1.0),
-    "pair_ll": (0.0, 13.5, 0.413), "pair": (0.0, 29.4, 1.0),
+    "exchange_ll": (0.0, 13.5, 0.413), "exchange": (0.0, 29.4, 1.0), "pair": (0.0, 13.5, 1.0),
 }  # fmt: skip
 
+# Pairs take as long to start as small exchanges and get the whole rate at once, as two devices with
+# a communicator of their own do (vidur-a100). Eight that send around by one are much slower.
 KINDS: Mapping[str, LinkKind] = MappingProxyType(
     {
         PLAIN: LinkKind(uses={Protocol.PAIR: Use()}),
@@ -100,25 +104,26 @@ KINDS: Mapping[str, LinkKind] = MappingProxyType(
         "nvlink4": _kind(
             1.9e-6, 0.786, 0.45, ll=(5.0, 0.78, 0.083), ll128=(5.3, 0.87, 0.51),
             simple=(17.1, 1.08, 1.0), switch=(63.9, 0.0, 0.711),
-            pair_ll=(0.0, 6.9, 0.058), pair=(0.0, 13.4, 1.0),
+            exchange_ll=(0.0, 6.9, 0.058), exchange=(0.0, 13.4, 1.0), pair=(0.0, 6.9, 1.0),
         ),
         "nvlink5": _kind(
             1.9e-6, 0.708, 0.45, ll=(7.5, 1.34, 0.041), ll128=(8.5, 1.34, 0.451),
             simple=(20.3, 2.01, 1.0), switch=(86.3, 0.0, 0.676),
-            pair_ll=(0.0, 11.4, 0.263), pair=(0.0, 23.0, 1.0),
+            exchange_ll=(0.0, 11.4, 0.263), exchange=(0.0, 23.0, 1.0), pair=(0.0, 11.4, 1.0),
         ),
         # Of 448 GB/s of an MI300X 313 are reached in an all-reduce of eight, of 64 of a pair 47.7
         # (Bekman, Machine Learning Engineering, network/README.md, 2026); the rest as NVLink 3.
         "infinity": _kind(1.9e-6, 0.72, 0.45, **_AMPERE),
         "pcie": _kind(
             2.5e-6, 0.915, 0.0, ll=(4.5, 1.2, 0.2), ll128=(6.3, 0.31, 0.504),
-            simple=(17.0, 3.2, 1.0), pair_ll=(0.0, 9.9, 0.46), pair=(0.0, 14.0, 1.0),
+            simple=(17.0, 3.2, 1.0),
+            exchange_ll=(0.0, 9.9, 0.46), exchange=(0.0, 14.0, 1.0), pair=(0.0, 9.9, 1.0),
         ),
         # InfiniBand and RoCE between cards that reach devices' memory.
         "network": _kind(
             4e-6, 0.9, 0.0, ll=(0.0, 7.4, 0.026), ll128=(0.0, 33.0, 0.444),
             simple=(0.0, 138.0, 1.0), switch=(0.0, 40.8, 1.0),
-            pair_ll=(0.0, 39.0, 0.4), pair=(0.0, 60.0, 1.0),
+            exchange_ll=(0.0, 39.0, 0.4), exchange=(0.0, 60.0, 1.0), pair=(0.0, 39.0, 1.0),
         ),
     }
 )  # fmt: skip

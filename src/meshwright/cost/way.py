@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.kind import Protocol
+from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cost.algorithm import (
     Blocks,
     Latency,
@@ -31,7 +31,7 @@ from meshwright.cost.algorithm import (
 )
 from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Exchange, Round
-from meshwright.cost.wire import Wire, find_wire, has_switch, wires
+from meshwright.cost.wire import Wire, find_wires, has_switch
 from meshwright.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -77,6 +77,8 @@ PASSES = {
 Way = tuple[Algorithm, Wire | None]
 """An algorithm, and the protocol that it sends by; None: links are used as they are."""
 
+PROTOCOLS = {Collective.ALL_TO_ALL: EXCHANGES, Collective.SHIFT: (Protocol.PAIR,)}
+"""By which a collective sends; all others by those of rings."""
 _MAX_MESH = 8
 """The most devices of a host whose direct links are looked at for rings: 127 sets of them."""
 
@@ -129,15 +131,11 @@ def find_ways(
         offered = (algorithm,)
     elif cluster.has_kinds:
         offered = tuple(each for each in offered if _is_in_library(each, collective, blocks))
-    is_direct = collective in (Collective.ALL_TO_ALL, Collective.SHIFT)
+    usual = PROTOCOLS.get(collective, RINGS)
     return tuple(
         (each, wire)
         for each in offered
-        for wire in (
-            (find_wire(cluster, Protocol.SWITCH),)
-            if each is Algorithm.SWITCH
-            else wires(cluster, is_direct=is_direct)
-        )
+        for wire in find_wires(cluster, (Protocol.SWITCH,) if each is Algorithm.SWITCH else usual)
     )
 
 

@@ -1,5 +1,6 @@
 """A cluster's links as one protocol of a library uses them. Knows routes, no collectives."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -7,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.kind import KINDS, PAIRS, RINGS, Protocol, Use
+from meshwright.cluster.kind import KINDS, Protocol, Use
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -60,12 +61,11 @@ def find_wire(cluster: Cluster, protocol: Protocol) -> Wire:
     return known[protocol]
 
 
-def wires(cluster: Cluster, *, is_direct: bool) -> tuple[Wire | None, ...]:
-    """The protocols that a collective may use, directly from device to device or by rings and
-    trees; None where links are of no kind and are used as they are."""
+def find_wires(cluster: Cluster, protocols: Sequence[Protocol]) -> tuple[Wire | None, ...]:
+    """The links under each protocol; None where they are of no kind and are used as they are."""
     if not cluster.has_kinds:
         return (None,)
-    return tuple(find_wire(cluster, protocol) for protocol in (PAIRS if is_direct else RINGS))
+    return tuple(find_wire(cluster, protocol) for protocol in protocols)
 
 
 def has_switch(cluster: Cluster, devices: Ints) -> bool:

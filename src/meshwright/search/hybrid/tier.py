@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cluster.kind import PAIRS, RINGS, Protocol
+from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cluster.nest import find_nest, is_switched
 from meshwright.cost.collective import Collective, find_unbeaten
 from meshwright.cost.rounds import Price, Round, price_rounds
+from meshwright.cost.way import PROTOCOLS
 from meshwright.cost.wire import Wire, find_wire, has_switch
 
 Ints = npt.NDArray[np.int64]
@@ -114,9 +115,8 @@ class Tiers:
 
     def _library_lines(self, collective: Collective, axis: Axis, count: int, crowd: Axis) -> Lines:
         """What NCCL does, by each of its protocols, without lines that another one beats."""
-        is_direct = collective in (Collective.ALL_TO_ALL, Collective.SHIFT)
         lines: list[tuple[float, float]] = []
-        for protocol in PAIRS if is_direct else (*RINGS, Protocol.SWITCH):
+        for protocol in PROTOCOLS.get(collective, (*RINGS, Protocol.SWITCH)):
             if protocol in self.by_protocol:
                 tiers = self.by_protocol[protocol]
                 lines += tiers._lines_of(protocol, collective, axis, count, crowd)
@@ -323,7 +323,7 @@ def find_tiers(cluster: Cluster) -> Tiers:
             for size, outer in zip(places, around, strict=False)
         )
 
-    protocols = [*PAIRS, *RINGS] if cluster.has_kinds and places else []
+    protocols = [Protocol.PAIR, *EXCHANGES, *RINGS] if cluster.has_kinds and places else []
     if protocols and has_switch(cluster, order[: around[0]].astype(np.int32)):
         protocols.append(Protocol.SWITCH)
     return Tiers(
