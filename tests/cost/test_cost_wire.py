@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Link
+from meshwright.cluster.file import decode_cluster
 from meshwright.cluster.kind import KINDS, RINGS, Protocol
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -17,6 +18,7 @@ from meshwright.cost.collective import (
     collective_cost,
     collective_model,
 )
+from meshwright.cost.limit import HostLimit, Limits
 from meshwright.cost.p2p import transfer_seconds
 from meshwright.errors import InputError
 from meshwright.search.hybrid.tier import find_tiers
@@ -221,3 +223,22 @@ def test_faster_protocols_take_longer_to_start(name: str) -> None:
     assert uses[-1].share == KINDS[name].uses[Protocol.PAIR].share == 1.0
     steps = [each.call_seconds + each.delay * KINDS[name].latency_seconds for each in uses]
     assert steps == sorted(steps)
+
+
+def test_a_limit_between_hosts_holds_for_every_protocol() -> None:
+    # Two hosts of two: of a ring 2 x 6 eighths of the message go from host to host, of trees all of
+    # it once, at 1 GB/s each way; no protocol gets more of the limit, nor less latency by it.
+    text = b"hosts: [{count: 2, devices: 2 x l40s, nics: 100 Gb/s}]"
+    cluster = decode_cluster(text, "file.yaml")
+    ends = ((0, 1), (1, 0))
+    limits = Limits(
+        cluster=cluster,
+        limits=tuple(HostLimit(source=a, target=b, bytes_per_second=1e9) for a, b in ends),
+    )
+    free = collective_model(cluster, Collective.ALL_REDUCE, range(4))
+    model = collective_model(cluster, Collective.ALL_REDUCE, range(4), limits=limits)
+    assert min(each.seconds_per_byte for each in model.lines) == pytest.approx(1e-9)
+    for size in SIZES:
+        assert model.cost(size).seconds >= free.cost(size).seconds
+    ring = collective_model(cluster, Collective.ALL_REDUCE, range(4), Algorithm.RING, limits)
+    assert min(each.seconds_per_byte for each in ring.lines) == pytest.approx(1.5e-9)
