@@ -1,7 +1,14 @@
-"""Holds models of the all-reduce against measurements on 2, 4 and 8 A100s of one host (vTrain).
+"""Holds the catalogue's collectives against published measurements of NCCL, 8 KiB to 1 GiB.
 
-Every other row of a file fits the models; errors are given on the rows held out and on all rows.
-The files have an out-of-place and an in-place time a size; the first counts.
+    python benchmarks/collectives.py --json
+
+The rows are in `data/collectives.csv`: out-of-place times of nccl-tests and the like. Whole sources
+(`data/collective_sources.csv`) were put aside before anything was fitted; `meshwright.cluster.kind`
+is fitted to the others. Errors are the predicted over the measured time, less one, by split, host,
+collective and size: a line each, then one for each source, then one for each split.
+
+With files of vTrain's all-reduces (2, 4 and 8 A100s) as arguments, tables and rings are fitted to
+every other row of each, and errors given on the rows held out and on all rows.
 """
 
 import argparse
@@ -10,7 +17,8 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +27,100 @@ import numpy.typing as npt
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.collective import Collective, collective_model
+from meshwright.cost.collective import Collective, CollectiveModel, collective_model
 from meshwright.cost.table import fit_link, fit_table, table_seconds
 from meshwright.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 Model = Callable[[float], float]
 
-ROOT = Path(__file__).resolve().parent.parent
-DEFAULT_FOLDER = ROOT.parent / "shared" / "benchmarks" / "vtrain"
+DATA = Path(__file__).resolve().parent / "data"
 DEVICE_TYPE = "a100-80"
+SIZE_CLASSES = (("8 KiB", 1 << 18), ("256 KiB", 1 << 24), ("16 MiB", 1 << 40))
+"""The least size of each class, in words, and where the next one begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """One published row."""
+
+    source: str
+    split: str
+    device_type: str
+    hosts: int
+    devices: int
+    collective: str
+    size: float
+    seconds: float
+
+    @property
+    def host_class(self) -> str:
+        """What joins its devices."""
+        if self.hosts > 1:
+            return "hosts"
+        return "pcie" if self.device_type == "l40s" else "nvlink"
+
+    @property
+    def size_class(self) -> str:
+        """From which size on."""
+        return next(name for name, end in SIZE_CLASSES if self.size < end)
+
+
+def read_published() -> list[Measured]:
+    """All rows, with the split of their source."""
+    with (DATA / "collective_sources.csv").open(newline="") as file:
+        split = {row["source"]: row["split"] for row in csv.DictReader(file)}
+    with (DATA / "collectives.csv").open(newline="") as file:
+        return [
+            Measured(
+                source=row["source"],
+                split=split[row["source"]],
+                device_type=row["device_type"],
+                hosts=int(row["hosts"]),
+                devices=int(row["devices"]),
+                collective=row["collective"],
+                size=float(row["bytes"]),
+                seconds=float(row["microseconds"]) * 1e-6,
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def error_of(row: Measured) -> float:
+    """The predicted time over the measured one, less one."""
+    model = _formula(row.device_type, row.hosts, row.devices, Collective(row.collective))
+    return model.cost(row.size).seconds / row.seconds - 1
+
+
+@cache
+def _formula(device_type: str, hosts: int, devices: int, collective: Collective) -> CollectiveModel:
+    """By the catalogue's links, without measured tables."""
+    name = f"{device_type}-x{devices // hosts}" + (f"x{hosts}" if hosts > 1 else "")
+    return collective_model(replace(find_cluster(name), tables=()), collective, range(devices))
+
+
+def published_errors() -> Iterator[dict[str, Any]]:
+    """A record for each class, then for each source, then for each split."""
+    rows = [(row, error_of(row)) for row in read_published()]
+    keys: tuple[tuple[str, ...], ...] = (
+        ("split", "host_class", "collective", "size_class"),
+        ("split", "source"),
+        ("split",),
+    )
+    for names in keys:
+        groups: dict[tuple[str, ...], list[float]] = {}
+        for row, error in rows:
+            key = tuple(str(getattr(row, name)) for name in names)
+            groups.setdefault(key, []).append(error)
+        for key, errors in sorted(groups.items()):
+            sizes = np.abs(errors)
+            yield dict(zip(names, key, strict=True)) | {
+                "rows": len(errors),
+                "median_error": round(float(np.median(sizes)), 4),
+                "mean_error": round(float(sizes.mean()), 4),
+                "max_error": round(float(sizes.max()), 4),
+                "mean_signed_error": round(float(np.mean(errors)), 4),
+            }
 
 
 def read_measurements(path: Path) -> tuple[int, Floats, Floats]:
@@ -98,19 +190,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "files",
         nargs="*",
         type=Path,
-        help="CSV files named ...GPU<number of devices>... (default: those of vTrain)",
+        help="CSV files named ...GPU<number of devices>... (default: the published rows)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     options = parser.parse_args(arguments)
-    files = options.files or [DEFAULT_FOLDER / f"a100_AR_GPU{n}_LUT.csv" for n in (2, 4, 8)]
     try:
-        for path in files:
+        if not options.files:
+            for record in published_errors():
+                print(json.dumps(record) if options.json else as_row(record), flush=True)
+        for path in options.files:
             for record in measure_errors(path):
                 print(json.dumps(record) if options.json else as_text(record), flush=True)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def as_row(record: dict[str, Any]) -> str:
+    """A record of the published rows for people."""
+    figures = ("rows", "median_error", "mean_error", "max_error", "mean_signed_error")
+    key = ", ".join(str(value) for name, value in record.items() if name not in figures)
+    return (
+        f"{key:50} {record['rows']:4} rows: median {record['median_error']:6.1%} "
+        f"mean {record['mean_error']:6.1%} max {record['max_error']:6.1%} "
+        f"signed {record['mean_signed_error']:+6.1%}"
+    )
 
 
 def as_text(record: dict[str, Any]) -> str:

@@ -35,7 +35,7 @@ def hosts(**fields: Any) -> Cluster:
 
 
 def rate(cluster: Cluster, source: int, target: int) -> float:
-    return float(cluster.bandwidth[source, target]) / 1e9
+    return float(cluster.plain.bandwidth[source, target]) / 1e9
 
 
 @pytest.mark.parametrize("kind", [name for name in DEVICE_TYPES if not INSIDE[name].has_ring])
@@ -55,6 +55,8 @@ def test_types_and_counts_are_read_as_people_write_them() -> None:
 def test_the_long_form_says_the_same() -> None:
     # PCIe of generation 3 moves 11 GB/s in 2.5 us from device to device; 10 Gbit/s are 1.25 GB/s,
     # in 4 us from NIC to NIC.
+    pcie = {"bytes_per_second": 11e9, "latency_seconds": 1.25e-6, "kind": "pcie"}
+    network = {"bytes_per_second": 1.25e9, "latency_seconds": 2e-6, "kind": "network"}
     long = {
         "format": "meshwright.cluster",
         "version": 1,
@@ -69,9 +71,9 @@ def test_the_long_form_says_the_same() -> None:
             {"source": source, "target": target, "both_ways": True} | rates
             for i in (0, 1)
             for source, target, rates in (
-                (f"host{i}.0", f"host{i}", {"bytes_per_second": 11e9, "latency_seconds": 1.25e-6}),
-                (f"host{i}.1", f"host{i}", {"bytes_per_second": 11e9, "latency_seconds": 1.25e-6}),
-                (f"host{i}", "switch", {"bytes_per_second": 1.25e9, "latency_seconds": 2e-6}),
+                (f"host{i}.0", f"host{i}", pcie),
+                (f"host{i}.1", f"host{i}", pcie),
+                (f"host{i}", "switch", network),
             )
         ],
     }  # fmt: skip
@@ -94,8 +96,8 @@ def test_a_saved_short_form_is_the_same_cluster(tmp_path: Path) -> None:
 def test_hosts_with_a_nic_a_device_are_the_catalogues() -> None:
     ours, built = read(DGX), build.h100_spine_leaf(num_devices=32)
     assert ours.devices == built.devices
-    np.testing.assert_array_equal(ours.bandwidth, built.bandwidth)
-    np.testing.assert_array_equal(ours.latency, built.latency)
+    np.testing.assert_array_equal(ours.plain.bandwidth, built.bandwidth)
+    np.testing.assert_array_equal(ours.plain.latency, built.latency)
 
 
 def test_bits_are_bits_and_bytes_are_bytes() -> None:
@@ -125,7 +127,7 @@ def test_links_inside_a_host_may_be_said() -> None:
     assert rate(hosts(**given, nvlink="none"), 0, 1) == 44.0
     assert rate(hosts(**given, nvlink="none", pcie="30 GB/s"), 0, 1) == 30.0
     assert rate(hosts(devices="4 x mi300x", nvlink="200 GB/s"), 0, 1) == 200.0
-    assert float(hosts(**given, latency="7 us").latency[0, 1]) == pytest.approx(7e-6)
+    assert float(hosts(**given, latency="7 us").plain.latency[0, 1]) == pytest.approx(7e-6)
     # What leaves a host by fewer NICs than devices passes its PCIe, if that is said.
     slow = hosts(count=2, **given, nics="400 Gb/s", pcie="20 GB/s")
     assert (rate(slow, 0, 1), rate(slow, 0, 4)) == (450.0, 20.0)
@@ -147,7 +149,7 @@ def test_own_types_have_pcie_and_may_shadow_the_catalogues() -> None:
 
 
 def test_a_transfer_takes_one_of_a_hosts_nics_and_several_spread() -> None:
-    cluster = hosts(count=2, devices="4 x t4", nics="2 x 8 Gb/s")
+    cluster = hosts(count=2, devices="4 x t4", nics="2 x 8 Gb/s").plain
     routes = cluster.routes_between([0] * 4, [4, 5, 6, 7])
     assert set((routes.bandwidth / 1e9).tolist()) == {1.0}
     named = [{cluster.links[i].target for i in routes.links[a:b]} & {"host0.nic0", "host0.nic1"}
@@ -177,7 +179,7 @@ def test_racks_share_what_their_oversubscription_leaves() -> None:
     assert up == {"rack0": 200e9, "rack1": 200e9, "edge": 10e9}
     assert [rate(cluster, 0, other) for other in (1, 8, 16, 32)] == [450.0, 50.0, 50.0, 10.0]
     # From rack to rack two more links: 4 us and 2 x 1 us.
-    assert float(cluster.latency[0, 16]) == pytest.approx(6e-6)
+    assert float(cluster.plain.latency[0, 16]) == pytest.approx(6e-6)
 
 
 def test_names_are_numbered_where_they_stand_for_several() -> None:

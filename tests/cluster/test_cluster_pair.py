@@ -117,7 +117,7 @@ def test_no_pairs_have_no_routes() -> None:
 
 @pytest.mark.parametrize("name", ["h100-spineleaf-16384", "tpuv4-fattree-16384", "h100-x8x2048"])
 def test_a_hundred_thousand_pairs_need_no_tables(name: str) -> None:
-    cluster = find_cluster(name)
+    cluster = find_cluster(name).plain
     generator = np.random.default_rng(0)
     pairs = generator.integers(0, cluster.num_devices, size=(2, 100_000))
     found = cluster.routes_between(*pairs)

@@ -116,7 +116,7 @@ SMALL = [each.example for each in list_clusters() if find_cluster(each.example).
 
 @given(st.sampled_from(SMALL))
 def test_reaches_divide_all_pairs_between_them(name: str) -> None:
-    cluster = find_cluster(name)
+    cluster = find_cluster(name).plain
     survey = survey_cluster(cluster)
     assert sum(len(kind.hosts) for kind in survey.kinds) == len(cluster.hosts)
     devices = sum(n * len(kind.hosts) for kind in survey.kinds for n, _, _ in kind.devices)

@@ -145,7 +145,7 @@ def test_local_ranks_share_the_nic() -> None:
 
 
 def test_channels_use_every_card_of_a_host() -> None:
-    cluster = find_cluster("h100-x8x4")
+    cluster = find_cluster("h100-x8x4").plain
     cost = collective_model(cluster, Collective.ALL_REDUCE, range(32), Algorithm.CHANNELS)
     # Each of 8 rings carries an eighth; a card of 50 GB/s sends it 2 x 31 times in 32 parts.
     assert cost.lines[0].seconds_per_byte == pytest.approx(2 * 31 / 32 / 8 / 50e9)

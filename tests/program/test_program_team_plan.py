@@ -143,7 +143,8 @@ def test_without_a_schedule_the_batch_is_one_microbatch() -> None:
 def test_a_wider_team_takes_less_time_and_memory_and_talks_more() -> None:
     graph = model().graph
     plans = [split_layers(model(), 1, tensor=width, zero=1) for width in (1, 2, 4, 8)]
-    timelines = [simulate(graph, host(), plan) for plan in plans]
+    # Links of no kind: calls that run beside weight gradients are short enough to be hidden.
+    timelines = [simulate(graph, host().plain, plan) for plan in plans]
     seconds = [each.device_seconds for each in timelines]
     peaks = [max(each.peak_bytes) for each in timelines]
     calls = [float(each.call_seconds.max()) for each in timelines]

@@ -142,6 +142,19 @@ def test_transfers_that_share_one_link_tell_its_rate_together() -> None:
     assert rate_of(fitted, 1, 2) == 150 * MB  # not measured
 
 
+def test_links_of_a_kind_are_said_to_have_the_rate_that_reaches_what_was_measured() -> None:
+    # Of a network's 100 MB/s nine tenths are reached, which is what transfers alone were seen at.
+    plain = hosts(150 * MB, 0.0, count=3)
+    links = tuple(replace(link, kind="network") for link in plain.links)
+    fitted = calibrated_cluster(
+        replace(plain, links=links), sends([(0, 1, 40), (0, 1, -4)], 90 * MB)
+    )
+    used = fitted.routing.links(0, 1)[1:3]  # to the switch and from it
+    assert fitted.link_bytes_per_second[used] == pytest.approx([90 * MB] * 2)
+    rates = [fitted.links[link].bytes_per_second for link in used]
+    assert rates == pytest.approx([100 * MB] * 2)
+
+
 def test_transfers_that_meet_others_on_both_ends_tell_nothing() -> None:
     # 0 -> 1 shares its way up with 0 -> 2, and that its way down with 1 -> 2.
     thought = hosts(150 * MB, 0.0, count=3)

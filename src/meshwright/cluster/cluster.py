@@ -7,7 +7,7 @@ fewest links first, then widest, then spread over equals by destination, as forw
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
 from meshwright.cluster.hanging import Hangings, find_hangings
 from meshwright.cluster.interface import Interface
+from meshwright.cluster.kind import KINDS, PLAIN, Protocol
 from meshwright.cluster.pair import (
     Routes,
     Wiring,
@@ -170,14 +171,36 @@ class Cluster:
             sources=sources,
             targets=targets,
             bytes_per_second=self.link_bytes_per_second,
-            latency_seconds=np.array([link.latency_seconds for link in self.links]),
+            latency_seconds=self.link_latency_seconds(Protocol.PAIR),
             devices_relay=self.devices_relay,
         )
 
     @cached_property
     def link_bytes_per_second(self) -> Floats:
-        """Each link's bandwidth."""
-        return np.array([link.bytes_per_second for link in self.links], dtype=np.float64)
+        """What can be reached of each link's bandwidth."""
+        rates = np.array([link.bytes_per_second for link in self.links], dtype=np.float64)
+        if self.has_kinds:
+            rates *= np.array([KINDS[link.kind].share for link in self.links])
+        return rates
+
+    @cached_property
+    def has_kinds(self) -> bool:
+        """Whether any link is of a kind."""
+        return any(link.kind for link in self.links)
+
+    @cached_property
+    def plain(self) -> "Cluster":
+        """The same with links of no kind: as data sheets and people describe it."""
+        if not self.has_kinds:
+            return self
+        return replace(self, links=tuple(replace(link, kind=PLAIN) for link in self.links))
+
+    def link_latency_seconds(self, protocol: Protocol) -> Floats:
+        """Each link's latency where messages are sent by a protocol."""
+        latency = np.array([link.latency_seconds for link in self.links], dtype=np.float64)
+        if self.has_kinds:
+            latency *= np.array([KINDS[link.kind].uses[protocol].delay for link in self.links])
+        return latency
 
     @cached_property
     def routing(self) -> Routing:

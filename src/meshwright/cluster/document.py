@@ -233,6 +233,7 @@ def _decode_link(read: LinkDocument) -> Sequence[Link]:
         target=read.target,
         bytes_per_second=float(rate),
         latency_seconds=float(delay),
+        kind=read.kind,
     )
     return (link, _reverse(link)) if read.both_ways else (link,)
 
@@ -288,6 +289,8 @@ def _encode_links(links: Sequence[Link]) -> list[dict[str, Any]]:
         }
         if link.latency_seconds:
             entry["latency_seconds"] = float(link.latency_seconds)
+        if link.kind:
+            entry["kind"] = link.kind
         if place + 1 < len(links) and links[place + 1] == _reverse(link):
             entry["both_ways"] = True
             place += 1
@@ -302,4 +305,5 @@ def _reverse(link: Link) -> Link:
         target=link.source,
         bytes_per_second=link.bytes_per_second,
         latency_seconds=link.latency_seconds,
+        kind=link.kind,
     )

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.files import Name
 from meshwright.units import BYTES_PATTERN, FLOPS_PATTERN, MAX_TEXT, RATE_PATTERN, SECONDS_PATTERN
@@ -109,6 +110,14 @@ class LinkDocument(msgspec.Struct, forbid_unknown_fields=True):
     both_ways: Annotated[
         bool, Meta(description="Whether it stands for a second link back, alike.")
     ] = False
+    kind: Annotated[
+        Name,
+        Meta(
+            description="What it is, which says how much of its rate NCCL reaches and what calls "
+            "and steps take; by default all of it, at once.",
+            extra_json_schema={"enum": list(KINDS)},
+        ),
+    ] = PLAIN
 
 
 class TableDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -239,7 +248,7 @@ class HostDocument(msgspec.Struct, forbid_unknown_fields=True):
     latency: Annotated[
         Seconds | None,
         Meta(description="From device to device in the host; by default 1.9 us by NVLink, "
-             "2.5 us by PCIe."),
+             "2.5 us by PCIe. What NCCL's steps take is in proportion to it."),
     ] = None  # fmt: skip
 
 
@@ -288,7 +297,11 @@ class HostsDocument(msgspec.Struct, forbid_unknown_fields=True):
     ] = []
     types: _Types = {}
     network_latency: Annotated[
-        Seconds, Meta(description="Between hosts on one switch, from NIC to NIC.")
+        Seconds,
+        Meta(
+            description="Between hosts on one switch, from NIC to NIC; what NCCL's steps take is "
+            "in proportion to it."
+        ),
     ] = "4 us"
     switch_latency: Annotated[
         Seconds, Meta(description="Added by each link between switches, two from rack to rack.")

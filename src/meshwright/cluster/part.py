@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, MOST, MOST_LATENCY, broken_rule
 
@@ -101,7 +102,10 @@ class Link:
     source: str
     target: str
     bytes_per_second: float
+    """As its data sheet has it; what is reached of it depends on its kind."""
     latency_seconds: float = 0.0
+    kind: str = PLAIN
+    """One of `meshwright.cluster.kind.KINDS`; empty: all of its rate is reached."""
 
     def __post_init__(self) -> None:
         # Written for speed: a fully connected cluster has millions of links.
@@ -113,6 +117,11 @@ class Link:
             raise InputError(f"{self.label}: latency_seconds {rule}, got {self.latency_seconds}")
         if self.source == self.target:
             raise InputError(f"{self.label}: must join two different nodes")
+        if self.kind not in KINDS:
+            known = ", ".join(name for name in KINDS if name)
+            raise InputError(
+                f"{self.label}: kind must be one of {known}, or left out, got {quoted(self.kind)}"
+            )
 
     @property
     def label(self) -> str:

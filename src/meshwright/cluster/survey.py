@@ -81,7 +81,8 @@ class Survey:
 
 
 def survey_cluster(cluster: Cluster) -> Survey:
-    """Look at a cluster; of many devices only at the pairs of some."""
+    """Look at a cluster as data sheets describe it; of many devices only at the pairs of some."""
+    cluster = cluster.plain
     tiers = _find_tiers(cluster)
     cuts = [_cuts(cluster, rounds, _tier(number)) for number, rounds in enumerate(tiers)]
     groups = [rounds[0] for rounds in tiers]

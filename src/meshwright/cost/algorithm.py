@@ -4,17 +4,18 @@ Knows which device sends what to which; what that costs is `meshwright.cost.roun
 `blocks` are the devices by host in the order of the ring, as `meshwright.cost.ring` gives them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cluster.cluster import Cluster
 from meshwright.cost.rounds import Exchange, Round
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Blocks = tuple[tuple[int, ...], ...]
+Latency = Callable[[npt.ArrayLike, npt.ArrayLike], Floats]
+"""Seconds from each of some devices to each of others, pair by pair."""
 
 
 def round_of(sources: npt.ArrayLike, targets: npt.ArrayLike, fraction: float, **more: int) -> Round:
@@ -124,46 +125,99 @@ def direct_rounds(blocks: Blocks) -> list[Exchange]:
     return [Exchange(devices=order, fraction=1 / len(order))]
 
 
-def chain_rounds(cluster: Cluster, blocks: Blocks, root: int) -> list[Round]:
+def chain_rounds(latency: Latency, blocks: Blocks, root: int) -> list[Round]:
     """Broadcast along the ring from the root, in chunks that each device passes on as they come.
 
     Chunks are small, so that filling the chain costs its latency only.
     """
     order = np.concatenate(blocks)
     order = np.roll(order, -int(np.flatnonzero(order == root)[0]))
-    latency = float(cluster.routes_between(order[:-1], order[1:]).latency.sum())
-    return [_pipelined([(order[:-1], order[1:], 1.0)], latency)]
+    filling = float(latency(order[:-1], order[1:]).sum())
+    return [_pipelined([(order[:-1], order[1:], 1.0)], filling)]
 
 
-def tree_rounds(cluster: Cluster, blocks: Blocks) -> list[Round]:
+def tree_rounds(latency: Latency, blocks: Blocks) -> list[Round]:
     """All-reduce by two binary trees at once, each up and then down with half of the message.
 
     Chunks are small and pipelined, so that only latency is paid for each level, and up and down
     overlap. Every device sends and gets at most twice the message.
     """
-    transfers, latency = [], 0.0
+    transfers, longest = [], 0.0
     for order, parent in _double_tree(blocks):
         child, above = _tree_edges(order, parent)
         transfers += [(child, above, 0.5), (above, child, 0.5)]
-        rising = _path_latency(cluster.routes_between(order, order[parent]).latency, parent)
-        falling = _path_latency(cluster.routes_between(order[parent], order).latency, parent)
-        latency = max(latency, rising + falling)
-    return [_pipelined(transfers, latency)]
+        rising = _path_latency(latency(order, order[parent]), parent)
+        falling = _path_latency(latency(order[parent], order), parent)
+        longest = max(longest, rising + falling)
+    return [_pipelined(transfers, longest)]
 
 
-def tree_broadcast_rounds(cluster: Cluster, blocks: Blocks, root: int) -> list[Round]:
+def rail_tree_rounds(latency: Latency, blocks: Blocks, *, is_switched: bool) -> list[Round]:
+    """All-reduce by two binary trees between hosts for each local rank, all at once.
+
+    NCCL's trees on hosts with several cards: the trees of each rank carry their part of the message
+    by its card. Within a host a chain passes all parts along and back, or its switch adds up what
+    every device sends and hands the sum to all of them (NVLS), which takes no steps.
+    """
+    within = np.sort(np.array(blocks), axis=1)
+    hosts, size = within.shape
+    order, beside = within.ravel(), np.roll(within, -1, axis=1).ravel()
+    transfers: list[tuple[Ints, Ints, float]] = []
+    longest = 0.0
+    if size > 1 and is_switched:
+        transfers.append((order, beside, 1.0))
+    elif size > 1:
+        share = (size - 1) / size
+        transfers += [(order, beside, share), (beside, order, share)]
+        longest = 2 * (size - 1) * float(latency(order, beside).mean())
+    crossing = 0.0
+    for tree, parent in _double_tree(tuple((host,) for host in range(hosts))) if hosts > 1 else ():
+        child, above = _tree_edges(tree, parent)
+        low, high = within[child].ravel(), within[above].ravel()
+        transfers += [(low, high, 0.5 / size), (high, low, 0.5 / size)]
+        first = within[:, 0]
+        rising = _path_latency(latency(first[tree], first[tree[parent]]), parent)
+        crossing = max(crossing, 2 * rising)
+    return [_pipelined(transfers, longest + crossing)]
+
+
+def mesh_rounds(pairs: Sequence[tuple[int, int, float]], num_passes: int) -> list[Round]:
+    """Several rings at once over the links between the devices of one host.
+
+    `pairs` are device, device and the rate of the link from one to the other. As many rings can be
+    as the least that leaves any set of the devices has links, and they use all links alike.
+    """
+    members = sorted({each[0] for each in pairs})
+    count = len(members)
+    least = min(
+        sum(rate for one, other, rate in pairs if one in inside and other not in inside)
+        for choice in range(1, 1 << (count - 1))
+        for inside in [{members[place] for place in range(count) if choice >> place & 1}]
+    )
+    sources, targets, rates = zip(*pairs, strict=True)
+    return [
+        Round(
+            sources=np.array(sources, dtype=np.int32),
+            targets=np.array(targets, dtype=np.int32),
+            fractions=np.array(rates) / (count * least),
+            repeats=num_passes * (count - 1),
+        )
+    ]
+
+
+def tree_broadcast_rounds(latency: Latency, blocks: Blocks, root: int) -> list[Round]:
     """Broadcast down the two trees, half of the message each; the root hands it to their tops."""
-    transfers, latency = [], 0.0
+    transfers, longest = [], 0.0
     for order, parent in _double_tree(blocks):
         child, above = _tree_edges(order, parent)
         transfers.append((above, child, 0.5))
         top = int(order[np.flatnonzero(parent == np.arange(len(order)))[0]])
-        falling = _path_latency(cluster.routes_between(order[parent], order).latency, parent)
-        handing_over = float(cluster.routes_between([root], [top]).latency[0])
-        latency = max(latency, falling + handing_over)
+        falling = _path_latency(latency(order[parent], order), parent)
+        handing_over = float(latency([root], [top])[0])
+        longest = max(longest, falling + handing_over)
         if top != root:
             transfers.append((np.array([root]), np.array([top]), 0.5))
-    return [_pipelined(transfers, latency)]
+    return [_pipelined(transfers, longest)]
 
 
 def _pipelined(transfers: Sequence[tuple[Ints, Ints, float]], latency: float) -> Round:

@@ -13,15 +13,15 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.algorithm import Blocks
 from meshwright.cost.collective import (
-    Algorithm,
     Collective,
     CollectiveLine,
     CollectiveModel,
+    Way,
     arrange,
     collective_model,
     collective_rounds,
     find_table,
-    offered_algorithms,
+    find_ways,
     open_lines,
     price_line,
 )
@@ -49,11 +49,11 @@ def axis_model(
         return collective_model(cluster, collective, groups[0], limits=limits)
     alike = _group_alike(cluster, groups)
     blocks = [arrange(cluster, collective, tuple(each[0].tolist())) for each in alike]
-    shared = set.intersection(*({*offered_algorithms(collective, each)} for each in blocks))
+    first, *others = [find_ways(cluster, collective, each) for each in blocks]
     lines = tuple(
-        _line(cluster, collective, alike, blocks, each, limits)
-        for each in offered_algorithms(collective, blocks[0])
-        if each in shared
+        _line(cluster, collective, alike, blocks, way, limits)
+        for way in first
+        if all(way in each for each in others)
     )
     return CollectiveModel(
         lines=open_lines(lines, f"{collective} on {len(groups)} groups of devices"),
@@ -99,18 +99,18 @@ def _line(
     collective: Collective,
     alike: Sequence[Ints],
     blocks: Sequence[Blocks],
-    algorithm: Algorithm,
+    way: Way,
     limits: Limits | None,
 ) -> CollectiveLine:
     of_groups = [
         [
             _repeat(each, groups)
-            for each in collective_rounds(cluster, collective, own, int(groups[0, 0]), algorithm)
+            for each in collective_rounds(cluster, collective, own, int(groups[0, 0]), *way)
         ]
         for groups, own in zip(alike, blocks, strict=True)
     ]
     merged = [_merge(at_once) for at_once in zip(*of_groups, strict=True)]
-    return price_line(cluster, algorithm, merged, limits)
+    return price_line(cluster, collective, alike[0].shape[1], way, merged, limits)
 
 
 def _repeat(each: Round | Exchange, groups: Ints) -> Round:

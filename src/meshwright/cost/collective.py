@@ -6,74 +6,55 @@ device holds, a p-th of which goes to each, of a shift what each device sends to
 in the order given. The first device given is the root of a broadcast.
 
 Every formula is a line: a latency plus seconds for each byte. So a `CollectiveModel`, which is
-where the work is, can be kept for a set of devices and asked for any size.
+where the work is, can be kept for a set of devices and asked for any size. Where links are of a
+kind, a library's protocols (`meshwright.cost.wire`) have a line each.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster, CollectiveTable
-from meshwright.cost.algorithm import (
-    Blocks,
-    chain_rounds,
-    channel_rounds,
-    direct_rounds,
-    halving_doubling_rounds,
-    hierarchical_rounds,
-    ring_rounds,
-    shift_rounds,
-    tree_broadcast_rounds,
-    tree_rounds,
-)
+from meshwright.cluster.kind import Protocol
+from meshwright.cost.algorithm import Blocks
 from meshwright.cost.limit import Limits
-from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Exchange, Round, price_rounds
 from meshwright.cost.table import table_seconds
+from meshwright.cost.way import (
+    PASSES,
+    Algorithm,
+    Collective,
+    Way,
+    arrange,
+    collective_rounds,
+    find_ways,
+    offered_algorithms,
+)
 from meshwright.errors import InputError
+
+__all__ = [
+    "Algorithm",
+    "Collective",
+    "CollectiveCost",
+    "CollectiveLine",
+    "CollectiveModel",
+    "Way",
+    "arrange",
+    "collective_cost",
+    "collective_model",
+    "collective_rounds",
+    "find_table",
+    "find_unbeaten",
+    "find_ways",
+    "offered_algorithms",
+    "open_lines",
+    "price_line",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-
-
-class Collective(StrEnum):
-    """What a set of devices does together."""
-
-    ALL_REDUCE = "all_reduce"
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    BROADCAST = "broadcast"
-    SHIFT = "shift"
-
-
-class Algorithm(StrEnum):
-    """How they do it."""
-
-    RING = "ring"
-    """Neighbours on a ring; a pipelined chain for a broadcast."""
-    TREE = "tree"
-    """NCCL's double binary tree, pipelined."""
-    HALVING_DOUBLING = "halving_doubling"
-    """Exchanges at doubling distances."""
-    HIERARCHICAL = "hierarchical"
-    """Rings within hosts, and one for each local rank between them."""
-    CHANNELS = "channels"
-    """Several rings at once, each by another device's card."""
-    DIRECT = "direct"
-    """Everyone to everyone at once."""
-    TABLE = "table"
-    """Whatever was measured."""
-
-
-_PASSES = {
-    Collective.ALL_REDUCE: 2,
-    Collective.ALL_GATHER: 1,
-    Collective.REDUCE_SCATTER: 1,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,6 +73,7 @@ class CollectiveCost:
     """Bytes through each of them over `amount_bytes`, in (0, 1]; through limits it may be more."""
     division: tuple[float, ...] = ()
     """The part of the message on each rail between hosts; empty: it is not divided."""
+    protocol: Protocol = Protocol.PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,6 +88,7 @@ class CollectiveLine:
     links: Ints
     link_share: Floats
     division: tuple[float, ...] = ()
+    protocol: Protocol = Protocol.PLAIN
 
     def seconds(self, message_bytes: float) -> float:
         """Latency plus the size times seconds a byte."""
@@ -122,6 +105,7 @@ class CollectiveLine:
             links=self.links if is_used else self.links[:0],
             link_share=self.link_share if is_used else self.link_share[:0],
             division=self.division,
+            protocol=self.protocol,
         )
 
 
@@ -203,16 +187,8 @@ def collective_model(
         lines = (_nothing(algorithm or Algorithm.RING),)
     else:
         blocks = arrange(cluster, collective, chosen)
-        offered = offered_algorithms(collective, blocks)
-        if is_formula and algorithm not in offered:
-            raise InputError(
-                f"{collective} on {len(chosen)} devices of {len(blocks)} hosts: no algorithm "
-                f"{algorithm} for it (known: {', '.join(offered)})"
-            )
-        wanted = (algorithm,) if is_formula and algorithm is not None else offered
-        lines = tuple(
-            _line(cluster, collective, blocks, chosen[0], each, limits) for each in wanted
-        )
+        ways = find_ways(cluster, collective, blocks, algorithm if is_formula else None)
+        lines = tuple(_line(cluster, collective, blocks, chosen[0], way, limits) for way in ways)
     return CollectiveModel(
         lines=open_lines(lines, f"{collective} on {len(chosen)} devices"),
         table=None if is_formula or len(chosen) == 1 else table,
@@ -220,26 +196,33 @@ def collective_model(
     )
 
 
-def arrange(cluster: Cluster, collective: Collective, devices: tuple[int, ...]) -> Blocks:
-    """The devices by host in the order of the best ring, as algorithms want them.
-
-    A shift is asked for in the order that is given. An exchange needs none, which takes 4 to 24 ms
-    to find for a thousand devices.
-    """
-    if collective in (Collective.ALL_TO_ALL, Collective.SHIFT):
-        return (devices,)
-    return order_hosts(cluster, devices)
-
-
 def open_lines(lines: Sequence[CollectiveLine], what: str) -> tuple[CollectiveLine, ...]:
-    """The algorithms that limits between hosts leave a rail for; that there is none is refused."""
-    found = tuple(line for line in lines if line.seconds_per_byte < np.inf)
+    """The algorithms that limits between hosts leave a rail for, without protocols that another
+    line beats for every size; that there is none is refused."""
+    found = [line for line in lines if line.seconds_per_byte < np.inf]
+    if any(line.protocol is not Protocol.PLAIN for line in found):
+        places = find_unbeaten([(each.latency_seconds, each.seconds_per_byte) for each in found])
+        found = [found[place] for place in places]
     if not found:
         raise InputError(
             f"{what}: must have one way with a rate between all hosts that send to each other, "
             f"but the limits between them have none in common"
         )
-    return found
+    return tuple(found)
+
+
+def find_unbeaten(lines: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of the lines, latency and seconds a byte, that no other line is as fast as for
+    every size; of lines that are the same the first."""
+    return [
+        place
+        for place, own in enumerate(lines)
+        if not any(
+            other[0] <= own[0] and other[1] <= own[1] and (other != own or number < place)
+            for number, other in enumerate(lines)
+            if number != place
+        )
+    ]
 
 
 def find_table(
@@ -254,25 +237,6 @@ def find_table(
         if (table.collective, table.device_type, table.num_devices) == key:
             return table
     return None
-
-
-def offered_algorithms(collective: Collective, blocks: Blocks) -> tuple[Algorithm, ...]:
-    """The formulas that hold for devices so spread over hosts."""
-    if collective is Collective.ALL_TO_ALL:
-        return (Algorithm.DIRECT,)
-    if collective is Collective.SHIFT:
-        return (Algorithm.RING,)
-    if collective is Collective.BROADCAST:
-        return (Algorithm.RING, Algorithm.TREE)
-    offered = [Algorithm.RING]
-    count = sum(len(block) for block in blocks)
-    if collective is Collective.ALL_REDUCE:
-        offered.append(Algorithm.TREE)
-    if collective is Collective.ALL_REDUCE or count & (count - 1) == 0:
-        offered.append(Algorithm.HALVING_DOUBLING)
-    if len(blocks) > 1 and len(blocks[0]) > 1 and len({len(block) for block in blocks}) == 1:
-        offered += [Algorithm.HIERARCHICAL, Algorithm.CHANNELS]
-    return tuple(offered)
 
 
 def _check_devices(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
@@ -306,55 +270,44 @@ def _line(
     collective: Collective,
     blocks: Blocks,
     root: int,
-    algorithm: Algorithm,
+    way: Way,
     limits: Limits | None,
 ) -> CollectiveLine:
-    rounds = collective_rounds(cluster, collective, blocks, root, algorithm)
-    return price_line(cluster, algorithm, rounds, limits)
+    rounds = collective_rounds(cluster, collective, blocks, root, *way)
+    return price_line(cluster, collective, sum(map(len, blocks)), way, rounds, limits)
 
 
 def price_line(
     cluster: Cluster,
-    algorithm: Algorithm,
+    collective: Collective,
+    num_devices: int,
+    way: Way,
     rounds: Sequence[Round | Exchange],
     limits: Limits | None = None,
 ) -> CollectiveLine:
-    """The line of an algorithm whose rounds are these."""
-    price = price_rounds(cluster, rounds, limits)
+    """The line of a collective on groups of so many devices whose rounds are these."""
+    algorithm, wire = way
+    price = price_rounds(cluster, rounds, limits, wire)
+    is_copied = algorithm in (Algorithm.RING, Algorithm.DIRECT) and collective not in (
+        Collective.SHIFT,
+        Collective.BROADCAST,
+    )
+    copied = 1.0
+    if wire is not None and is_copied:
+        used = price.links[price.links < len(cluster.links)]
+        steps = PASSES.get(collective, 1) * (num_devices - 1)
+        copied += float(wire.own_part[used].min(initial=1.0)) / steps
     amount = float(price.link_loads[price.links < len(cluster.links)].max())
     share = price.link_loads / amount
     price.links.setflags(write=False)
     share.setflags(write=False)
     return CollectiveLine(
         algorithm=algorithm,
-        latency_seconds=price.latency_seconds,
-        seconds_per_byte=price.seconds_per_byte,
+        latency_seconds=price.call_seconds + price.latency_seconds,
+        seconds_per_byte=price.seconds_per_byte * copied,
         amount_per_byte=amount,
         links=price.links,
         link_share=share,
         division=price.division,
+        protocol=Protocol.PLAIN if wire is None else wire.protocol,
     )
-
-
-def collective_rounds(
-    cluster: Cluster, collective: Collective, blocks: Blocks, root: int, algorithm: Algorithm
-) -> Sequence[Round | Exchange]:
-    """The rounds of an algorithm that is offered for these blocks."""
-    if collective is Collective.ALL_TO_ALL:
-        return direct_rounds(blocks)
-    if collective is Collective.SHIFT:
-        return shift_rounds(blocks)
-    if collective is Collective.BROADCAST:
-        if algorithm is Algorithm.RING:
-            return chain_rounds(cluster, blocks, root)
-        return tree_broadcast_rounds(cluster, blocks, root)
-    if algorithm is Algorithm.TREE:
-        return tree_rounds(cluster, blocks)
-    if algorithm is Algorithm.HALVING_DOUBLING:
-        return halving_doubling_rounds(blocks, _PASSES[collective])
-    if algorithm is Algorithm.HIERARCHICAL:
-        return hierarchical_rounds(blocks, _PASSES[collective])
-    if algorithm is Algorithm.CHANNELS:
-        return channel_rounds(blocks, _PASSES[collective])
-    assert algorithm is Algorithm.RING
-    return ring_rounds(blocks, _PASSES[collective])

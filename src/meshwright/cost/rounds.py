@@ -6,6 +6,10 @@ The rule: a round takes the latency of its slowest route plus the larger of its 
 alone (bytes over the bandwidth of its route) and its most loaded link (bytes of all transfers that
 cross it over its bandwidth). Rounds follow one another.
 
+A library's protocol (`meshwright.cost.wire`) has rates and latencies of its own for every link. Of
+rounds that repeat, each piece of the message passes the slow routes and the fast ones in turn, so
+that the mean of their latencies counts.
+
 Limits between hosts (`meshwright.cost.limit`) are links to this rule. What they divide over ways is
 divided over rails once, for all rounds and members alike: each rail carries a part of the message
 by itself, the larger the faster it is, so that all rails would take equally long if only the limits
@@ -21,6 +25,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.cost.rounds_exchange import count_crossings
+from meshwright.cost.wire import Wire
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
@@ -63,22 +68,37 @@ class Price:
     """Bytes through each of them."""
     division: tuple[float, ...] = ()
     """The part of the message on each rail; empty: it is not divided."""
+    call_seconds: float = 0.0
+    """What a library takes for the call, besides the latency."""
 
 
 def price_rounds(
-    cluster: Cluster, rounds: Sequence[Round | Exchange], limits: Limits | None = None
+    cluster: Cluster,
+    rounds: Sequence[Round | Exchange],
+    limits: Limits | None = None,
+    wire: Wire | None = None,
 ) -> Price:
     """Add up rounds by the rule in this module's docstring.
 
     Where limits leave no rail to all of the members, a byte takes infinitely long.
     """
     if limits is not None:
-        return _price_limited(limits, rounds)
+        return _with_call(_price_limited(limits, rounds, wire), wire)
     priced = [
-        _price_round(cluster, each) if isinstance(each, Round) else _price_exchange(cluster, each)
+        _price_round(cluster, each, wire)
+        if isinstance(each, Round)
+        else _price_exchange(cluster, each, wire)
         for each in rounds
     ]
-    return _add_up(rounds, priced)
+    return _with_call(_add_up(rounds, priced), wire)
+
+
+def _with_call(price: Price, wire: Wire | None) -> Price:
+    """The price with what a library takes for the call."""
+    if wire is None:
+        return price
+    links = price.links[price.links < len(wire.call_seconds)]
+    return replace(price, call_seconds=float(wire.call_seconds[links].max(initial=0.0)))
 
 
 def pairs_of(exchange: Exchange) -> Round:
@@ -103,24 +123,41 @@ def _add_up(rounds: Sequence[Round | Exchange], priced: Sequence[Price]) -> Pric
     return Price(latency_seconds=latency, seconds_per_byte=per_byte, links=links, link_loads=total)
 
 
-def _price_round(cluster: Cluster, each: Round) -> Price:
+def _price_round(cluster: Cluster, each: Round, wire: Wire | None) -> Price:
     """One such round."""
     routes = cluster.routes_between(each.sources, each.targets)
     links, place = np.unique(routes.links, return_inverse=True)
     amounts = np.repeat(each.fractions, routes.hops)
     loads = np.bincount(place, weights=amounts, minlength=len(links)).astype(np.float64)
+    if wire is not None:  # of a route, too, the narrowest link sets the pace
+        paths = wire.path_seconds(cluster, each.sources, each.targets)
+        latency = _latency(each, paths, wire)
+        return _price(wire.bytes_per_second, latency, 0.0, links, loads)
     alone = float((each.fractions / routes.bandwidth).max(initial=0.0))
-    latency = each.latency_seconds
-    if latency is None:
-        latency = float(routes.latency.max(initial=0.0))
+    latency = _latency(each, routes.latency, wire)
     return _price(cluster.link_bytes_per_second, latency, alone, links, loads)
 
 
-def _price_exchange(cluster: Cluster, each: Exchange) -> Price:
+def _latency(each: Round, paths: Floats, wire: Wire | None) -> float:
+    """The latency of one round whose routes have these."""
+    if each.latency_seconds is not None:
+        return each.latency_seconds
+    if wire is not None and each.repeats > 1:
+        return float(paths.mean())
+    return float(paths.max(initial=0.0))
+
+
+def _price_exchange(cluster: Cluster, each: Exchange, wire: Wire | None) -> Price:
     """The one round of an exchange."""
     crossings = count_crossings(cluster, each.devices)
     links = np.flatnonzero(crossings.counts).astype(np.int32)
     loads = crossings.counts[links].astype(np.float64) * each.fraction
+    if wire is not None:
+        # Routes are found with the latencies of transfers; the slowest link tells the protocol's.
+        usual = float(cluster.network.latency_seconds[links].max(initial=0.0)) or 1.0
+        slower = float(wire.latency_seconds[links].max(initial=0.0)) / usual
+        latency = crossings.latency_seconds * slower
+        return _price(wire.bytes_per_second, latency, 0.0, links, loads)
     alone = each.fraction / crossings.bytes_per_second
     capacity = cluster.link_bytes_per_second
     return _price(capacity, crossings.latency_seconds, alone, links, loads)
@@ -137,13 +174,13 @@ def _price(capacity: Floats, latency: float, alone: float, links: Ints, loads: F
     )
 
 
-def _price_limited(limits: Limits, rounds: Sequence[Round | Exchange]) -> Price:
+def _price_limited(limits: Limits, rounds: Sequence[Round | Exchange], wire: Wire | None) -> Price:
     """Rounds under limits between hosts."""
     listed = [each if isinstance(each, Round) else pairs_of(each) for each in rounds]
     division = _divide(limits, listed)
     is_stuck = bool(division) and not any(division)
     parts = () if is_stuck else division
-    total = _add_up(listed, [_price_limited_round(limits, each, parts) for each in listed])
+    total = _add_up(listed, [_price_limited_round(limits, each, parts, wire) for each in listed])
     return replace(
         total,
         seconds_per_byte=np.inf if is_stuck else total.seconds_per_byte,
@@ -151,17 +188,21 @@ def _price_limited(limits: Limits, rounds: Sequence[Round | Exchange]) -> Price:
     )
 
 
-def _price_limited_round(limits: Limits, each: Round, division: tuple[float, ...]) -> Price:
+def _price_limited_round(
+    limits: Limits, each: Round, division: tuple[float, ...], wire: Wire | None
+) -> Price:
     """One such round."""
     spread = spread_transfers(limits, each.sources, each.targets, division)
     links, place = np.unique(spread.link, return_inverse=True)
     amounts = each.fractions[spread.transfer] * spread.weight
     loads = np.bincount(place, weights=amounts, minlength=len(links)).astype(np.float64)
     alone = float((each.fractions / spread.bytes_per_second).max(initial=0.0))
-    latency = each.latency_seconds
-    if latency is None:
-        latency = float(spread.latency_seconds.max(initial=0.0))
-    return _price(limits.capacity, latency, alone, links.astype(np.int32), loads)
+    capacity, paths = limits.capacity, spread.latency_seconds
+    if wire is not None:
+        paths = wire.path_seconds(limits.cluster, each.sources, each.targets)
+        capacity = np.append(wire.bytes_per_second, capacity[len(wire.bytes_per_second) :])
+    latency = _latency(each, paths, wire)
+    return _price(capacity, latency, alone, links.astype(np.int32), loads)
 
 
 def _divide(limits: Limits, rounds: Sequence[Round]) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ Knows routes; knows nothing about what that costs (see `meshwright.cost.rounds`)
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,21 @@ class Crossings:
     """Of the slowest pair."""
 
 
+_LAST: WeakKeyDictionary[Cluster, tuple[bytes, Crossings]] = WeakKeyDictionary()
+"""Of each cluster the last exchange: each protocol asks for the same, which takes seconds for
+thousands of devices."""
+
+
 def count_crossings(cluster: Cluster, devices: Ints) -> Crossings:
     """Count over all ordered pairs of two or more devices."""
+    known, found = _LAST.get(cluster, (b"", None))
+    if found is None or known != devices.tobytes():
+        found = _count(cluster, devices)
+        _LAST[cluster] = devices.tobytes(), found
+    return found
+
+
+def _count(cluster: Cluster, devices: Ints) -> Crossings:
     # Imported here because Numba takes 0.3 s to import.
     from meshwright.cost.rounds_kernel import count_routes
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Split
@@ -143,7 +144,9 @@ def calibrated_cluster(cluster: Cluster, measured: Timeline) -> Cluster:
     links = [
         replace(
             link,
-            bytes_per_second=rate_of.get(number, link.bytes_per_second),
+            bytes_per_second=rate_of[number] / KINDS[link.kind].share
+            if number in rate_of
+            else link.bytes_per_second,
             latency_seconds=latency,
         )
         for number, (link, latency) in enumerate(
@@ -196,7 +199,9 @@ def _link_latencies(
     for number, pair in enumerate(wanted):
         crosses[number, [place[link] for link in narrow[pair]]] = 1.0
     change = np.linalg.lstsq(crosses, np.array(list(wanted.values())), rcond=None)[0]
-    old[columns] = np.maximum(old[columns] + change, 0.0)
+    # What a transfer takes of a link of a kind is its latency several times.
+    delays = np.array([KINDS[link.kind].uses[Protocol.PAIR].delay for link in cluster.links])
+    old[columns] = np.maximum(old[columns] + change / delays[columns], 0.0)
     return list(map(float, old))
 
 

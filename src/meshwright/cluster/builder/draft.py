@@ -6,16 +6,15 @@ from math import prod
 
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import find_type
+from meshwright.cluster.kind import KINDS, PLAIN
 from meshwright.cluster.part import MAX_DEVICES, MAX_LINKS
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule
 
-# Latency of one hop between two devices, in seconds: the LL128 ring column of NCCL's tuning
-# tables (`hwLat` in src/graph/tuning.cc, 2.18), which NVIDIA fitted to measurements. A path of
-# two equal links gets half on each.
-NVLINK_SECONDS = 1.9e-6
-PCIE_SECONDS = 2.5e-6
-NETWORK_SECONDS = 4.0e-6
+# Latency of one hop between two devices, in seconds. A path of two equal links gets half on each.
+NVLINK_SECONDS = KINDS["nvlink3"].latency_seconds
+PCIE_SECONDS = KINDS["pcie"].latency_seconds
+NETWORK_SECONDS = KINDS["network"].latency_seconds
 SWITCH_LINK_SECONDS = 0.3e-6
 """A further switch on the way, from port to port: 0.23 us (Quantum-2, InfiniBand) to 0.4 us
 (Ethernet) by their makers' briefs, and some metres of fibre at 5 ns each."""
@@ -52,7 +51,14 @@ class Draft:
         self.switches.append(name)
         return name
 
-    def join(self, one: str, other: str, bytes_per_second: float, latency: float = 0.0) -> None:
+    def join(
+        self,
+        one: str,
+        other: str,
+        bytes_per_second: float,
+        latency: float = 0.0,
+        kind: str = PLAIN,
+    ) -> None:
         """Add a link each way."""
         if len(self.links) + 2 > MAX_LINKS:
             raise InputError(f"cluster {quoted(self.name)}: must have at most {MAX_LINKS} links")
@@ -63,15 +69,21 @@ class Draft:
                     target=target,
                     bytes_per_second=bytes_per_second,
                     latency_seconds=latency,
+                    kind=kind,
                 )
             )
 
     def join_all(
-        self, many: Sequence[str], other: str, bytes_per_second: float, latency: float = 0.0
+        self,
+        many: Sequence[str],
+        other: str,
+        bytes_per_second: float,
+        latency: float = 0.0,
+        kind: str = PLAIN,
     ) -> None:
         """Join each of many nodes to one."""
         for each in many:
-            self.join(each, other, bytes_per_second, latency)
+            self.join(each, other, bytes_per_second, latency, kind)
 
     def finish(
         self, *, devices_relay: bool = False, hop_bytes_per_second: Sequence[float] = ()

@@ -9,6 +9,7 @@ from typing import TypeVar
 from meshwright.cluster.builder.draft import NETWORK_SECONDS, SWITCH_LINK_SECONDS, Draft
 from meshwright.cluster.builder.inside import INSIDE, UNKNOWN, Inside, join_inside
 from meshwright.cluster.cluster import Cluster, DeviceType
+from meshwright.cluster.kind import PLAIN
 from meshwright.cluster.part import MAX_DEVICES
 from meshwright.errors import InputError
 from meshwright.units import LEAST_RATE, MOST_LATENCY, broken_rule
@@ -63,7 +64,14 @@ class HostGroup:
         """How devices of a type are joined in these hosts."""
         known = INSIDE.get(kind.name, UNKNOWN)
         if self.nvlink_bytes_per_second is not None or not self.has_nvlink:
-            known = Inside(pcie=known.pcie, switch=self.nvlink_bytes_per_second or 0.0)
+            known = replace(
+                known,
+                switch=self.nvlink_bytes_per_second or 0.0,
+                pair=0.0,
+                has_cube=False,
+                has_ring=False,
+                kind=known.kind or ("nvlink3" if known.has_library else PLAIN),
+            )
         if self.pcie_bytes_per_second is not None:
             known = replace(known, pcie=self.pcie_bytes_per_second)
         return known
@@ -174,16 +182,16 @@ def _join_network(
         raise InputError(f"{group.label}.nics: must be given where there are several hosts")
     inside = group.inside(group.devices[0][1])
     is_joined = len(group.devices) == 1 and inside.reaches_all(len(devices))
-    rate = group.nic_bytes_per_second
+    rate, link_kind = group.nic_bytes_per_second, inside.network_kind
     if is_joined and group.num_nics >= len(devices) > 1:
-        draft.join_all(devices, switch, rate * group.num_nics / len(devices), latency)
+        draft.join_all(devices, switch, rate * group.num_nics / len(devices), latency, link_kind)
     elif group.num_nics == 1:
-        draft.join(host, switch, rate, latency)
+        draft.join(host, switch, rate, latency, link_kind)
     else:
         for place in range(group.num_nics):
             nic = draft.add_switch(f"{host}.nic{place}")
-            draft.join(host, nic, rate, latency)
-            draft.join(nic, switch, rate)
+            draft.join(host, nic, rate, latency, link_kind)
+            draft.join(nic, switch, rate, 0.0, link_kind)
 
 
 def _namer(usual: str, wanted: Sequence[tuple[int, str]]) -> Callable[[str], str]:

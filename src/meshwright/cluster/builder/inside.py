@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
+from typing import Any
 
 from meshwright.cluster.builder.draft import (
     NVLINK_SECONDS,
@@ -13,6 +14,7 @@ from meshwright.cluster.builder.draft import (
 )
 from meshwright.cluster.builder.grid import TPUV4_LINK_BYTES_PER_SECOND
 from meshwright.cluster.builder.paper import CUBE_MESH, join_cube_mesh
+from meshwright.cluster.kind import PLAIN
 from meshwright.units import format_rate
 
 MAX_BOARD_DEVICES = 8
@@ -33,6 +35,20 @@ class Inside:
     """Whether up to eight are joined as in a DGX-1V instead."""
     has_ring: bool = False
     """Whether the switch stands for links to neighbours in a torus (TPUs)."""
+    kind: str = PLAIN
+    """The kind of the links to the switch or to each other."""
+    has_library: bool = True
+    """Whether a library such as NCCL sends messages, over PCIe and between hosts, too."""
+
+    @property
+    def pcie_kind(self) -> str:
+        """The kind of the link to the host."""
+        return "pcie" if self.has_library else PLAIN
+
+    @property
+    def network_kind(self) -> str:
+        """The kind of the links of NICs."""
+        return "network" if self.has_library else PLAIN
 
     def words(self) -> str:
         """What joins devices, for people."""
@@ -50,11 +66,13 @@ class Inside:
 
 
 _GEN3, _GEN4, _GEN5 = (generation * PCIE3_BYTES_PER_SECOND for generation in (1, 2, 4))
-_V100 = Inside(pcie=_GEN3, switch=150e9, has_cube=True)
-_A100 = Inside(pcie=_GEN4, switch=300e9)
-_HOPPER = Inside(pcie=_GEN5, switch=450e9)
-_BLACKWELL = Inside(pcie=_GEN5, switch=900e9)
-_MI300 = Inside(pcie=_GEN5, pair=64e9)
+_V100 = Inside(pcie=_GEN3, switch=150e9, has_cube=True, kind="nvlink2")
+_A100 = Inside(pcie=_GEN4, switch=300e9, kind="nvlink3")
+_HOPPER = Inside(pcie=_GEN5, switch=450e9, kind="nvlink4")
+_BLACKWELL = Inside(pcie=_GEN5, switch=900e9, kind="nvlink5")
+_MI300 = Inside(pcie=_GEN5, pair=64e9, kind="infinity")
+
+_TPU: Any = {"pcie": _GEN3, "has_ring": True, "has_library": False}
 
 # By the data sheets. NVLink: 12 and 18 links of 25 GB/s (A100, Hopper), 18 of 50 GB/s (Blackwell);
 # a V100 behind NVSwitch (DGX-2) has 6 of 25 GB/s. Grace has NVLink-C2C in place of PCIe: 450 GB/s,
@@ -73,15 +91,15 @@ INSIDE: Mapping[str, Inside] = MappingProxyType(
     | dict.fromkeys(("mi300x", "mi325x"), _MI300)
     | {
         "rtx5090": Inside(pcie=_GEN5),
-        "gh200": Inside(pcie=450e9, switch=450e9),
-        "gb200": Inside(pcie=225e9, switch=900e9),
-        "mi250x": Inside(pcie=_GEN4, pair=100e9),
-        "mi250x-gcd": Inside(pcie=_GEN4, pair=50e9),
-        "gaudi3": Inside(pcie=_GEN5, pair=75e9),
-        "tpuv4": Inside(pcie=_GEN3, switch=TPUV4_LINK_BYTES_PER_SECOND, has_ring=True),
-        "tpuv5e": Inside(pcie=_GEN3, switch=50e9, has_ring=True),
-        "tpuv5p": Inside(pcie=_GEN3, switch=100e9, has_ring=True),
-        "cpu": Inside(pcie=48e9),
+        "gh200": Inside(pcie=450e9, switch=450e9, kind="nvlink4"),
+        "gb200": Inside(pcie=225e9, switch=900e9, kind="nvlink5"),
+        "mi250x": Inside(pcie=_GEN4, pair=100e9, kind="infinity"),
+        "mi250x-gcd": Inside(pcie=_GEN4, pair=50e9, kind="infinity"),
+        "gaudi3": Inside(pcie=_GEN5, pair=75e9, has_library=False),
+        "tpuv4": Inside(switch=TPUV4_LINK_BYTES_PER_SECOND, **_TPU),
+        "tpuv5e": Inside(switch=50e9, **_TPU),
+        "tpuv5p": Inside(switch=100e9, **_TPU),
+        "cpu": Inside(pcie=48e9, has_library=False),
     }
 )
 """By type of the catalogue."""
@@ -107,13 +125,14 @@ def join_inside(
         (NVLINK_SECONDS, PCIE_SECONDS) if seconds is None else (seconds, seconds)
     )
     if inside.has_cube and len(devices) <= len(CUBE_MESH):
-        join_cube_mesh(draft, devices, nvlink_seconds)
+        join_cube_mesh(draft, devices, nvlink_seconds, inside.kind)
     elif inside.switch and not switch:
-        draft.join_all(devices, host, inside.switch, nvlink_seconds / 2)
+        draft.join_all(devices, host, inside.switch, nvlink_seconds / 2, inside.kind)
         return
     elif inside.switch and len(devices) > 1:
-        draft.join_all(devices, draft.add_switch(switch), inside.switch, nvlink_seconds / 2)
+        named = draft.add_switch(switch)
+        draft.join_all(devices, named, inside.switch, nvlink_seconds / 2, inside.kind)
     elif inside.pair and len(devices) <= MAX_BOARD_DEVICES:
         for one, other in combinations(devices, 2):
-            draft.join(one, other, inside.pair, nvlink_seconds)
-    draft.join_all(devices, host, inside.pcie, pcie_seconds / 2)
+            draft.join(one, other, inside.pair, nvlink_seconds, inside.kind)
+    draft.join_all(devices, host, inside.pcie, pcie_seconds / 2, inside.pcie_kind)

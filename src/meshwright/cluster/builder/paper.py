@@ -8,6 +8,7 @@ from itertools import combinations
 
 from meshwright.cluster.builder.draft import PCIE3_BYTES_PER_SECOND, Draft, check_counts
 from meshwright.cluster.cluster import Cluster, DeviceType
+from meshwright.cluster.kind import PLAIN
 
 # NVLinks between each pair of a DGX-1V's eight V100 (NVIDIA's DGX-1 with V100 white paper, as
 # `nvidia-smi topo -m` shows it): the hybrid cube mesh, six links a device.
@@ -96,13 +97,16 @@ def tag_cloud() -> Cluster:
     return draft.finish()
 
 
-def join_cube_mesh(draft: Draft, devices: Sequence[str], latency_seconds: float = 0.0) -> None:
-    """NVLinks between the first devices of a DGX-1V; two links of a pair are one of twice."""
+def join_cube_mesh(
+    draft: Draft, devices: Sequence[str], latency_seconds: float = 0.0, kind: str = PLAIN
+) -> None:
+    """NVLinks between the first devices of a DGX-1V; two links of a pair are one of twice. Links of
+    a kind have the rate of their data sheet, 25 GB/s."""
     for i, j in combinations(range(len(devices)), 2):
         num_links = CUBE_MESH[i][j]
         if num_links:
-            rate = _NVLINK_BYTES_PER_SECOND[num_links]
-            draft.join(devices[i], devices[j], rate, latency_seconds)
+            rate = num_links * 25e9 if kind else _NVLINK_BYTES_PER_SECOND[num_links]
+            draft.join(devices[i], devices[j], rate, latency_seconds, kind)
 
 
 def _add_pcie_hosts(

@@ -93,5 +93,6 @@ def _join_rails(draft: Draft, hosts: list[list[str]], nic_rate: float, num_spine
         for rail in range(len(unit[0])):
             leaf = draft.add_switch(f"unit{start // HOSTS_PER_UNIT}-leaf{rail}")
             below = [devices[rail] for devices in unit]
-            draft.join_all(below, leaf, nic_rate, NETWORK_SECONDS / 2)
+            draft.join_all(below, leaf, nic_rate, NETWORK_SECONDS / 2, "network")
+            # Of no kind: what NICs reach does not fill them, and a port is as slow for anyone.
             draft.join_all(spines, leaf, ports_per_spine * nic_rate, SWITCH_LINK_SECONDS)

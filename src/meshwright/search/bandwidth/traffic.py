@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.kind import Protocol
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
     Algorithm,
@@ -23,6 +24,7 @@ from meshwright.cost.collective import (
 from meshwright.cost.limit import Limits
 from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Round, pairs_of
+from meshwright.cost.wire import find_wire
 from meshwright.plan.part import Allocation
 from meshwright.program.program import Kind, Program
 from meshwright.search.bandwidth.rates import HostPairs, is_between_hosts
@@ -205,11 +207,17 @@ def _phases(
     blocks = order_hosts(cluster, members)
     is_free = not (kind == Kind.ALL_REDUCE and program.group_algorithm[group])
     algorithm = Algorithm.RING if prefers_rings and is_free else cost.algorithm
+    wire = None if cost.protocol is Protocol.PLAIN else find_wire(cluster, cost.protocol)
     rounds = [
         each if isinstance(each, Round) else pairs_of(each)
-        for each in collective_rounds(cluster, COLLECTIVES[kind], blocks, members[0], algorithm)
+        for each in collective_rounds(
+            cluster, COLLECTIVES[kind], blocks, members[0], algorithm, wire
+        )
     ]
     capacity, latency = _own_capacity(cluster), 0.0
+    if wire is not None:
+        phases = tuple(_phase(cluster, hosts, each, capacity) for each in rounds)
+        return cost.latency_seconds, phases
     for each in rounds:
         slowest = float(cluster.routes_between(each.sources, each.targets).latency.max(initial=0.0))
         latency += each.repeats * (

@@ -24,7 +24,7 @@ from meshwright.search.hybrid.tier import Axis, Lines, Tiers, find_groups
 
 Floats = npt.NDArray[np.float64]
 
-_MAX_LINES = 6
+_MAX_LINES = 8
 """Algorithms of a collective."""
 _PLACES = 8
 """Of a stage that are looked at, about so many ..."""

@@ -6,8 +6,8 @@ pattern on the cluster's links. Formulas on tiers tell thousands of candidates a
 are simulated are priced on their actual links (`meshwright.cost.axis`), and have the last word.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, log2
 
@@ -15,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
+from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cluster.nest import find_nest, is_switched
-from meshwright.cost.collective import Collective
-from meshwright.cost.rounds import Round, price_rounds
+from meshwright.cost.collective import Collective, find_unbeaten
+from meshwright.cost.rounds import Price, Round, price_rounds
+from meshwright.cost.way import PROTOCOLS
+from meshwright.cost.wire import Wire, find_wire, has_switch
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,6 +40,10 @@ class Tier:
     alone_seconds_per_byte: float
     """For each byte that one device alone sends."""
     latency_seconds: float
+    call_seconds: float = 0.0
+    """What a library takes for a call that leaves the group; of several tiers the longest."""
+    own_part: float = 0.0
+    """See `meshwright.cluster.kind.LinkKind`; of several tiers the least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,7 @@ class _Step:
     where all who take part send at once, and members of a group there."""
     alone: float
     latency: float
+    tier: Tier
 
     def sent(self, senders: int) -> float:
         """Seconds a byte where so many of the members within a group send out of it at once."""
@@ -69,6 +77,8 @@ class Tiers:
     """From single devices outwards; the last one's groups are joined by the whole network."""
     is_even: bool = True
     """Whether all pairs of a tier are about alike, as behind switches."""
+    by_protocol: Mapping[Protocol, "Tiers"] = field(default_factory=dict)
+    """The same devices as each protocol of a library finds them; empty: links are of no kind."""
 
     @cached_property
     def host_size(self) -> int:
@@ -84,6 +94,8 @@ class Tiers:
         count = _members_inside(axis, len(self.order) + 1)
         if count == 1:
             return ((0.0, 0.0),)
+        if self.by_protocol:
+            return self._library_lines(collective, axis, count, crowd)
         if collective is Collective.ALL_TO_ALL:
             return (self._exchange(axis, count, crowd),)
         passes = 2 if collective is Collective.ALL_REDUCE else 1
@@ -101,6 +113,37 @@ class Tiers:
             lines.append(_tree(steps, count))
         return tuple(lines)
 
+    def _library_lines(self, collective: Collective, axis: Axis, count: int, crowd: Axis) -> Lines:
+        """What NCCL does, by each of its protocols, without lines that another one beats."""
+        lines: list[tuple[float, float]] = []
+        for protocol in PROTOCOLS.get(collective, (*RINGS, Protocol.SWITCH)):
+            if protocol in self.by_protocol:
+                tiers = self.by_protocol[protocol]
+                lines += tiers._lines_of(protocol, collective, axis, count, crowd)
+        return tuple(lines[place] for place in find_unbeaten(lines))
+
+    def _lines_of(
+        self, protocol: Protocol, collective: Collective, axis: Axis, count: int, crowd: Axis
+    ) -> Lines:
+        """Those of one protocol, whose tiers these are."""
+        steps = self._steps(axis, count, crowd)
+        passes = 2 if collective is Collective.ALL_REDUCE else 1
+        own = 1 + min(step.tier.own_part for step in steps) / (passes * (count - 1))
+        found: list[tuple[float, tuple[float, float]]] = []
+        if collective is Collective.ALL_TO_ALL:
+            found = [(own, self._exchange(axis, count, crowd))]
+        elif collective is Collective.SHIFT:
+            sent = max(step.sent(1) for step in steps)
+            found = [(1.0, (max(step.latency for step in steps), sent))]
+        elif protocol is not Protocol.SWITCH:
+            found = [(own, _rings(steps, count, passes))]
+            if passes == 2 and steps[-1].tier.size > 1:
+                found.append((1.0, _rail_tree(steps, count, is_switched=False)))
+        elif passes == 2 and steps[0].tier is self.tiers[0]:
+            found = [(1.0, _rail_tree(steps, count, is_switched=True))]
+        call = max(step.tier.call_seconds for step in steps)
+        return tuple((call + latency, slope * part) for part, (latency, slope) in found)
+
     def _steps(self, axis: Axis, count: int, crowd: Axis) -> list[_Step]:
         """The tiers whose borders a group crosses, from the innermost on."""
         inside = [_members_inside(axis, tier.size) for tier in self.tiers]
@@ -113,6 +156,7 @@ class Tiers:
                 ways=ways[: number + 1],
                 alone=tier.alone_seconds_per_byte,
                 latency=tier.latency_seconds,
+                tier=tier,
             )
             for number, (tier, here, there) in enumerate(
                 zip(self.tiers, inside, [*inside[1:], count], strict=True)
@@ -151,6 +195,42 @@ def _ring(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float
     rounds = passes * (count - 1)
     per_byte = max(step.sent(1) for step in steps)
     return rounds * max(step.latency for step in steps), rounds / count * per_byte
+
+
+def _rings(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+    """As many rings at once as members of the innermost groups; each piece of the message passes
+    slow and fast ways in turn."""
+    size = steps[0].outside if len(steps) > 1 and steps[0].tier.size == 1 else 1
+    # Of as many rings as a host has members each link within it is left out by one.
+    within = (size - 1) / size if size > 1 else 1.0
+    per_byte = max(
+        within * step.sent(1) if step is steps[0] else step.sent(size) / size for step in steps
+    )
+    borders = [*(1 / step.outside for step in steps[:-1]), 0.0]
+    latency = sum(
+        (1 / step.inside - border) * step.latency
+        for step, border in zip(steps, borders, strict=True)
+    )
+    rounds = passes * (count - 1)
+    return rounds * latency, rounds / count * per_byte
+
+
+def _rail_tree(steps: Sequence[_Step], count: int, *, is_switched: bool) -> tuple[float, float]:
+    """Two trees between the innermost groups for each of their members, and within them chains or
+    the sums of a switch."""
+    within = [step for step in steps if step.tier.size == 1]
+    between = steps[len(within) :]
+    size = within[0].outside if within else 1
+    hosts = ceil(count / size)
+    latency = per_byte = 0.0
+    for step in within:
+        per_byte = (1.0 if is_switched else 2 * (size - 1) / size) * step.sent(1)
+        latency = 0.0 if is_switched else 2 * (size - 1) * step.latency
+    if between:
+        sent = min(2.0, hosts / 2) / size
+        per_byte = max(per_byte, sent * max(step.sent(size) for step in between))
+        latency += 2 * ceil(log2(hosts)) * max(step.latency for step in between)
+    return latency, per_byte
 
 
 def _halve(steps: Sequence[_Step], passes: int) -> tuple[float, float]:
@@ -235,13 +315,25 @@ def find_tiers(cluster: Cluster) -> Tiers:
     nest = find_nest(cluster)
     places = [size for size in nest.sizes if size < cluster.num_devices]
     around = [*nest.sizes[1:], cluster.num_devices]
+    order = np.array(nest.order)
+
+    def measured(wire: Wire | None) -> tuple[Tier, ...]:
+        return tuple(
+            _measure(cluster, order, size, outer, wire)
+            for size, outer in zip(places, around, strict=False)
+        )
+
+    protocols = [Protocol.PAIR, *EXCHANGES, *RINGS] if cluster.has_kinds and places else []
+    if protocols and has_switch(cluster, order[: around[0]].astype(np.int32)):
+        protocols.append(Protocol.SWITCH)
     return Tiers(
         order=nest.order,
-        tiers=tuple(
-            _measure(cluster, np.array(nest.order), size, outer)
-            for size, outer in zip(places, around, strict=False)
-        ),
+        tiers=measured(None),
         is_even=is_switched(cluster) and _has_even_hosts(cluster),
+        by_protocol={
+            each: Tiers(order=nest.order, tiers=measured(find_wire(cluster, each)))
+            for each in protocols
+        },
     )
 
 
@@ -263,22 +355,24 @@ def _has_even_hosts(cluster: Cluster) -> bool:
     return bool(np.min(found) > 0.99 * np.max(found))
 
 
-def _measure(cluster: Cluster, order: Ints, size: int, outer: int) -> Tier:
+def _measure(cluster: Cluster, order: Ints, size: int, outer: int, wire: Wire | None) -> Tier:
     """Let every device send to its like in the next group of the same group of the next tier."""
     sources = order.astype(np.int32)
     targets = np.concatenate(
         [np.roll(sources[k : k + outer], -size) for k in range(0, len(sources), outer)]
     )
     sources, targets = sources[sources != targets], targets[sources != targets]
-    everyone = _price(cluster, sources, targets)
+    everyone = _price(cluster, sources, targets, wire)
     # One device of each group alone: the slowest of these pairs is what one transfer gets.
     firsts = _samples(len(sources), size)
-    alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1]) for k in firsts]
+    alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1], wire) for k in firsts]
     return Tier(
         size=size,
-        seconds_per_byte=everyone[1],
-        alone_seconds_per_byte=max(each[1] for each in alone),
-        latency_seconds=max(each[0] for each in alone),
+        seconds_per_byte=everyone.seconds_per_byte,
+        alone_seconds_per_byte=max(each.seconds_per_byte for each in alone),
+        latency_seconds=max(each.latency_seconds for each in alone),
+        call_seconds=max(each.call_seconds for each in alone),
+        own_part=0.0 if wire is None else float(wire.own_part[everyone.links].min(initial=1.0)),
     )
 
 
@@ -289,8 +383,10 @@ def _samples(count: int, size: int) -> list[int]:
 
 
 def _price(
-    cluster: Cluster, sources: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
-) -> tuple[float, float]:
+    cluster: Cluster,
+    sources: npt.NDArray[np.int32],
+    targets: npt.NDArray[np.int32],
+    wire: Wire | None,
+) -> Price:
     each = Round(sources=sources, targets=targets, fractions=np.ones(len(sources)))
-    price = price_rounds(cluster, [each])
-    return price.latency_seconds, price.seconds_per_byte
+    return price_rounds(cluster, [each], wire=wire)
