@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshwright.cost.stage import StageCost, StageMemory, Synchronisation
+from meshwright.cost.holder import Synchronisation
+from meshwright.cost.stage import StageCost, StageMemory
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.program.team.defer import Deferred

@@ -168,8 +168,7 @@ def test_zero_divides_what_is_held() -> None:
     assert held[0] > held[1]
     kinds = [set(lower(model().graph, host(), each, "part").instructions["kind"]) for each in plans]
     assert {Kind.REDUCE_SCATTER, Kind.ALL_GATHER} <= kinds[0]
-    assert Kind.ALL_GATHER in kinds[1]
-    assert Kind.ALL_GATHER not in kinds[2]
+    assert all({Kind.REDUCE_SCATTER, Kind.ALL_GATHER} <= each for each in kinds[1:])
 
 
 def test_tied_weights_are_kept_equal_by_their_gradients() -> None:

@@ -74,12 +74,10 @@ def test_gradients_that_travel_after_backward_are_exposed_in_full(runtime: str) 
     # four buckets meanwhile it is 3.6.
     gradients = together("all_reduce", [[0, 1]], 100.0 * MIB)
     only = stage([[0], [1]], cost(update=0.4, synchronisations=(gradients,)))
-    rate = {"bandwidth": 50.0 * MIB}
-    assert step_seconds(runtime, schedule("gpipe", 1), only, **rate) == pytest.approx(5.4)
-    assert step_seconds("fsdp2", schedule("gpipe", 1), only, **rate) == pytest.approx(3.6)
-    program = lower_stages(
-        GRAPH, connected(2), replace(schedule("gpipe", 1), runtime=runtime), (only,)
-    )
+    plan, rate = schedule("gpipe", 1), 50.0 * MIB
+    assert step_seconds(runtime, plan, only, bandwidth=rate) == pytest.approx(5.4)
+    assert step_seconds("fsdp2", plan, only, bandwidth=rate) == pytest.approx(3.6)
+    program = lower_stages(GRAPH, connected(2), replace(plan, runtime=runtime), (only,))
     assert (program.instructions["kind"] == Kind.ALL_REDUCE).sum() == 2  # one on either device
 
 

@@ -16,6 +16,7 @@ from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.group_price import GroupCall, GroupPrices, Groups
+from meshwright.cost.holder import Shards, Synchronisation, find_shards, held, once
 from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.result import Call, LayerCost
@@ -68,25 +69,12 @@ class StageMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synchronisation:
-    """What replicas do together once a step: all groups at once, in `num_buckets` equal pieces."""
-
-    collective: str
-    """As `Collective` spells it: all_reduce, or reduce_scatter under ZeRO."""
-    groups: tuple[tuple[int, ...], ...]
-    """Device numbers; groups that run at the same time and share links."""
-    message_bytes: float
-    """Of each group, in all."""
-    seconds: float
-    """Alone on the network, in all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """A stage on its devices; of one microbatch on one team unless said otherwise."""
 
     forward_seconds: float
-    """Compute, what the team says to itself, and what ZeRO gathers beyond what hides."""
+    """Compute, what the team says to itself, and an estimate of what ZeRO shows beyond what
+    hides."""
     backward_seconds: float
     """Likewise, recomputation included."""
     weight_seconds: float
@@ -113,6 +101,17 @@ class StageCost:
     """What groups of the stage do within the time of forward and backward."""
     flops: float
     """Of the model, forward and backward without recomputation, of the whole team."""
+    shards: Shards | None = None
+    """What ZeRO 2 and 3 move in every microbatch, of which `forward_seconds` and
+    `backward_seconds` have an estimate."""
+
+    @property
+    def busy_seconds(self) -> tuple[float, float]:
+        """Forward and backward without what ZeRO moves: no program takes less."""
+        if self.shards is None:
+            return self.forward_seconds, self.backward_seconds
+        forward = self.forward_seconds - self.shards.forward_seconds
+        return forward, self.backward_seconds - self.shards.backward_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,20 +209,17 @@ def _cost_on(
     backward = _call_seconds(network, stage, layers, own, "backward")
     beside = _call_seconds(network, stage, layers, own, "overlapped")
     backward += max(0.0, beside - _total(layers, "weight_seconds"))
-    gathered, scattered = _zero_seconds(network, stage, layers)
     forward_compute = _total(layers, "forward_seconds")
     backward_compute = _total(layers, "backward_seconds")
-    # ZeRO's gathers and scatters run beside compute, a layer ahead of it (FSDP's prefetching):
-    # what shows is the first layer's, and what takes longer than compute does.
-    forward_zero = _exposed(gathered, forward_compute + forward)
-    backward_zero = _exposed(
-        [a + b for a, b in zip(gathered, scattered, strict=True)], backward_compute + backward
-    )
+    busy = forward_compute + forward, backward_compute + backward
+    shards = _shards(network, stage, layers, own) if stage.zero >= 2 else None
+    forward_zero = shards.forward_seconds if shards else 0.0
+    backward_zero = shards.backward_seconds if shards else 0.0
     divided = stage.num_holders if stage.zero >= 1 else 1
     forward_host, backward_host = _call_host_seconds(stack, stage)
     return StageCost(
-        forward_seconds=forward_compute + forward + forward_zero,
-        backward_seconds=backward_compute + backward + backward_zero,
+        forward_seconds=busy[0] + forward_zero,
+        backward_seconds=busy[1] + backward_zero,
         weight_seconds=_total(layers, "weight_seconds"),
         forward_call_seconds=forward + forward_zero,
         backward_call_seconds=backward + backward_zero,
@@ -237,6 +233,7 @@ def _cost_on(
         update_host_seconds=_update_host_seconds(kinds),
         memory=_memory(stack, stage, layers, kind),
         calls=_calls(stage, layers),
+        shards=shards,
         flops=_total(layers, "flops"),
     )
 
@@ -287,44 +284,27 @@ def _call_seconds(
     return total
 
 
+def _shards(
+    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost], own: frozenset[int]
+) -> Shards | None:
+    """What ZeRO moves beside each layer's compute and what its team says."""
+    known: dict[int, tuple[float, float]] = {}
+    for layer in layers:
+        if id(layer) not in known:
+            said = [_call_seconds(network, stage, [layer], own, w) for w in ("forward", "backward")]
+            known[id(layer)] = layer.forward_seconds + said[0], layer.backward_seconds + said[1]
+    forward, backward = np.array([known[id(layer)] for layer in layers]).T
+    axes = stage.axes
+    return find_shards(network, axes, stage.zero, layers, (forward, backward), stage.runtime)
+
+
 def _calls(stage: Stage, layers: Sequence[LayerCost]) -> frozenset[GroupCall]:
     """Collectives of teams in every microbatch, and of ZeRO 2 and 3."""
     found = {(call.collective, stage.axes[call.axis]) for layer in layers for call in layer.calls}
     for layer in layers if stage.zero >= 2 else ():
-        sizes = _held(stage, layer)
+        sizes = held(stage.axes, layer)
         found |= {(Collective.REDUCE_SCATTER, axis) for axis, _, size in sizes if size > 0}
     return frozenset((each, group) for each, axis in found for group in axis if len(group) > 1)
-
-
-def _zero_seconds(
-    network: GroupPrices, stage: Stage, layers: Sequence[LayerCost]
-) -> tuple[list[float], list[float]]:
-    """By layer and microbatch: gathering its parameters (ZeRO 3), scattering its gradients (2)."""
-    gathered, scattered = [], []
-    for layer in layers:
-        gather = scatter = 0.0
-        for axis, parameters, gradients in _held(stage, layer):
-            if stage.zero >= 3:
-                gather += network.seconds(Collective.ALL_GATHER, axis, parameters)
-            if stage.zero >= 2:
-                scatter += network.seconds(Collective.REDUCE_SCATTER, axis, gradients)
-        gathered.append(gather)
-        scattered.append(scatter)
-    return gathered, scattered
-
-
-def _held(stage: Stage, layer: LayerCost) -> tuple[tuple[Groups, float, float], ...]:
-    """Who holds the same: groups, parameter and gradient bytes; dense ones, then experts."""
-    return (
-        (stage.axes["dense"], layer.parameter_bytes, layer.gradient_bytes),
-        (stage.axes["experts"], layer.expert_parameter_bytes, layer.expert_gradient_bytes),
-    )
-
-
-def _exposed(seconds: Sequence[float], compute: float) -> float:
-    """What shows of gathers that run a layer ahead of `compute`."""
-    total = sum(seconds)
-    return max(seconds, default=0.0) + max(0.0, total - compute) if total > 0 else 0.0
 
 
 def _synchronise(
@@ -335,7 +315,7 @@ def _synchronise(
         return ()
     collective = Collective.REDUCE_SCATTER if stage.zero == 1 else Collective.ALL_REDUCE
     dense, experts = _total(layers, "gradient_bytes"), _total(layers, "expert_gradient_bytes")
-    return _once(network, stage, collective, dense, experts)
+    return once(network, stage.axes, collective, dense, experts)
 
 
 def _gather(
@@ -345,23 +325,7 @@ def _gather(
     if stage.zero not in (1, 2):
         return ()
     dense, experts = _total(layers, "parameter_bytes"), _total(layers, "expert_parameter_bytes")
-    return _once(network, stage, Collective.ALL_GATHER, dense, experts)
-
-
-def _once(
-    network: GroupPrices, stage: Stage, collective: Collective, dense: float, experts: float
-) -> tuple[Synchronisation, ...]:
-    messages = ((stage.axes["dense"], dense), (stage.axes["experts"], experts))
-    return tuple(
-        Synchronisation(
-            collective=str(collective),
-            groups=groups,
-            message_bytes=size,
-            seconds=network.seconds(collective, groups, size),
-        )
-        for groups, size in messages
-        if size > 0 and len(groups[0]) > 1
-    )
+    return once(network, stage.axes, Collective.ALL_GATHER, dense, experts)
 
 
 def _memory(
@@ -369,16 +333,16 @@ def _memory(
 ) -> StageMemory:
     dense, experts = stage.num_holders, stage.num_expert_holders
 
-    def held(what: str, least_zero: int) -> float:
+    def whole(what: str, least_zero: int) -> float:
         """Dense and expert bytes, divided from that ZeRO stage on."""
         parts = (dense, experts) if stage.zero >= least_zero else (1, 1)
         own, of_experts = _total(layers, f"{what}_bytes"), _total(layers, f"expert_{what}_bytes")
         return own / parts[0] + of_experts / parts[1]
 
     return StageMemory(
-        parameter_bytes=held("parameter", 3),
-        gradient_bytes=held("gradient", 2),
-        optimiser_bytes=held("optimiser", 1),
+        parameter_bytes=whole("parameter", 3),
+        gradient_bytes=whole("gradient", 2),
+        optimiser_bytes=whole("optimiser", 1),
         saved_bytes=_total(layers, "saved_bytes"),
         workspace_bytes=max(layer.workspace_bytes for layer in layers),
         buffer_bytes=_buffer_bytes(stage, layers),
@@ -388,8 +352,8 @@ def _memory(
 
 
 def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
-    """A bucket of gradients in flight, gathered layers (ZeRO 3: the running and the next one, and
-    what arrives before it is in its place), and whole gradients of a layer before they are
+    """A bucket of gradients in flight, gathered layers (ZeRO 3: the running one, those ahead of it,
+    and what arrives before it is in its place), and whole gradients of a layer before they are
     scattered, with the buffers in which they travel (ZeRO 2)."""
     gradients = [layer.gradient_bytes + layer.expert_gradient_bytes for layer in layers]
     parameters = [layer.parameter_bytes + layer.expert_parameter_bytes for layer in layers]
@@ -399,7 +363,8 @@ def _buffer_bytes(stage: Stage, layers: Sequence[LayerCost]) -> float:
     elif stage.num_holders > 1:
         buffer += min(sum(gradients), max(BUCKET_BYTES, sum(gradients) / MAX_BUCKETS))
     if stage.zero >= 3:
-        buffer += sum(sorted(parameters)[-2:]) + max(parameters)
+        ahead = 1 + stage.runtime.gathered_ahead
+        buffer += sum(sorted(parameters)[-ahead:]) + max(parameters)
     return buffer
 
 

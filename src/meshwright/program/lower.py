@@ -5,9 +5,10 @@ one, a stage's ops run in a fixed order as one action a microbatch: an action st
 receives has arrived and sends when all of it is done, which is what makes granularity `op` and
 `part` (one instruction an action) agree.
 
-Teams, ZeRO and recomputation are ops of the graph's expansion by `op`, and seconds of a layer by
-`layer`, where a rule says what hides behind what. So the two differ by a few per cent, which
-`benchmarks/granularity.py` measures.
+Teams, ZeRO and recomputation are ops of the graph's expansion by `op`. By `layer` what teams say is
+within the seconds of a layer, where a rule says what hides behind what, and what ZeRO moves goes
+beside runs of layers. So the two differ by a few per cent, which `benchmarks/granularity.py`
+measures.
 """
 
 from dataclasses import replace

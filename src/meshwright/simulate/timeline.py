@@ -189,16 +189,19 @@ class Timeline:
     def call_seconds(self) -> Floats:
         """For how long of that each device waits: for collectives of its team, for weights."""
         rows, calls = self.program.instructions, self.program.call_seconds
-        if calls is not None:
-            return self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
         computes = np.isin(rows["kind"], _COMPUTING)
-        return self.busy_seconds - self._sum_by_device(computes, self.finish - self.start)
+        waits = self.busy_seconds - self._sum_by_device(computes, self.finish - self.start)
+        if calls is None:
+            return waits
+        return waits + self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
 
     @property
     def _calls(self) -> npt.NDArray[np.bool_]:
         """Instructions by which members of teams talk, or weights are gathered."""
-        lane = self.program.instructions["stream"] // max(self.program.num_devices, 1)
-        return np.isin(lane, (Lane.GATHER, Lane.TEAM))
+        rows = self.program.instructions
+        lane = rows["stream"] // max(self.program.num_devices, 1)
+        gathers = (rows["kind"] == Kind.ALL_GATHER) & (rows["stream"] < 0)  # of teams
+        return np.asarray(np.isin(lane, (Lane.GATHER, Lane.TEAM)) | gathers)
 
     def _covered_seconds(self, picked: npt.NDArray[np.bool_]) -> Floats:
         """By device: for how long any of some instructions runs."""
@@ -211,7 +214,7 @@ class Timeline:
             until = np.maximum.accumulate(finish[own])
             before = np.concatenate(([0.0], until[:-1]))
             found[number] = np.maximum(until - np.maximum(start[own], before), 0.0).sum()
-        return found
+        return np.asarray(found[self.program.leader])
 
     def _sum_by_device(self, picked: npt.NDArray[np.bool_], values: Floats) -> Floats:
         """Sums over some instructions by device; members of a team as their first."""

@@ -84,6 +84,16 @@ class Made:
     orders: list[Records] = field(default_factory=list)
     num_buffers: int = 0
 
+    @property
+    def num_rows(self) -> int:
+        """How many instructions there are so far."""
+        return sum(map(len, self.rows))
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there are so far."""
+        return 1 + max((int(rows["task"].max()) for rows in self.rows if len(rows)), default=-1)
+
     def order(self, first: npt.ArrayLike, second: npt.ArrayLike) -> None:
         """Let the first instructions finish before the second start."""
         self.orders.append(_pairs(first, second))
@@ -131,9 +141,7 @@ def emit_units(work: Work, made: Made) -> Floats:
     calls = []
     for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
         action, microbatch, piece = units.columns
-        cut = np.array([units.pieces_of(Action(each)) for each in range(4)])
-        is_cut = (microbatch == work.microbatches - 1) | (action == Action.UPDATE)
-        share = np.where(is_cut, 1 / cut[action], 1.0)[:, None]
+        share = _shares(stage, units)[:, None]
         rows = blank_rows((units.num_units, stage.num_replicas))
         rows["kind"] = Kind.COMPUTE
         rows["device"] = rows["stream"] = stage.leaders
@@ -150,6 +158,19 @@ def emit_units(work: Work, made: Made) -> Floats:
         made.rows.append(rows.ravel())
         calls.append((work.call_seconds[number][action] * share).ravel())
     return np.concatenate(calls)
+
+
+def _shares(stage: TeamStage, units: StageUnits) -> Floats:
+    """By unit, its part of its action's seconds."""
+    action, microbatch, piece = units.columns
+    cut = np.array([units.pieces_of(Action(each)) for each in range(4)])
+    is_cut = (microbatch == units.microbatches - 1) | (action == Action.UPDATE)
+    share = np.where(is_cut, 1 / cut[action], 1.0)
+    if stage.cost.shards is not None:
+        back = np.array(stage.cost.shards.backward_shares)
+        for each, own in zip(Action, (stage.cost.shards.forward_shares, back, back), strict=False):
+            share[units.span(each)] = np.array(own)[piece[units.span(each)]]
+    return share
 
 
 def emit_saved(work: Work, made: Made) -> None:

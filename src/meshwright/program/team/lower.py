@@ -2,7 +2,8 @@
 
 A stage's forward, backward (and weight gradient) for a microbatch is one unit on the first device
 of each team; the other members run as it does. What teams say to each other meanwhile is within
-the unit's time, transfers between stages and what replicas do together are tasks of their own.
+the unit's time, transfers between stages and what replicas do together are tasks of their own;
+where ZeRO moves something in every microbatch, a unit is a run of layers.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
-from meshwright.cost.runtime import RUNTIMES
+from meshwright.cost.runtime import RUNTIMES, Runtime
 from meshwright.cost.stage import num_ways
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
@@ -30,6 +31,7 @@ from meshwright.program.team.emit import (
     emit_transfers,
     emit_units,
 )
+from meshwright.program.team.shard import emit_shards
 from meshwright.program.team.stage import TeamStage, check_teams, schedule_of, team_stages
 from meshwright.program.team.synchronise import Groups, emit_collectives
 from meshwright.program.team.tie import Tie, find_tie, order_tie, tie_rows
@@ -72,7 +74,7 @@ def lower_stages(
     made = Made()
     calls = emit_units(work, made)
     emit_saved(work, made)
-    groups = _emit_communication(work, made, tie)
+    groups = _emit_communication(work, made, tie, RUNTIMES[plan.runtime])
     rows, buffers, reads, orders = collect_blocks(made)
     call_seconds = np.zeros(len(rows))
     call_seconds[: len(calls)] = calls
@@ -99,7 +101,7 @@ def lower_stages(
     )
 
 
-def _emit_communication(work: Work, made: Made, tie: Tie | None) -> list[Groups]:
+def _emit_communication(work: Work, made: Made, tie: Tie | None, runtime: Runtime) -> list[Groups]:
     """Transfers and collectives; the groups that each number of `group` stands for."""
     sends, receives = emit_transfers(work, made)
     number = work.num_units + sum(map(len, sends))
@@ -108,10 +110,12 @@ def _emit_communication(work: Work, made: Made, tie: Tie | None) -> list[Groups]
         sends.append(send)
         receives.append(receive)
     made.rows += sends + receives
-    groups, whole = emit_collectives(work, made)
+    groups: dict[Groups, int] = {}
+    whole = emit_collectives(work, made, groups)
+    emit_shards(work, made, groups, runtime.gathered_ahead)
     if tie is not None:
         order_tie(work, made, tie, number, whole)
-    return groups
+    return list(groups)
 
 
 def _prepare(

@@ -76,6 +76,19 @@ class TeamStage:
         values = np.array([getattr(cost, name) for cost in self._distinct[0]], dtype=np.float64)
         return values[self._distinct[1]]
 
+    @property
+    def busy_seconds(self) -> tuple[Floats, Floats]:
+        """Forward and backward by replica, with what slows compute beside what ZeRO moves, but
+        without waiting for that."""
+        costs, of_replica = self._distinct
+        slower = [
+            (each.forward_slowdown_seconds, each.backward_slowdown_seconds) if each else (0.0, 0.0)
+            for each in (cost.shards for cost in costs)
+        ]
+        seconds = np.array([cost.busy_seconds for cost in costs]) + np.array(slower)
+        forward, backward = seconds[of_replica].T
+        return forward, backward
+
     @cached_property
     def _distinct(self) -> tuple[list[StageCost], Ints]:
         """Costs that are objects of their own, and which one each replica has: most often one."""

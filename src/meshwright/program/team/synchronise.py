@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.stage import Synchronisation
+from meshwright.cost.holder import Synchronisation
 from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.emit import Made, Work, blank_rows
@@ -26,12 +26,11 @@ _KINDS = {
 }
 
 
-def emit_collectives(work: Work, made: Made) -> tuple[list[Groups], list[Places]]:
-    """All collectives; the groups that each number of `group` stands for, and by stage the
-    instruction on each replica after which its gradients are whole."""
+def emit_collectives(work: Work, made: Made, groups: dict[Groups, int]) -> list[Places]:
+    """All collectives; by stage the instruction on each replica after which its gradients are
+    whole. `groups` gets the numbers of groups that stand for them in `group`."""
     row = work.num_units + 2 * work.num_sends
     task = work.num_units + work.num_sends
-    groups: dict[Groups, int] = {}
     blocks: list[tuple[Records, float]] = []
     whole: list[Places] = []
     for number, stage in enumerate(work.stages):
@@ -56,7 +55,7 @@ def emit_collectives(work: Work, made: Made) -> tuple[list[Groups], list[Places]
             row, task = row + rows.size, task + len(rows)
     _set_turns(blocks)
     made.rows += [rows.ravel() for rows, _ in blocks]
-    return list(groups), whole
+    return whole
 
 
 def _rows(

@@ -1,7 +1,8 @@
 """The units of a plan's stages: one an action and microbatch, in which order, as a small graph.
 
 The last microbatch's backward is cut into pieces so that gradients travel while the rest of it
-runs; with zero-bubble its weight gradient is. Knows nothing of devices and instructions.
+runs; with zero-bubble its weight gradient is. Where ZeRO gathers and scatters, forward and backward
+of every microbatch are. Knows nothing of devices and instructions.
 """
 
 from collections.abc import Sequence
@@ -35,13 +36,17 @@ _PHASES = {
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageUnits:
     """What every replica of a stage runs, unit by unit: all forwards, backwards, weight gradients
-    (if they are apart), updates; of each first the microbatches, then the pieces of the last."""
+    (if they are apart), updates; of each microbatch by microbatch and piece by piece."""
 
     microbatches: int
     pieces: int
     """Into how many the last microbatch's gradients, and the update, are cut."""
     has_weights: bool
     """Whether weight gradients are actions of their own."""
+    forward_cut: int = 1
+    """Into how many pieces the forward of every microbatch is cut ..."""
+    backward_cut: int = 1
+    """... and its backward, and weight gradient; then gradients are not cut otherwise."""
 
     @cached_property
     def start(self) -> tuple[int, ...]:
@@ -49,9 +54,9 @@ class StageUnits:
         forward, backward, weight, update = (self.pieces_of(Action(each)) for each in range(4))
         whole = self.microbatches - 1
         lengths = (
-            whole + forward,
-            whole + backward,
-            whole + weight if self.has_weights else 0,
+            whole * self.forward_cut + forward,
+            whole * self.backward_cut + backward,
+            whole * self.backward_cut + weight if self.has_weights else 0,
             update,
         )
         return tuple(np.cumsum((0, *lengths)).tolist())
@@ -64,7 +69,14 @@ class StageUnits:
     def pieces_of(self, action: Action) -> int:
         """Into how many the last microbatch's action is cut."""
         gradients = Action.WEIGHT if self.has_weights else Action.BACKWARD
-        return self.pieces if action in (gradients, Action.UPDATE) else 1
+        is_whole = action not in (gradients, Action.UPDATE)
+        return self.cut_of(action) if is_whole else max(self.pieces, self.cut_of(action))
+
+    def cut_of(self, action: Action) -> int:
+        """Into how many every microbatch's action is cut."""
+        if action is Action.UPDATE:
+            return 1
+        return self.forward_cut if action is Action.FORWARD else self.backward_cut
 
     def span(self, action: Action) -> slice:
         """The units of an action."""
@@ -72,11 +84,12 @@ class StageUnits:
 
     def first(self, action: Action) -> Ints:
         """By microbatch the first unit of an action."""
-        return np.arange(self.start[action], self.start[action] + self.microbatches, dtype=np.int32)
+        cut, start = self.cut_of(action), self.start[action]
+        return np.arange(start, start + self.microbatches * cut, cut, dtype=np.int32)
 
     def last(self, action: Action) -> Ints:
         """By microbatch the last unit of an action."""
-        units = self.first(action)
+        units = self.first(action) + np.int32(self.cut_of(action) - 1)
         units[-1] = self.start[action + 1] - 1
         return units
 
@@ -84,7 +97,8 @@ class StageUnits:
     def gradients(self) -> Ints:
         """The units after which a piece of the gradients is whole, piece by piece."""
         end = self.start[Action.WEIGHT + 1 if self.has_weights else Action.BACKWARD + 1]
-        return np.arange(end - self.pieces, end, dtype=np.int32)
+        pieces = 1 if self.backward_cut > 1 else self.pieces
+        return np.arange(end - pieces, end, dtype=np.int32)
 
     @cached_property
     def columns(self) -> tuple[Ints, Ints, Ints]:
@@ -92,8 +106,9 @@ class StageUnits:
         action = np.repeat(np.arange(4, dtype=np.int32), np.diff(self.start))
         number = np.arange(self.num_units, dtype=np.int32) - np.array(self.start, np.int32)[action]
         is_update = action == Action.UPDATE
-        microbatch = np.where(is_update, 0, np.minimum(number, self.microbatches - 1))
-        piece = np.where(is_update, number, np.maximum(number - (self.microbatches - 1), 0))
+        cut = np.array([self.cut_of(Action(each)) for each in range(4)], np.int32)[action]
+        microbatch = np.where(is_update, 0, np.minimum(number // cut, self.microbatches - 1))
+        piece = np.where(is_update, number, number - microbatch * cut)
         return action, microbatch.astype(np.int32), piece.astype(np.int32)
 
 
@@ -107,6 +122,8 @@ def stage_units(
             microbatches=schedule.microbatches,
             pieces=_num_pieces(stage) if runtime.overlaps_gradients else 1,
             has_weights=has_weights,
+            forward_cut=len(stage.cost.shards.forward_shares) if stage.cost.shards else 1,
+            backward_cut=len(stage.cost.shards.backward_shares) if stage.cost.shards else 1,
         )
         for stage in stages
     )
@@ -125,9 +142,8 @@ def action_seconds(
 
     Calls that block leave a host no lead over its device: an action takes as long as its launches.
     """
-    forward, backward, update = (
-        stage.of_replicas(f"{name}_seconds") for name in ("forward", "backward", "update")
-    )
+    forward, backward = stage.busy_seconds
+    update = stage.of_replicas("update_seconds")
     apart = stage.of_replicas("weight_seconds") if has_weights else np.zeros_like(forward)
     none = np.zeros_like(forward)
     if blocks:
@@ -135,7 +151,7 @@ def action_seconds(
         forward_host = stage.of_replicas("forward_host_seconds")
         forward = np.maximum(forward, forward_host)
         backward = np.maximum(backward, host - forward_host)
-    calls = (stage.of_replicas("forward_call_seconds"), stage.of_replicas("backward_call_seconds"))
+    calls = [stage.of_replicas(f"{name}_call_seconds") for name in ("forward", "backward")]
     seconds = np.stack((forward, np.maximum(backward - apart, 0.0), apart, update))
     return seconds, np.minimum(np.stack((*calls, none, none)), seconds)
 
@@ -227,7 +243,8 @@ def unit_graph(
         _, microbatch, piece = (column[span] for column in units[stage].columns)
         cut = units[stage].pieces_of(action) > 1
         is_last = microbatch == units[stage].microbatches - 1
-        is_piece = (is_last | (action is Action.UPDATE)) & cut
+        is_every = action is Action.UPDATE or units[stage].cut_of(action) > 1
+        is_piece = (is_last | is_every) & cut
         number = np.where(is_piece, piece + 1, 0)
         for each in np.unique(number).tolist():
             op_of_unit[stage][span][number == each] = len(names)

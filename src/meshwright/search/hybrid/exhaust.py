@@ -51,7 +51,7 @@ class _Piece:
 
     @property
     def seconds(self) -> float:
-        return max(cost.forward_seconds + cost.backward_seconds for cost in self.costs)
+        return max(sum(cost.busy_seconds) for cost in self.costs)
 
 
 class _Walk:
@@ -151,12 +151,12 @@ class _Walk:
             returns = []
             for cost in piece.costs:
                 weight = cost.weight_seconds if postpones else 0.0
-                busy = cost.forward_seconds + cost.backward_seconds
+                busy = sum(cost.busy_seconds)
                 passed = come + back + frame.microbatches * (busy - weight)
                 bound = max(bound, passed, come + frame.microbatches * busy)
-                returns.append(max(0.0, cost.backward_seconds - weight))
+                returns.append(max(0.0, cost.busy_seconds[1] - weight))
             # Replicas take other rows: those of a slow one may come from fast ones.
-            come += min(cost.forward_seconds for cost in piece.costs)
+            come += min(cost.busy_seconds[0] for cost in piece.costs)
             back += min(returns)
         return bound * (1 - 1e-12)
 

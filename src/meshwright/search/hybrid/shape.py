@@ -25,6 +25,13 @@ class Shapes:
     """By shape and kind of layer."""
     shape_of: Ints
     """By first layer and the layer after the last: the shape of that stage; -1: none."""
+    pairs: Floats
+    """By shape, kind of layer and kind of the layer after it in the stage: how many there are; of
+    stages of one shape the first counts."""
+    first_kind: Ints
+    """Of each shape: the kind of its first layer ..."""
+    second_kind: Ints
+    """... and of its second; of stages of one layer the same again."""
     last_kind: Ints
     """Of each shape: the kind of its last layer, whose output leaves."""
     before_kind: Ints
@@ -55,6 +62,9 @@ class Shapes:
         return Shapes(
             counts=self.counts[kept],
             shape_of=shape_of,
+            pairs=self.pairs[kept],
+            first_kind=self.first_kind[kept],
+            second_kind=self.second_kind[kept],
             last_kind=self.last_kind[kept],
             before_kind=self.before_kind[kept],
             has_next=self.has_next[kept],
@@ -73,12 +83,18 @@ def find_shapes(stack: Stack) -> Shapes:
     coming = np.where(first > 0, kinds[first - 1], -1)
     ends = (kinds[after - 1], coming, after < num_layers)
     keys = np.column_stack((before[after] - before[first], *ends))
-    unique, place = np.unique(keys, axis=0, return_inverse=True)
+    unique, index, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    steps = np.zeros((num_layers, num_kinds, num_kinds))  # up to each layer
+    steps[np.arange(1, num_layers), kinds[:-1], kinds[1:]] = 1.0
+    steps = np.cumsum(steps, axis=0)
     shape_of = np.full((num_layers + 1, num_layers + 1), -1, dtype=np.int64)
     shape_of[first, after] = place.ravel()
     return Shapes(
         counts=unique[:, :-3].astype(np.float64),
         shape_of=shape_of,
+        pairs=steps[after[index] - 1] - steps[first[index]],
+        first_kind=kinds[first[index]],
+        second_kind=kinds[np.minimum(first[index] + 1, after[index] - 1)],
         last_kind=unique[:, -3].astype(np.int64),
         before_kind=unique[:, -2].astype(np.int64),
         has_next=unique[:, -1].astype(np.bool_),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.holder import LayerOrder, shown_seconds
 from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
 from meshwright.cost.memory import (
@@ -145,7 +146,7 @@ class _Part:
     ) -> None:
         batch = prices.stack.graph.batch
         self.num_ways = num_ways(prices.stack.graph)
-        self.overlaps_gradients = prices.runtime.overlaps_gradients
+        self.runtime = prices.runtime
         rows = np.stack(
             [
                 prices.rows(
@@ -165,14 +166,21 @@ class _Part:
         self.expert_holders = self.holders // experts
         gather, scatter, synchronise, regather = self._once(lines)
         forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
-        forward = forward + self._exposed(gather, forward)
-        backward = backward + self._exposed(gather + scatter, backward)
+        compute = rows[:, :, Column.FORWARD], rows[:, :, Column.BACKWARD]
+        ends_of = shapes.first_kind, shapes.second_kind, shapes.last_kind
+        order = LayerOrder(shapes.counts, shapes.pairs, *ends_of)
+        shown = shown_seconds(gather, scatter, compute, order, self.runtime)
+        forward, backward = forward + shown[0], backward + shown[1]
+        # The first layer that is gathered, and what the last backward has still to scatter.
+        gathered, scattered = gather @ shapes.counts.T, scatter @ shapes.counts.T
+        left = np.minimum(gathered + scattered - backward, scattered)
+        ends = self._most(gather) + np.maximum(self._most(scatter), left)
         # Buckets travel while the rest of the last backward runs; the last one is always late.
-        runtime = prices.runtime
+        runtime = self.runtime
         hidden = backward * (1 - 1 / MAX_BUCKETS) if runtime.overlaps_gradients else 0.0
         late = np.maximum(synchronise / MAX_BUCKETS, synchronise - hidden)
         update = self._sum(Column.UPDATE) / np.where(self.zero >= 1, self.holders, 1.0)
-        self.tail = late + update + regather
+        self.tail = late + update + regather + ends
         calls = 2 * (self.zero >= 3) + 1 * (self.zero >= 2)
         calling = calls * shapes.counts.sum(axis=1) * runtime.shard_host_seconds
         self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
@@ -234,19 +242,13 @@ class _Part:
         scatter = spread(0, zero >= 2, gradients, slopes)
         # Places from 4 on: the same while all other stages do so.
         total, experts = self._sum(Column.GRADIENTS), self._sum(Column.EXPERT_GRADIENTS)
-        most = MAX_BUCKETS if self.overlaps_gradients else 1
+        most = MAX_BUCKETS if self.runtime.overlaps_gradients else 1
         pieces = np.clip(np.ceil((total + experts) / BUCKET_BYTES), 1, most)
         bucket = (total / pieces, experts / pieces)
         synchronise = pieces * (spread(5, zero == 0, *bucket) + spread(4, zero == 1, *bucket))
         held, of_experts = self._sum(Column.PARAMETERS), self._sum(Column.EXPERT_PARAMETERS)
         regather = spread(4, (zero == 1) | (zero == 2), held, of_experts)
         return gather, scatter, synchronise, regather
-
-    def _exposed(self, by_kind: Floats, compute: Floats) -> Floats:
-        """What shows of what runs a layer ahead: the first, and what takes longer than compute."""
-        total = by_kind @ self.shapes.counts.T
-        shown: Floats = self._most(by_kind) + np.maximum(0.0, total - compute)
-        return np.where(total > 0, shown, 0.0)
 
     def _state(self) -> Floats:
         pairs = (
@@ -271,8 +273,9 @@ class _Part:
         bucket = np.where(self.holders > 1, bucket, 0.0)
         packed = self._most(gradients) * (2 + 1 / self.holders)
         buffers = np.where(self.zero >= 2, packed, bucket)
-        # Twice the largest is never below the two largest; and what arrives.
-        gathered = np.where(self.zero >= 3, 3 * self._most(parameters), 0.0)
+        # So many times the largest is never below as many of the largest; and what arrives.
+        copies = 2 + self.runtime.gathered_ahead
+        gathered = np.where(self.zero >= 3, copies * self._most(parameters), 0.0)
         result: Floats = buffers + gathered
         return result
 
