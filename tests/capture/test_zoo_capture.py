@@ -28,14 +28,16 @@ BATCH = 2
 
 
 def capture_model(name: str) -> Graph:
-    workload = build(name, batch=BATCH)
+    workload = build(name, batch=BATCH, precision="fp32")
     return capture(
         workload.model, workload.args, workload.kwargs, workload.loss, batch=workload.batch
     )
 
 
 def check(name: str, graph: Graph) -> None:
-    parameters = sum(each.numel() for each in build(name, batch=BATCH).model.parameters())
+    parameters = sum(
+        each.numel() for each in build(name, batch=BATCH, precision="fp32").model.parameters()
+    )
     forward = graph.flops[graph.phase == Phase.FORWARD].sum()
     backward = graph.flops[graph.phase == Phase.BACKWARD].sum()
     assert graph.parameter_bytes.sum() == 4 * parameters
