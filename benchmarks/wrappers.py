@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import process_time
 from typing import Any
 
@@ -47,10 +48,11 @@ class Block(nn.Module):
         """Attention, then two products."""
         y, (samples, tokens, _) = self.first(x), x.shape
         split = (samples, tokens, -1, WIDTH // HEADS)
-        heads = (each(y).view(split).transpose(1, 2) for each in (self.q, self.k, self.v))
-        attended = scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2)
+        q, k, v = (each(y).view(split).transpose(1, 2) for each in (self.q, self.k, self.v))
+        attended = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         x = x + self.o(attended.reshape(samples, tokens, -1))
-        return x + self.down(gelu(self.up(self.second(x))))
+        made: torch.Tensor = x + self.down(gelu(self.up(self.second(x))))
+        return made
 
 
 def shard(model: nn.Sequential, mesh: DeviceMesh) -> None:
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tensor = torch.randn(WIDTH)
     add = call_seconds(lambda: tensor + tensor, repeats)
     for name, call in (("all_reduce", dist.all_reduce), ("send and receive", transfer)):
-        seconds = call_seconds(lambda call=call: call(tensor), repeats)
+        seconds = call_seconds(partial(call, tensor), repeats)
         print(json.dumps({"call": name, "seconds": seconds, "adds": round(seconds / add, 1)}))
     return 0
 
