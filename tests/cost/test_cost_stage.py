@@ -15,6 +15,7 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.cost.stage import Stage, replica_costs, stage_cost
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.stack.find import find_layers
@@ -238,3 +239,23 @@ def test_a_mixed_step_takes_what_the_slower_of_two_even_clusters_takes() -> None
     for granularity in ("op", "layer"):
         slower = max(seconds(each, granularity) for each in alike)
         assert seconds(mixed, granularity) == pytest.approx(slower, rel=0.002)
+
+
+def test_hosts_pay_for_what_a_runtime_calls() -> None:
+    # Three layers in the middle: two transfers each way; of ZeRO 3 a gather each in forward, a
+    # gather and a scatter in backward; of a tensor team two collectives in either.
+    runtime = Runtime(
+        name="theirs",
+        collective_host_seconds=1e3,
+        transfer_host_seconds=1e6,
+        shard_host_seconds=1e9,
+    )
+    team = Team(tensor=2)
+    plain, theirs = (
+        cost_of(layers=range(2, 5), team=team, zero=3, runtime=each)
+        for each in (MESHWRIGHT, runtime)
+    )
+    more = theirs.host_seconds - plain.host_seconds
+    assert more == pytest.approx(3 * 4 * 1e3 + 4 * 1e6 + 3 * 3 * 1e9)
+    forward = theirs.forward_host_seconds - plain.forward_host_seconds
+    assert forward == pytest.approx(3 * 2 * 1e3 + 2 * 1e6 + 3 * 1e9)

@@ -1,6 +1,8 @@
 """Drafts against the simulator: estimates, memory, and the bound on all of them."""
 
 import math
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from meshwright.cluster.build import hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import RUNTIMES
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Recompute, ScheduleKind
@@ -85,18 +88,20 @@ WITHIN = {
 }
 
 
-def draft_of(pods: Any, microbatches: Any, size: Any, option: Any, kind: Any) -> Any:
+def draft_of(
+    pods: Any, microbatches: Any, size: Any, option: Any, kind: Any, space: Any = SPACE
+) -> Any:
     """The first draft of so many stages, or None."""
     frame = Frame(pods=pods, microbatches=microbatches)
-    search = FrameSearch(SPACE.layouts, SPACE.shapes, frame, [size], [option])
+    search = FrameSearch(space.layouts, space.shapes, frame, [size], [option])
     if not search.sizes:
         return None
     is_interleaved = kind is ScheduleKind.INTERLEAVED
     plain = ScheduleKind.ONE_F_ONE_B if is_interleaved else kind
     found = list(search.drafts([plain], lambda: math.inf))
     if is_interleaved and found:
-        found = list(interleave(SPACE.layouts, SPACE.shapes, [option], found[0]))
-    found = [each for each in found if SPACE.allows(each)]
+        found = list(interleave(space.layouts, space.shapes, [option], found[0]))
+    found = [each for each in found if space.allows(each)]
     return found[0] if found else None
 
 
@@ -115,6 +120,21 @@ def test_estimates_of_a_large_model_are_within_a_few_percent(kind: Any, zero: An
                 assert verdict.fits
     assert len(errors) >= 4
     assert max(map(abs, errors)) < WITHIN[kind]
+
+
+@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "meshwright"])
+def test_what_is_searched_for_a_runtime_is_what_is_simulated(runtime: Any) -> None:
+    space = make_space(MODEL, WIDE, Scope(), RUNTIMES[runtime])
+    scene = replace(scene_of(space), runtime=runtime)
+    for kind, zero, degrees in product(
+        (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B), (1, 3), ((1, 16, 16), (2, 4, 8))
+    ):
+        option = Option(team=Team(tensor=4, sequence=True), zero=zero, recompute=Recompute.FULL)
+        draft = draft_of(*degrees, option, kind, space)
+        seconds = try_draft(scene, draft).step_seconds
+        assert draft.estimate_seconds == pytest.approx(seconds, rel=WITHIN[kind])
+        own = try_draft(scene_of(space), draft).step_seconds
+        assert seconds > own  # stages wait for each other
 
 
 @given(st.data())

@@ -41,6 +41,19 @@ _OVERLAP_SLOWDOWN = 0.189
 MI250s: "Characterizing Compute-Communication Overlap in GPU-Accelerated Distributed Deep Learning",
 arXiv 2507.03114, abstract."""
 
+# What hosts do for calls is measured in launches of a kernel (`benchmarks/wrappers.py`, torch 2.13,
+# CPU time of two runs on a busy machine, which differ by a third; benchmarks/results/2026-11-18-*)
+# and given here at the 18 us that a launch takes an H200's host.
+_COLLECTIVE_HOST_SECONDS = 53e-6
+"""One collective of torch.distributed: 3 launches."""
+_TRANSFER_HOST_SECONDS = 53e-6
+"""One of a send and a receive that are batched: 3 launches."""
+_SHARD_HOST_SECONDS = 0.64e-3
+"""Hooks, copies and the collective of fully_shard: 106 launches a layer for two gathers and a
+scatter. A user reports 1 ms for a pre-forward on a Xeon (pytorch/pytorch, issue 173680)."""
+_DTENSOR_HOST_SECONDS = 0.54e-3
+"""A layer of DTensors takes 299 launches more, for ten collectives where rows are divided, too."""
+
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
     {
         each.name: each
@@ -55,15 +68,30 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 blocks_on_transfers=True,
                 overlaps_gradients=False,
                 has_fp32_gradients=True,
+                collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
+                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
             # DeepSpeed, runtime/zero/config.py: overlap_comm is off but for ZeRO 3, which also
             # prefetches 5e7 parameters, about a layer; pipe/p2p.py sends with blocking calls.
             # Gradients keep the type of the weights (grad_accum_dtype).
-            Runtime(name="deepspeed", blocks_on_transfers=True, overlaps_gradients=False),
+            Runtime(
+                name="deepspeed",
+                blocks_on_transfers=True,
+                overlaps_gradients=False,
+                collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
+                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
+            ),
             # PyTorch's "FSDP Notes": the next all-gather always overlaps with compute, the first
             # never; reduce_dtype of MixedPrecisionPolicy is the weights' unless given. Stages are
             # torch.distributed.pipelining's, whose 1F1B waits for each batch of sends and receives.
-            Runtime(name="fsdp2", blocks_on_transfers=True, overlap_slowdown=_OVERLAP_SLOWDOWN),
+            Runtime(
+                name="fsdp2",
+                blocks_on_transfers=True,
+                overlap_slowdown=_OVERLAP_SLOWDOWN,
+                collective_host_seconds=_DTENSOR_HOST_SECONDS,
+                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
+                shard_host_seconds=_SHARD_HOST_SECONDS,
+            ),
             # torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces gradients
             # in float32 (training.mixed_precision_reduce).
             Runtime(
@@ -71,6 +99,9 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 blocks_on_transfers=True,
                 has_fp32_gradients=True,
                 overlap_slowdown=_OVERLAP_SLOWDOWN,
+                collective_host_seconds=_DTENSOR_HOST_SECONDS,
+                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
+                shard_host_seconds=_SHARD_HOST_SECONDS,
             ),
         )
     }

@@ -169,7 +169,7 @@ class Program:
         suffix = f" [mb {row['microbatch']}]" if self.microbatches > 1 else ""
         if row["op"] >= 0:
             return f"{self.graph.op_names[row['op']]}{suffix}"
-        what = "gradients"
+        what = "weights" if row["kind"] == Kind.ALL_GATHER else "gradients"
         if row["tensor"] >= 0:
             what = self.graph.op_names[self.graph.tensor_source[row["tensor"]]]
         name = Kind(int(row["kind"])).name.lower()

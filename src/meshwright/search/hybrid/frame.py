@@ -177,6 +177,11 @@ class FrameSearch:
             kind = ScheduleKind.GPIPE
         return flights(kind, num_stages, self.frame.microbatches)
 
+    def _hides_transfers(self, kind: ScheduleKind) -> bool:
+        """Whether stages compute while what they send is on its way, in every microbatch."""
+        blocks = self.layouts.prices.runtime.blocks_on_transfers
+        return kind is ScheduleKind.GPIPE and not blocks
+
     def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Ints]:
         """By place, stage from the end and shape: the least load, and the option."""
         places, _ = self.places
@@ -191,7 +196,7 @@ class FrameSearch:
             most = table.most_in_flight(place.usable_bytes, kind)
             pick_options(table.load, most, in_flight, best, picked)
             loads[number], chosen[number] = best.T, picked.T
-            if kind is not ScheduleKind.GPIPE:
+            if not self._hides_transfers(kind):
                 loads[number, 1:] += _shift(place, table, picked.T[1:])
         return loads, chosen
 
@@ -223,12 +228,17 @@ class FrameSearch:
     ) -> Draft:
         known, places = self.places
         stages, fills, loads, tails, weights, hosts = [], [], [], [], [], []
+        shift = 0.0
         for number, (first, after, size, units) in enumerate(chain):
             from_end = len(chain) - 1 - number
             place_number = places[size, units]
             place, shape = known[place_number], self.shapes.shape_of[first, after]
             option = int(chosen[place_number, from_end, shape])
             table = self.table_of(place)
+            # Where stages wait, the last one does, too: in 1F1B while a gradient is sent, or in
+            # both passes.
+            front = shift / 2 if kind is ScheduleKind.ONE_F_ONE_B else shift
+            front = front if self.layouts.prices.runtime.blocks_on_transfers else 0.0
             shift = 0.0
             if from_end:
                 output = float(table.output_bytes[option, shape])
@@ -237,7 +247,7 @@ class FrameSearch:
             tails.append(float(table.tail[option, shape]))
             weights.append(float(table.weight[option, shape]))
             fills.append(shift + fill)
-            loads.append(fill + (0.0 if kind is ScheduleKind.GPIPE else shift))
+            loads.append(fill + (0.0 if self._hides_transfers(kind) else max(shift, front)))
             hosts.append(float(table.host[option, shape]))
             offset = self.pod - units * self.unit
             stages.append(

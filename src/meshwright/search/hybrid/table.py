@@ -183,6 +183,8 @@ class _Part:
         self.tail = late + update + regather + ends
         calls = 2 * (self.zero >= 3) + 1 * (self.zero >= 2)
         calling = calls * shapes.counts.sum(axis=1) * runtime.shard_host_seconds
+        neighbours = (shapes.before_kind >= 0) + 1 * shapes.has_next
+        calling = calling + self.num_ways * neighbours * runtime.transfer_host_seconds
         self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
         if runtime.blocks_on_transfers:  # hosts have no lead over their devices
             self.fill = np.maximum(self.fill, self.host)
