@@ -206,7 +206,7 @@ def collective_model(
         offered = offered_algorithms(collective, blocks)
         if is_formula and algorithm not in offered:
             raise InputError(
-                f"{collective} on {len(chosen)} devices of {len(blocks)} hosts: no algorithm "
+                f"{collective} on {len(chosen):,} devices of {len(blocks):,} hosts: no algorithm "
                 f"{algorithm} for it (known: {', '.join(offered)})"
             )
         wanted = (algorithm,) if is_formula and algorithm is not None else offered
@@ -214,7 +214,7 @@ def collective_model(
             _line(cluster, collective, blocks, chosen[0], each, limits) for each in wanted
         )
     return CollectiveModel(
-        lines=open_lines(lines, f"{collective} on {len(chosen)} devices"),
+        lines=open_lines(lines, f"{collective} on {len(chosen):,} devices"),
         table=None if is_formula or len(chosen) == 1 else table,
         link_bytes_per_second=cluster.link_bytes_per_second if limits is None else limits.capacity,
     )
