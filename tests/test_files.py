@@ -3,6 +3,7 @@ import json
 import os
 import socket
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import meshwright as mw
 from meshwright import files
 from meshwright.errors import InputError
 from meshwright.files import (
@@ -20,6 +22,7 @@ from meshwright.files import (
     decode_json,
     decode_or,
     first_byte,
+    need_keys_once,
     probe_json,
     read_bytes,
     write_bytes,
@@ -189,7 +192,7 @@ def test_a_bomb_is_refused_without_unpacking_it(
     # 8 MiB of zeros pack into 8 kB; the checksum at the end is wrong, so reading on would say so
     packer = zlib.compressobj(wbits=31)
     path.write_bytes((packer.compress(bytes(8 << 20)) + packer.flush())[:-8] + b"wrong123")
-    with pytest.raises(InputError, match=r"bomb\.gz: larger than 1000 bytes unpacked"):
+    with pytest.raises(InputError, match=r"bomb\.gz: larger than 1,000 bytes unpacked"):
         read_bytes(path)
 
 
@@ -331,3 +334,27 @@ def test_documents_survive_a_round_trip(tmp_path: Path, name: str) -> None:
     data = read_bytes(tmp_path / name)
     assert json.loads(as_json(data, "f")) == document
     assert data.startswith(b"b:" if "y" in name else b"{")
+
+
+def test_a_key_that_stands_twice_is_refused_by_name(tmp_path: Path) -> None:
+    """Of a plan, a cluster and a graph, wherever in the file; one of the two would be lost."""
+    graph, cluster = mw.load_graph("mlp"), mw.cluster("cpu-x2")
+    plan = mw.Plan(parts=(mw.Part(ops=graph.op_names, devices=(cluster.devices[0].name,)),))
+    reads: dict[str, Callable[[Path], object]] = {
+        "graph": mw.load_graph, "cluster": mw.cluster, "plan": mw.Plan.load,
+    }  # fmt: skip
+    saves = {"graph": graph.save, "cluster": cluster.save, "plan": plan.save}
+    for kind, save in saves.items():
+        path = tmp_path / f"{kind}.json"
+        save(path)
+        reads[kind](path)
+        text = path.read_text()
+        for key in ("version", "names" if kind == "graph" else "devices"):
+            path.write_text(text.replace(f'"{key}":', f'"{key}": null, "{key}":', 1))
+            with pytest.raises(InputError, match=f"key '{key}' stands in its mapping twice"):
+                reads[kind](path)
+
+
+def test_equal_keys_of_other_mappings_and_broken_json_are_not_its_business() -> None:
+    for text in (b'{"a": {"b": 1}, "c": [{"b": 2}, {"b": 3}]}', b'{"a": 1, "a"', b"[" * 100_000):
+        need_keys_once(text, "f")

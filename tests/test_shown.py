@@ -48,7 +48,7 @@ def test_reprs_are_one_short_line_of_what_matters(
         "Plan(tensor 1, pipeline 1, data 16, gpipe x 1; 1,218 ops on 16 devices)": answer.plan,
         "Answer(data: step ": answer,
         "Timeline(step ": timeline,
-        "Part(part of 1218 ops on 'v100-host0.0": answer.plan.parts[0],
+        "Part(part of 1,218 ops on 'v100-host0.0": answer.plan.parts[0],
     }
     for beginning, value in shown.items():
         assert repr(value).startswith(beginning)
@@ -77,7 +77,10 @@ def test_notebooks_get_tables_in_which_nothing_is_html(
 ) -> None:
     hostile = replace(cluster, name=HOSTILE)
     timeline = mw.simulate(replace(graph, name=HOSTILE), cluster, answer.plan)
-    for value in (hostile, replace(answer, notes=(HOSTILE,)), timeline):
+    part = Part(ops=(HOSTILE,), devices=(HOSTILE,))
+    plan = Plan(parts=(part, replace(part, ops=("b",), devices=("second",))))
+    named = replace(graph, name=HOSTILE)
+    for value in (hostile, replace(answer, notes=(HOSTILE,)), timeline, plan, named):
         html = value._repr_html_()
         assert html.startswith("<table>")
         assert "&lt;script&gt;" in html
@@ -100,6 +103,28 @@ def test_frames_have_a_row_for_each_plan_device_and_instruction(
     assert steps["finish_seconds"].max() == timeline.device_seconds
     assert steps["start_seconds"].is_monotonic_increasing
     assert set(steps["device"]) == set(devices["name"])
+
+
+def test_frames_have_a_row_for_each_op_and_each_device_of_a_part(
+    graph: mw.Graph, answer: mw.Answer
+) -> None:
+    ops = graph.to_pandas()
+    assert list(ops["op"]) == list(graph.op_names)
+    assert ops["flops"].sum() == graph.flops.sum()
+    assert set(ops["phase"]) == {"forward", "backward", "update"}
+    assert answer.plan is not None
+    (part,) = answer.plan.parts
+    rows = answer.plan.to_pandas()
+    assert list(rows["device"]) == list(part.devices)
+    assert set(rows["what"]) == {"1,218 ops"}
+    assert set(rows["num_replicas"]) == {16}
+
+
+def test_a_plan_of_many_parts_fits_a_screen() -> None:
+    many = Plan(parts=tuple(Part(ops=(f"op{k}",), devices=(f"d{k}",)) for k in range(100)))
+    assert len(many.facts) < LINES
+    assert many.facts["part 16"] == "1 op on d15"
+    assert many.facts["..."] == "84 parts more"
 
 
 @contextmanager

@@ -164,8 +164,8 @@ def test_a_missing_home_is_no_fault(
     ("name", "options", "message"),
     [
         ("mlp", {}, "mlp: is built from formulas, so there is nothing to capture"),
-        ("vit-l", {"batch": 2.5}, "vit-l: batch to capture must be a whole number, got 2.5"),
-        ("vit-l", {"batch": float("inf")}, "must be a whole number, got inf"),
+        ("vit-l", {"batch": 2.5}, "batch: must be a whole number or None, got 2.5"),
+        ("vit-l", {"batch": float("inf")}, "must be a whole number or None, got inf"),
         ("vit-l", {"sequence": 4}, "vit-l: has no sequence"),
         ("vit-l", {"loss": "a.b:c"}, "vit-l: a model of the zoo has its own loss, got 'a.b:c'"),
         ("nothing", {}, "no model is called 'nothing'"),

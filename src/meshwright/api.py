@@ -202,7 +202,6 @@ def simulate(
     )
 
 
-@checked
 def schema(form: str) -> dict[str, Any]:
     """The JSON Schema of what programs read or write: "answer" (`Answer.to_dict`, `plan --json` and
     `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""

@@ -1,13 +1,71 @@
 """Checks what a user gives to a public function, and names it in the error."""
 
 import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, get_args, get_origin
+
+import numpy as np
 
 from meshwright.errors import InputError, one_line, quoted
 
 E = TypeVar("E", bound=StrEnum)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_KINDS: Mapping[Any, tuple[tuple[type, ...], str]] = MappingProxyType(
+    {
+        bool: ((bool, np.bool_), "True or False"),
+        int: ((Integral,), "a whole number"),
+        float: ((Real,), "a number"),
+        str: ((str,), "a text"),
+        Path: ((Path,), "a path"),
+        NoneType: ((NoneType,), "None"),
+        Callable: ((Callable,), "a function"),  # type: ignore[dict-item]
+        Mapping: ((Mapping,), "a mapping"),
+        Sequence: ((Sequence, np.ndarray), "a list"),
+    }
+)
+"""What is taken for a type that a function asks for, and the type in words."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with arguments of plain types refused by name where they are of others.
+
+    Types that are more than plain, or a choice among such, the function has to check itself.
+    """
+    signature = inspect.signature(function)
+    kinds = {name: _plain_kinds(each.annotation) for name, each in signature.parameters.items()}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            wanted = kinds[name]
+            if wanted and not any(_is_of(value, each) for each in wanted):
+                words = " or ".join(_KINDS[each][1] for each in wanted)
+                raise InputError(f"{name}: must be {words}, got {shown(value)}")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _plain_kinds(annotation: Any) -> tuple[Any, ...]:
+    """The plain types that an annotation allows; none where it allows any other, too."""
+    every = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    kinds = tuple(get_origin(each) or each for each in every)
+    return kinds if all(kind in _KINDS for kind in kinds) else ()
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    is_odd = (kind in (int, float) and isinstance(value, bool)) or (
+        kind is Sequence and isinstance(value, str | bytes)
+    )
+    return isinstance(value, _KINDS[kind][0]) and not is_odd
 
 
 def read_choice(value: Any, kind: type[E], what: str) -> E:

@@ -90,7 +90,7 @@ def _cut(text: str, limit: int, length: int) -> str:
     """The beginning and the end of a text, with `length` between them, where it is too long."""
     if len(text) <= limit:
         return text
-    note = f" ... ({length} characters) ... "
+    note = f" ... ({length:,} characters) ... "
     kept = limit - len(note)
     return f"{text[: kept - kept // 2]}{note}{text[-(kept // 2) :]}"
 

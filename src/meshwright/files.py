@@ -6,13 +6,16 @@ together these limits keep every reader below 2 GB. Knows nothing of what the fi
 """
 
 import gzip
+import json
 import math
 import os
 import re
 import stat
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from io import BufferedReader
 from pathlib import Path
@@ -67,7 +70,7 @@ def read_bytes(path: str | Path) -> bytes:
     except ValueError as error:  # a NUL byte in the name
         raise InputError(f"{quoted(str(path))}: not a file name ({error})") from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"{path}: larger than {MAX_BYTES} bytes unpacked")
+        raise InputError(f"{path}: larger than {MAX_BYTES:,} bytes unpacked")
     return data
 
 
@@ -125,7 +128,29 @@ _NOT_SPACE = re.compile(rb"\S")
 
 def as_json(data: bytes, where: str) -> bytes:
     """A document that is JSON, when its text starts like JSON, or else YAML, as JSON."""
-    return data if first_byte(data) in (b"{", b"[") else yaml_to_json(data, where)
+    if first_byte(data) not in (b"{", b"["):
+        return yaml_to_json(data, where)
+    need_keys_once(data, where)
+    return data
+
+
+def need_keys_once(data: bytes, where: str) -> None:
+    """Refuse JSON in which a key stands in its mapping twice, of which one would be lost; files
+    that are too long for people are not looked at, as programs write none twice."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+            raise InputError(f"{where}: key {quoted(twice)} stands in its mapping twice")
+
+    is_long = len(data) > _MAX_WRITTEN or _has_more(_codes(memoryview(data)), _MAX_WRITTEN_VALUES)
+    if not is_long:
+        with suppress(ValueError, RecursionError):  # of which the decoder says more
+            json.loads(data, object_pairs_hook=check)
+
+
+_MAX_WRITTEN, _MAX_WRITTEN_VALUES = 16 << 20, 1 << 20
+"""Bytes and values of documents that people write, or change by hand."""
 
 
 def decode_json(
@@ -138,9 +163,9 @@ def decode_json(
     """JSON as `kind`, checked field by field; with more values than `max_values` it is refused."""
     view = memoryview(data)
     if view.nbytes > MAX_TEXT_BYTES:
-        raise InputError(f"{where}: larger than {MAX_TEXT_BYTES} bytes")
+        raise InputError(f"{where}: larger than {MAX_TEXT_BYTES:,} bytes")
     if _has_more(_codes(view), max_values) and _has_more(_codes_outside_texts(view), max_values):
-        raise InputError(f"{where}: must hold at most {max_values} values, holds more")
+        raise InputError(f"{where}: must hold at most {max_values:,} values, holds more")
     return probe_json(data, kind, where)
 
 

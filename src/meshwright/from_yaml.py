@@ -36,7 +36,7 @@ _MERGE = object()
 def yaml_to_json(data: bytes, where: str) -> bytes:
     """The one document of a YAML file as JSON."""
     if len(data) > MAX_BYTES:
-        raise InputError(f"{where}: YAML larger than {MAX_BYTES} bytes; write it as JSON")
+        raise InputError(f"{where}: YAML larger than {MAX_BYTES:,} bytes; write it as JSON")
     try:
         return msgspec.json.encode(_Reader(data, where).read())
     except yaml.YAMLError as error:

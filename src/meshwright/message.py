@@ -1,11 +1,13 @@
-"""One-line messages on standard error."""
+"""One-line messages on standard error, and warnings."""
 
 import contextlib
+import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from meshwright.errors import one_line
+from meshwright.errors import InputWarning, one_line
 
 _IS_QUIET = ContextVar("is_quiet", default=False)
 
@@ -21,6 +23,18 @@ def remark(message: str) -> None:
     """Print one line that is good to know and neither an error nor a warning."""
     if not _IS_QUIET.get():
         say(message)
+
+
+_OURS = (os.path.join(os.path.dirname(__file__), ""), contextlib.__file__)
+"""Where code begins that no user has written."""
+
+
+def warn(message: str) -> None:
+    """Warn of what a user gave, at the line of theirs that led here."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(InputWarning(one_line(message)), stacklevel=level)
 
 
 @contextlib.contextmanager

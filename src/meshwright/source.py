@@ -15,12 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.errors import InputError, InputWarning, one_line, quoted
+from meshwright.argument import checked
+from meshwright.errors import InputError, quoted
 from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
+from meshwright.message import warn
 from meshwright.profile.profile import (
     THREADS,
     Measured,
@@ -43,9 +45,10 @@ those of capturing and running with the oldest and the newest, but where they ho
 traces, lists and counts, which differ."""
 
 
+@checked
 def load_graph(
     source: str | Path | Graph,
-    batch: float | None = None,
+    batch: int | None = None,
     *,
     precision: str | None = None,
     compile: bool = False,  # noqa: A002
@@ -71,7 +74,7 @@ def load_graph(
 
 def _find_graph(
     source: str | Path | Graph,
-    batch: float | None,
+    batch: int | None,
     precision: str | None,
     say: Callable[[str], None] | None,
 ) -> Graph:
@@ -138,11 +141,12 @@ def list_zoo() -> list[tuple[ZooModel, Origin]]:
     ]
 
 
+@checked
 def capture_model(
     name: str,
     optimizer: str = "adamw",
     autocast: str | None = None,
-    batch: float | None = None,
+    batch: int | None = None,
     *,
     sequence: int | None = None,
     precision: str | None = None,
@@ -370,12 +374,11 @@ def _warn_of_threads(
     for path, profile in zip(paths, profiles, strict=True):
         for table in profile.tables:
             if not table.has_threads(threads):
-                message = (
+                warn(
                     f"{path}: times on {table.device_type} with {table.software[THREADS]} threads "
                     f"are left out, a rank of `meshwright run` has {threads}; measure again, or "
                     f"set OMP_NUM_THREADS for both"
                 )
-                warnings.warn(InputWarning(one_line(message)), stacklevel=3)
 
 
 def _open_cache() -> GraphCache | None:

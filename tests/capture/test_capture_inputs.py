@@ -70,9 +70,10 @@ class Pair(NamedTuple):
 class Nested(Model):
     """Takes both at once."""
 
-    def forward(self, batch: Any) -> Any:
-        x = batch.inner.x if isinstance(batch, Batch) else batch.inner["x"][0]
-        return super().forward(x, batch.scale)
+    def forward(self, x: Any, scale: Any = None) -> Any:
+        assert scale is None
+        inner = x.inner.x if isinstance(x, Batch) else x.inner["x"][0]
+        return super().forward(inner, x.scale)
 
 
 @pytest.mark.parametrize("form", ["dataclass", "tuple"])

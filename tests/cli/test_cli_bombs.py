@@ -133,7 +133,7 @@ def test_times_on_a_million_types_of_devices_are_refused(tmp_path: Path) -> None
     text += '"tensors":{"source":[],"readers":[]}}'
     (tmp_path / "file").write_bytes(GRAPH + text.encode())
     message = refuse("plan", tmp_path / "file", "--cluster", "cpu-x1")
-    assert "must be on at most 67 types of devices, got 500000" in message
+    assert "must be on at most 67 types of devices, got 500,000" in message
 
 
 def test_this_process_did_not_need_the_memory_itself() -> None:

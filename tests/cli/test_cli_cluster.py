@@ -30,7 +30,7 @@ def test_check_says_what_4096_devices_mean_on_a_screen(path: Path) -> None:
     lines = shown.out.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 105
-    assert "ours: 512 hosts, 4096 devices" in shown.out
+    assert "ours: 512 hosts, 4,096 devices" in shown.out
     rows = {line.split("  ")[0]: line for line in lines}
     assert "8 x h100" in rows["512: host0 ... host511"]
     assert "989.5 TFLOP/s bf16" in rows["512: host0 ... host511"]

@@ -21,7 +21,7 @@ KIND = replace(
     memory_bytes=24 * GIB,
     memory_bytes_per_second=12e9,
     call_seconds=10e-6,
-    source="measured on this machine 2026-11-18: Own",
+    source="measured on here 2026-11-18: Own",
 )
 
 
@@ -51,11 +51,11 @@ def test_cpu_is_this_machine_once_it_was_measured(asked: list[int]) -> None:
 
     result = run("profile", "--device", "cpu")
     assert (result.code, asked) == (0, [1])
-    assert "cpu: measured on this machine 2026-11-18: Own" in result.err
+    assert "cpu: measured on here 2026-11-18: Own" in result.err
     assert "fp32 80 GFLOP/s, memory 24 GiB at 12 GB/s, 10 us a call, between" in result.err
 
     after = run("cluster", "show", "cpu-x2", "--json")
-    assert "cpu: measured on this machine 2026-11-18: Own" in after.err
+    assert "cpu: measured on here 2026-11-18: Own" in after.err
     (kind,) = after.json["types"]
     assert (kind["memory_bytes"], kind["source"]) == (12 * GIB, KIND.source)
     assert after.json["bytes_per_second"] == [4e9, 4e9]
@@ -74,7 +74,7 @@ def test_a_file_with_the_catalogues_cpu_means_this_machine_too(asked: list[int])
     assert "cpu: not measured" in run("cluster", "check", "two.yaml").err
     run("profile", "--device", "cpu")
     assert asked
-    assert "cpu: measured on this machine" in run("cluster", "check", "two.yaml").err
+    assert "cpu: measured on here" in run("cluster", "check", "two.yaml").err
 
 
 def test_figures_are_those_of_the_threads_that_ranks_have(

@@ -190,7 +190,7 @@ def test_a_terminal_is_shown_colours_and_nothing_of_a_name(folder: Path) -> None
 def test_a_long_line_is_cut_with_its_length(tmp_path: Path) -> None:
     message = str(InputError(f"{'x' * 100_000}: must be short"))
     assert len(message) <= MAX_LINE
-    assert " ... (100015 characters) ... " in message
+    assert " ... (100,015 characters) ... " in message
     assert message.endswith("x: must be short")
     assert len(check(run("plan", "mlp", "--cluster", "x" * 100_000), code=2).err) < MAX_LINE + 20
     replace(hosts(1e8, 0.0), name="\x1b" * 4000).save(tmp_path / "cluster.json")
@@ -200,10 +200,10 @@ def test_a_long_line_is_cut_with_its_length(tmp_path: Path) -> None:
 
 
 def test_a_name_longer_than_a_path_is_refused() -> None:
-    with pytest.raises(InputError, match="its name must have at most 4096 characters, got 4097"):
+    with pytest.raises(InputError, match="its name must have at most 4,096 characters, got 4,097"):
         replace(hosts(1e8, 0.0), name="x" * 4097)
     for change in ({"name": "x" * 4097}, {"kind": ("mm", "x" * 4097)}):
-        with pytest.raises(InputError, match=r"name 'xx.*': must have at most 4096 characters"):
+        with pytest.raises(InputError, match=r"name 'xx.*': must have at most 4,096 characters"):
             replace(chain([1.0], [1.0]), **change)
 
 

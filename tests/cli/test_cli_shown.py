@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cli_runner import refusal, run
 
+import meshwright as mw
 from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
@@ -107,6 +108,11 @@ def test_a_plan_of_inference_says_that_it_is_emulated_only_and_run_refuses_it(
     reason = "its step has no loss (inference)"
     assert made.err.splitlines()[-1].endswith(f"can emulate this plan, not train: {reason}")
     assert made.out.splitlines()[-1].endswith("--emulate")
+    shown = run("plan", graph, "--cluster", HOST, "--method", "data", "--json").json
+    answers = (shown["notes"], mw.plan(graph, HOST, "data").notes)
+    assert all(
+        "`meshwright run` emulates its plans, and trains none" in each[-1] for each in answers
+    )
     monkeypatch.setattr("meshwright.cli.run._start_ranks", lambda *_: pytest.fail("started"))
     for way in (("--model", "gpt2"), ("--script", "train.py", "--commands")):
         said = refusal("run", folder, *way).strip()

@@ -260,7 +260,7 @@ def test_the_same_seed_gives_the_same_cluster(
         (lambda: build.fat_tree(k=3), "k must be even"),
         (lambda: build.mesh(shape=()), "shape must have one to three sizes, got 0"),
         (lambda: build.mesh(shape=(4, 0)), "shape[1] must be at least 1, got 0"),
-        (lambda: build.mesh(shape=(4000, 4000)), "must be at most 16384 devices"),
+        (lambda: build.mesh(shape=(4000, 4000)), "must be at most 16,384 devices"),
         (lambda: build.dgx1(num_hosts=10**9), "num_hosts must be at most 16384"),
         (lambda: build.uniform_dist(num_devices=3, seed=-1), "seed must be from 0"),
         (lambda: build.mixed(seed=-1), "seed must be from 0"),

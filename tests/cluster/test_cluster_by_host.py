@@ -245,7 +245,7 @@ def test_tpu_hosts_on_a_network_are_joined_by_it() -> None:
         ("hosts: [{devices: 8 x A100}]", "type 'a100'; did you mean a100-40 or a100-80?"),
         ("hosts: [{devices: 8 h100}]", "must be such as '8 x h100'"),
         ("hosts: [{devices: t4, nic: 1}]", "field `nic`, did you mean nics? - at `hosts[0]`"),
-        ("hosts: [{devices: 9 x t4, count: 9999, nics: 1}]", "16384 devices in all, got 89991"),
+        ("hosts: [{devices: 9 x t4, count: 9999, nics: 1}]", "16,384 devices in all, got 89,991"),
         ("hosts: [{devices: t4, count: 9999, nics: 14 x 1 GB/s}]", "at most 131072 NICs in all"),
         ("racks: [{hosts: [{devices: x9}]}]", "racks[0].hosts[0].devices: unknown device type"),
         ("racks: [{hosts: [{devices: t4}], uplink: 3 GB/s, oversubscription: 2}]",

@@ -264,7 +264,7 @@ def test_a_prior_is_for_deploy_alone(own: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--clusters cpu-x1", "cluster cpu-x1: must have 2 to 2048 devices, as deploy takes them, "
+        ("--clusters cpu-x1", "cluster cpu-x1: must have 2 to 2,048 devices, as deploy takes them, "
          "got 1"),
         ("--batches 8", "batches: need models of your own, got batches [8] alone"),
         ("--models nothing-of-this-name", "no file 'nothing-of-this-name', and no model "),

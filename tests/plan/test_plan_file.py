@@ -179,7 +179,7 @@ BAD_DOCUMENTS: list[tuple[dict[str, Any], str]] = [
      "priorities must be one an op, got them for layers"),
     (_with_part(sync="rings"), "part 0: sync must be one of all_reduce, ring, tree, "
      "parameter_server, duplicate, got 'rings'"),
-    (_with_part(zero=4), "part 0: part of 1 ops on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),
+    (_with_part(zero=4), "part 0: part of 1 op on 'd0, d1': zero must be 0, 1, 2 or 3, got 4"),
     (_with_part(shares=[0.5, "x"]), "Expected `float`, got `str` - at `$.parts[0].shares[1]`"),
     (_document(discipline="lifo"), "discipline must be one of priority, fifo, order, got 'lifo'"),
     (_document(schedule={"kind": "2f2b", "microbatches": 4}), "schedule kind must be one of "

@@ -370,7 +370,7 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         file.truncate(20_000_001)
     warnings: list[str] = []
     assert load_prior(path, warn=warnings.append) is uniform_prior
-    assert "must be under 20000000 bytes" in warnings[0]
+    assert "must be under 20,000,000 bytes" in warnings[0]
 
 
 # What comes with the package

@@ -1,5 +1,6 @@
 """Baselines of the hybrid search as methods: what they plan, prove and refuse."""
 
+import math
 from functools import cache, partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from meshwright.search.hybrid.baseline import (
     manual,
     manual_drafts,
     mcmc_drafts,
+    simulate_first,
     unaware,
 )
 from meshwright.search.hybrid.scope import Scope
@@ -54,6 +56,23 @@ def cluster(host_bytes_per_second: float = 1e10) -> Cluster:
         devices_per_host=2, branching=[2], device_bytes_per_second=3e11,
         host_bytes_per_second=host_bytes_per_second,
     )  # fmt: skip
+
+
+class Never:
+    """Trials of which none fits."""
+
+    def __init__(self) -> None:
+        self.num_run, self.num_fitting = 0, 0
+
+    def run(self, drafts: list[Any]) -> None:
+        self.num_run += len(drafts)
+
+
+@pytest.mark.parametrize(("until", "expected"), [(0.0, 1), (math.inf, 50)])
+def test_drafts_are_simulated_while_there_is_time(until: float, expected: int) -> None:
+    trials: Any = Never()
+    simulate_first(trials, list[Any](range(50)), until)
+    assert trials.num_run == expected
 
 
 @pytest.mark.parametrize("untie", [False, True])

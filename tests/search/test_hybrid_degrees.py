@@ -173,5 +173,6 @@ def test_too_many_chunks_are_told_from_too_little_memory() -> None:
     scope = Scope(pipeline=(4,), chunks=(2,), microbatches=(4,))
     space = make_space(model(has_experts=False), small_cluster(EIGHT), scope)
     assert explain_lack(space) == (
-        "no plan divides 8 samples and 6 layers over 8 devices within the widths that may be used"
+        "no plan divides 8 samples and 6 layers over 8 devices within --pipeline 4, --chunks 2, "
+        "--microbatches 4: allow others, or leave out an option"
     )

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.answer import Stop
+from meshwright.search.hybrid import smallest
 from meshwright.search.hybrid.hybrid import hybrid
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.smallest import explain_lack, least_bytes
-from meshwright.search.hybrid.space import make_space
+from meshwright.search.hybrid.space import Space, make_space
 from quick import few
 
 MODEL = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
@@ -52,11 +54,11 @@ def test_the_least_memory_fits_and_two_percent_less_does_not(count: int, batch: 
 
 def test_the_line_names_memory_and_devices_that_do() -> None:
     cluster = with_memory(four(), 4e8)
-    answer = hybrid(MODEL, cluster, budget_seconds=1)
+    text = explain_lack(make_space(MODEL, cluster, Scope()))
     match = re.fullmatch(
         r"every plan needs \S+ .iB on some device, and the smallest has 381\.5 MiB, of which "
         r"362\.4 MiB may be filled: memory of (\S+) (.)iB a device would do, or (\d+) such devices",
-        answer.binding,
+        text,
     )
     assert match is not None
     number, prefix, devices = match.groups()
@@ -94,9 +96,29 @@ def test_of_mixed_devices_the_smallest_counts() -> None:
     assert text.partition(", or ")[0] == same.partition(", or ")[0]
 
 
+@pytest.mark.parametrize(("until", "most"), [(inf, 40), (0.0, 0)])
+def test_numbers_of_devices_are_tried_while_there_is_time(
+    until: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def grow(space: Space, num_devices: int) -> Space:
+        tried.append(num_devices)
+        return grown(space, num_devices)
+
+    grown = smallest._grown
+    monkeypatch.setattr(smallest, "_grown", grow)
+    scope = Scope(tensor=(1,), context=(1,), pipeline=(1,), microbatches=(1,), zero=(0,))
+    text = explain_lack(make_space(MODEL.at_batch(16), with_memory(four(), 1e7), scope), until)
+    assert "would do" in text
+    assert len(tried) <= most
+    assert bool(tried) == bool(most)
+
+
 def test_a_batch_that_no_width_divides_is_said_to_be_so() -> None:
     # A batch of 4 and 4 devices with tensors of 3 only: heads cannot be divided by it.
     space = make_space(small_model(), four(), Scope(tensor=(4,), context=(1,), microbatches=(3,)))
     assert explain_lack(space) == (
-        "no plan divides 4 samples and 4 layers over 4 devices within the widths that may be used"
+        "no plan divides 4 samples and 4 layers over 4 devices within --tensor 4, --context 1, "
+        "--microbatches 3: allow others, or leave out an option"
     )

@@ -242,7 +242,7 @@ def test_a_step_that_fits_nowhere_names_the_bytes_and_the_devices() -> None:
     graph, cluster = stateful(6, 1500.0), with_memory(connected(2), 4000.0, 4000.0)
     answer = find_plan(graph, cluster, "placement", budget_seconds=2.0)
     assert answer.stop is Stop.INFEASIBLE
-    assert "(1000 bytes) are missing" in answer.binding
+    assert "(1,000 bytes) are missing" in answer.binding
     assert "3 devices" in answer.binding
     # By itself it has no proof, but says what its best plan lacks.
     alone = placement(graph, cluster, budget_seconds=2.0)

@@ -204,6 +204,13 @@ def test_what_is_too_large_is_said_and_not_built(monkeypatch: pytest.MonkeyPatch
     assert found.statistics["pairs"] == 3
 
 
+def test_nothing_is_built_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programme, "Model", lambda *_: pytest.fail("it was built"))
+    instance = make_instance(dag([1.0] * 3, {}), connected(2))
+    found = solve_programme(instance, order="free", budget_seconds=0.0)
+    assert (found.seconds, found.fits, found.is_within(0.0)) == (3.0, True, False)
+
+
 def test_reachability_follows_paths_beyond_one_word() -> None:
     # A chain of 130 ops and one apart: op 0 reaches 129 others, and 130 pairs are parallel.
     graph = dag([1.0] * 131, [(i, i + 1, 0.0) for i in range(129)])

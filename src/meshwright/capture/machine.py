@@ -40,7 +40,7 @@ SMALL = 8
 """Rows and columns of what calls are timed with: so few that they take no time by themselves."""
 MESSAGE_BYTES = 1 << 20
 
-MEASURED = "measured on this machine"
+MEASURED = "measured on"
 """What the source of its figures begins with."""
 
 Clock = Callable[[], float]
@@ -86,8 +86,10 @@ def measure_machine(threads: int, today: date, clock: Clock = time.perf_counter)
         memory_bytes_per_second=rate["sum"],
         is_asynchronous=False,
         call_seconds=1 / rate["call"],
-        source=f"{MEASURED} {today}: {processor_name()}, {format_count(threads, 'thread')} of "
-        f"{format_count(num_cores(), 'core')}, {by}, spread {format_percent(spread)}",
+        # By name: files with these figures go to other machines.
+        source=f"{MEASURED} {platform.node()} {today}: {processor_name()}, "
+        f"{format_count(threads, 'thread')} of {format_count(num_cores(), 'core')}, {by}, "
+        f"spread {format_percent(spread)}",
     )
     return make_machine(kind, bytes_per_second=message, latency_seconds=latency)
 

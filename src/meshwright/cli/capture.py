@@ -66,7 +66,7 @@ def _describe_measured(graph: Graph) -> str:
         )
     each = ", ".join(f"{count} on {kind}" for kind, count in counts.items())
     rest = "" if min(counts.values()) == graph.num_ops else "; the others' are estimated"
-    return f"measured times: of {graph.num_ops} ops {each}{rest}"
+    return f"measured times: of {graph.num_ops:,} ops {each}{rest}"
 
 
 def _document(graph: Graph) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.files import finite
 from meshwright.message import remark
-from meshwright.units import format_bytes, format_number, format_rate, format_seconds
+from meshwright.units import format_bytes, format_count, format_number, format_rate, format_seconds
 
 MAX_PAIRWISE_DEVICES = 4096
 """Bandwidths of all pairs of more devices would take over 100 MB and minutes."""
@@ -102,8 +102,9 @@ def _list(*, is_json: bool) -> None:
 
 def show_cluster(document: dict[str, Any]) -> None:
     """Print what `cluster_document` says, as tables."""
-    names = ("devices", "hosts", "switches", "links")
-    print_line(f"{document['name']}: {', '.join(f'{name} {document[name]:,}' for name in names)}")
+    nouns = {"hosts": "host", "devices": "device", "switches": "switch", "links": "link"}
+    counts = (format_count(document[name], noun) for name, noun in nouns.items())
+    print_line(f"{document['name']}: {', '.join(counts)}")
     print_line()
     print_table(
         ("type", "devices", "memory", "memory bandwidth", "peak fp32"),
@@ -137,4 +138,5 @@ def show_cluster(document: dict[str, Any]) -> None:
     print_line()
     print_line(f"bandwidth of a pair: {format_rate(low)} to {format_rate(high)}")
     low, high = document["latency_seconds"]
-    print_line(f"latency of a pair: {format_seconds(low)} to {format_seconds(high)}")
+    known = f"{format_seconds(low)} to {format_seconds(high)}" if high else "none is stated"
+    print_line(f"latency of a pair: {known}")

@@ -13,7 +13,7 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.part import PRECISIONS
 from meshwright.cluster.survey import Cut, HostKind, Survey, survey_cluster
 from meshwright.errors import InputWarning
-from meshwright.units import format_bytes, format_rate, format_seconds
+from meshwright.units import format_bytes, format_count, format_rate, format_seconds
 
 MAX_KINDS = 12
 """Kinds of hosts that are listed; files with more are better read themselves."""
@@ -103,7 +103,8 @@ def _survey_document(cluster: Cluster, survey: Survey, doubts: Sequence[str]) ->
 
 def _show_survey(cluster: Cluster, survey: Survey, doubts: Sequence[str]) -> None:
     counts = {"host": len(cluster.hosts), "device": cluster.num_devices}
-    print_line(f"{cluster.name}: {', '.join(_count(*each) for each in counts.items())}")
+    texts = (format_count(number, what) for what, number in counts.items())
+    print_line(f"{cluster.name}: {', '.join(texts)}")
     print_line()
     print_table(
         ("hosts", "devices of each", "memory", "bandwidth", "peak", "out of a host"),
@@ -125,10 +126,6 @@ def _show_survey(cluster: Cluster, survey: Survey, doubts: Sequence[str]) -> Non
     print_line("doubts: none" if not doubts else "doubts:")
     for doubt in doubts:
         print_line(f"- {doubt}")
-
-
-def _count(what: str, number: int) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _names(hosts: Sequence[str]) -> str:
@@ -166,7 +163,7 @@ def _reach_row(survey: Survey, place: int) -> tuple[str, ...]:
     else:
         below = survey.reaches[place - 1].tier
         where = f"another {below} of its {reach.tier}" if reach.tier else f"another {below}"
-    groups = f" ({_count(reach.tier, reach.num_groups)})" if reach.num_groups > 1 else ""
+    groups = f" ({format_count(reach.num_groups, reach.tier)})" if reach.num_groups > 1 else ""
     shared = reach.shared_bytes_per_second
     return (
         where + groups,
@@ -179,6 +176,7 @@ def _reach_row(survey: Survey, place: int) -> tuple[str, ...]:
 def _cut_words(cut: Cut) -> str:
     return (
         f"around {'one' if cut.tier == 'half' else 'a'} {cut.tier} ({_names(cut.hosts)}; "
-        f"{_count('device', cut.num_devices)}): {format_rate(cut.bytes_per_second)} each way, "
+        f"{format_count(cut.num_devices, 'device')}): "
+        f"{format_rate(cut.bytes_per_second)} each way, "
         f"{format_rate(cut.share_bytes_per_second)} a device"
     )

@@ -32,7 +32,7 @@ def run_network(arguments: Namespace) -> int:
     elif arguments.output is None:
         _print_rates(networks)
     if arguments.output is not None:
-        remark(f"wrote scripts for {len(networks)} hosts to {arguments.output}")
+        remark(f"wrote scripts for {len(networks):,} hosts to {arguments.output}")
     return ExitCode.DONE
 
 

@@ -131,7 +131,7 @@ def _collect(
                 failed[call] = result
             else:
                 calls[call], spread[call] = result
-            progress(f"{number} of {total} calls, last {op_of(call)}")
+            progress(f"{number} of {total:,} calls, last {op_of(call)}")
     except KeyboardInterrupt:
         return _Found(calls, spread, failed, was_interrupted=True)
     return _Found(calls, spread, failed, was_interrupted=False)
@@ -171,7 +171,7 @@ def _report(
         f"{len(found.calls)} of them timed now"
     )
     remark(
-        f"{sum(timed.values())} of the {calls.total()} calls of a step take "
+        f"{sum(timed.values())} of the {calls.total():,} calls of a step take "
         f"{format_seconds(seconds)}, one after another{_on_threads(software)}"
     )
     _describe_spread(calls, found)

@@ -140,7 +140,7 @@ def check_memory(num_ranks: int, total_bytes: float) -> None:
     """Refuse to start more ranks than a machine can hold even if the model were nothing."""
     if num_ranks * RANK_BYTES > total_bytes:
         raise InputError(
-            f"run: the plan uses {num_ranks} devices, and as many ranks need at least "
+            f"run: the plan uses {num_ranks:,} devices, and as many ranks need at least "
             f"{format_bytes(num_ranks * RANK_BYTES)} of memory, this machine has "
             f"{format_bytes(total_bytes)}; start them on several by torchrun"
         )
@@ -215,7 +215,7 @@ def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None
     from meshwright.execute.process import Guard
 
     if arguments.model:
-        training = f"training {arguments.model} on {len(hosts)} ranks"
+        training = f"training {arguments.model} on {len(hosts):,} ranks"
         is_own = ":" in arguments.model
         doing = f"importing and calling {arguments.model}" if is_own else training
         again = "; all steps train on its one batch, --data names a dataset"
@@ -360,7 +360,7 @@ def _in_ops(
     from meshwright.capture.deferred import record
     from meshwright.execute.unmerge import unmerge
 
-    return unmerge(graph, cluster, plan, record(build, settings.seed).workload, settings)
+    return unmerge(graph, cluster, plan, record(build, settings.seed).workload, settings)[:3]
 
 
 @contextlib.contextmanager

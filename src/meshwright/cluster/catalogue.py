@@ -88,7 +88,7 @@ def _nearest(name: str) -> str:
 def _number(text: str, default: int = 1) -> int:
     """Digits of a name as a number; far too many of them are refused before they are read."""
     if len(text) > 18:
-        raise InputError(f"{quoted(text, 30)} is too large (at most {MAX_DEVICES} devices)")
+        raise InputError(f"{quoted(text, 30)} is too large (at most {MAX_DEVICES:,} devices)")
     return int(text) if text else default
 
 
@@ -99,7 +99,7 @@ def _shape(text: str) -> tuple[int, ...]:
 def _grid(text: Mapping[str, str]) -> Cluster:
     shape = _shape(text["shape"])
     if len(shape) != _number(text["dims"]):
-        raise InputError(f"must have {text['dims']} sizes, got {len(shape)}")
+        raise InputError(f"must have {text['dims']} sizes, got {len(shape):,}")
     builder = build.mesh if text["kind"] == "mesh" else build.torus
     return builder(shape=shape)
 

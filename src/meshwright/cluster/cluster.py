@@ -225,7 +225,7 @@ class Cluster:
         if len(self.hosts) > MAX_WAY_HOSTS:
             raise InputError(
                 f"cluster {quoted(self.name)}: traffic is divided between the interfaces of at "
-                f"most {MAX_WAY_HOSTS} hosts, got {len(self.hosts)}"
+                f"most {MAX_WAY_HOSTS:,} hosts, got {len(self.hosts):,}"
             )
         place = {host: number for number, host in enumerate(self.hosts)}
         devices: list[list[int]] = [[] for _ in self.hosts]
@@ -327,21 +327,25 @@ def _check_names(cluster: Cluster) -> None:
     where = f"cluster {quoted(cluster.name)}"
     if len(cluster.name) > MAX_NAME:
         raise InputError(
-            f"{where}: its name must have at most {MAX_NAME} characters, got {len(cluster.name)}"
+            f"{where}: its name must have at most {MAX_NAME:,} characters, got "
+            f"{len(cluster.name):,}"
         )
     if not cluster.devices:
         raise InputError(f"{where}: must have at least one device")
     if cluster.num_devices > MAX_DEVICES:
         raise InputError(
-            f"{where}: must have at most {MAX_DEVICES} devices, got {cluster.num_devices}"
+            f"{where}: must have at most {MAX_DEVICES:,} devices, got {cluster.num_devices:,}"
         )
     if len(cluster.links) > MAX_LINKS:
-        raise InputError(f"{where}: must have at most {MAX_LINKS} links, got {len(cluster.links)}")
+        raise InputError(
+            f"{where}: must have at most {MAX_LINKS:,} links, got {len(cluster.links):,}"
+        )
     seen: set[str] = set()
     for name in cluster.nodes:
         if not 0 < len(name) <= MAX_NAME:
             raise InputError(
-                f"{where}: a node's name must have from 1 to {MAX_NAME} characters, got {len(name)}"
+                f"{where}: a node's name must have from 1 to {MAX_NAME:,} characters, got "
+                f"{len(name):,}"
             )
         if name in seen:
             raise InputError(f"{where}: node names must be unique, {quoted(name)} stands twice")

@@ -165,7 +165,7 @@ def encode_explicit(fields: ClusterFields) -> dict[str, Any]:
 def _decode_fields(read: LongDocument) -> ClusterFields:
     num_links = sum(1 + each.both_ways for each in read.links)
     if num_links > MAX_LINKS:
-        raise InputError(f"links: must be at most {MAX_LINKS}, got {num_links}")
+        raise InputError(f"links: must be at most {MAX_LINKS}, got {num_links:,}")
     named = decode_types(read.types)
     types = {each.type: find_type(each.type, named) for each in read.devices} | named
     return ClusterFields(

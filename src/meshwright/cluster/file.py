@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import re
 import types
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.document import check_header, decode_interfaces, probe_cluster
 from meshwright.cluster.doubt import find_doubts
 from meshwright.cluster.form import BuilderDocument, HostsDocument, Quantity
-from meshwright.errors import InputError, InputWarning, nearest, one_line, quoted, some
+from meshwright.errors import InputError, nearest, quoted, some
 from meshwright.files import (
     Fields,
     Name,
@@ -33,6 +32,7 @@ from meshwright.files import (
     read_bytes,
 )
 from meshwright.from_yaml import find_line
+from meshwright.message import warn
 from meshwright.units import parse_bytes_per_second, parse_seconds
 
 BUILDERS: Mapping[str, Callable[..., Cluster]] = types.MappingProxyType(
@@ -91,8 +91,7 @@ def read_cluster(path: str | Path) -> Cluster:
     except InputError as error:
         raise InputError(_with_line(str(error), text, path)) from None
     for doubt in find_doubts(cluster, data):
-        remark = _with_line(f"{path}: {doubt}", text, path)
-        warnings.warn(InputWarning(one_line(remark)), stacklevel=2)
+        warn(_with_line(f"{path}: {doubt}", text, path))
     return cluster
 
 
@@ -245,7 +244,7 @@ def _stated_cluster(
 ) -> Cluster:
     """Devices of the given types, each on a host of its own, all pairs joined alike."""
     if len(kinds) > MAX_LIST:
-        raise InputError(f"{name}: must have at most {MAX_LIST} devices, got {len(kinds)}")
+        raise InputError(f"{name}: must have at most {MAX_LIST:,} devices, got {len(kinds):,}")
     devices = tuple(
         Device(name=f"{kind}{place}", type=kind, host=f"host{place}", memory_bytes=size)
         for place, kind in enumerate(kinds)

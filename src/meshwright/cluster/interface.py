@@ -83,8 +83,8 @@ def default_interfaces(
     count = dict.fromkeys(hosts, 0)
     if len(hosts) > MOST_HOSTS or len(ends) > MOST_INTERFACES * len(hosts):
         raise InputError(
-            f"interfaces: must be named in the cluster's file for more than {MOST_HOSTS} hosts, "
-            f"got {len(hosts)} hosts"
+            f"interfaces: must be named in the cluster's file for more than {MOST_HOSTS:,} hosts, "
+            f"got {len(hosts):,} hosts"
         )
     found = []
     for host, switch in ends:

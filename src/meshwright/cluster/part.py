@@ -144,7 +144,7 @@ class CollectiveTable:
     def __post_init__(self) -> None:
         what = f"table {quoted(self.collective)} on {self.num_devices} x {quoted(self.device_type)}"
         if self.num_devices < 1:
-            raise InputError(f"{what}: num_devices must be positive, got {self.num_devices}")
+            raise InputError(f"{what}: num_devices must be positive, got {self.num_devices:,}")
         if len(self.sizes_bytes) != len(self.seconds) or len(self.seconds) < 2:
             raise InputError(f"{what}: must have two or more sizes and as many seconds")
         if any(b <= a for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):

@@ -190,7 +190,7 @@ def collective_model(
         ways = find_ways(cluster, collective, blocks, algorithm if is_formula else None)
         lines = tuple(_line(cluster, collective, blocks, chosen[0], way, limits) for way in ways)
     return CollectiveModel(
-        lines=open_lines(lines, f"{collective} on {len(chosen)} devices"),
+        lines=open_lines(lines, f"{collective} on {len(chosen):,} devices"),
         table=None if is_formula or len(chosen) == 1 else table,
         link_bytes_per_second=cluster.link_bytes_per_second if limits is None else limits.capacity,
     )

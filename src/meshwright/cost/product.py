@@ -94,7 +94,8 @@ class Products:
             values = getattr(self, field.name)
             if values.shape != self.rows.shape:
                 raise InputError(
-                    f"products: {field.name} must have an entry for each of {len(self.rows)} ops, "
+                    f"products: {field.name} must have an entry for each of "
+                    f"{len(self.rows):,} ops, "
                     f"got shape {values.shape}"
                 )
         for name in ("rows", "columns", "depth", "count", "flops"):

@@ -91,7 +91,7 @@ def _medians(what: str, sizes: npt.ArrayLike, seconds: npt.ArrayLike) -> tuple[F
             raise InputError(f"{what}: {name} must be positive and finite, got {array[bad[0]]}")
     distinct, inverse = np.unique(x, return_inverse=True)
     if len(distinct) < 2:
-        raise InputError(f"{what}: must have two or more distinct sizes, got {len(distinct)}")
+        raise InputError(f"{what}: must have two or more distinct sizes, got {len(distinct):,}")
     order = np.lexsort((y, inverse))
     count = np.bincount(inverse)
     first = np.cumsum(count) - count

@@ -41,7 +41,7 @@ def _check_texts(columns: Columns) -> None:
     for texts in ((columns["name"],), columns["seconds"], *(column[name] for name in OP_TEXTS)):
         longest = max(texts, key=len, default="")
         if len(longest) > MAX_NAME:
-            raise InputError(f"name {quoted(longest)}: must have at most {MAX_NAME} characters")
+            raise InputError(f"name {quoted(longest)}: must have at most {MAX_NAME:,} characters")
 
 
 def _check_lengths(columns: Columns) -> None:
@@ -59,14 +59,14 @@ def _check_lengths(columns: Columns) -> None:
     for name, each in of_ops.items():
         if len(each) != num_ops:
             raise InputError(
-                f"{where}: {name} must have one entry an op ({num_ops}), got {len(each)}"
+                f"{where}: {name} must have one entry an op ({num_ops}), got {len(each):,}"
             )
     of_tensors = {name: column[name] for name in (*TENSOR_SIZES, "tensor_partial")}
     of_tensors |= {name: each for name, each in steep.items() if name in TENSOR_STEEP}
     for name, each in of_tensors.items():
         if len(each) != num_tensors:
             raise InputError(
-                f"{where}: {name} must have one entry a tensor ({num_tensors}), got {len(each)}"
+                f"{where}: {name} must have one entry a tensor ({num_tensors}), got {len(each):,}"
             )
     if len(columns["use_op"]) != len(columns["use_tensor"]):
         raise InputError(f"{where}: use_op and use_tensor must be equally long")

@@ -29,8 +29,8 @@ def check_seconds(num_types: int, num_ops: int, where: str) -> None:
     """Refuse a few ops with times on very many types of devices, and the other way round."""
     if num_types * num_ops > MAX_CELLS:
         raise InputError(
-            f"{where}: seconds of {num_ops} ops must be on at most {MAX_CELLS // num_ops} types of "
-            f"devices, got {num_types}"
+            f"{where}: seconds of {num_ops:,} ops must be on at most "
+            f"{MAX_CELLS // num_ops:,} types of devices, got {num_types:,}"
         )
 
 

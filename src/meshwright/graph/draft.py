@@ -62,7 +62,7 @@ class Draft:
         `sizes` are any of `OP_SIZES` and `OP_STEEP`, zero when absent.
         """
         if len(self._names) == MAX_OPS:
-            raise InputError(f"graph {self.name}: must have at most {MAX_OPS} ops, has more")
+            raise InputError(f"graph {self.name}: must have at most {MAX_OPS:,} ops, has more")
         self._names.append(name)
         for column, text in (("kind", kind), ("module", module), ("precision", precision)):
             self._texts[column].append(text)
@@ -206,5 +206,5 @@ def _find_cycle(following: list[list[int]], waiting: list[int], names: Sequence[
         op = preceding[op]
     cycle = [*reversed(list(seen)[seen[op] :])]
     shown = [quoted(names[each], 40) for each in cycle[:6]]
-    more = f" -> ... ({len(cycle)} ops)" if len(cycle) > 6 else ""
+    more = f" -> ... ({len(cycle):,} ops)" if len(cycle) > 6 else ""
     return " -> ".join(shown) + (more or f" -> {shown[0]}")

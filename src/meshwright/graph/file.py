@@ -269,7 +269,7 @@ def _decode_tensors(tensors: Fields, where: str) -> dict[str, Any]:
     if len(readers) != num_tensors:
         raise InputError(
             f"{where}: tensors.readers must have one entry a tensor ({num_tensors}), "
-            f"got {len(readers)}"
+            f"got {len(readers):,}"
         )
     lengths = np.fromiter(map(len, readers), np.int64, num_tensors)
     uses = np.fromiter(chain.from_iterable(readers), np.int32, int(lengths.sum()))

@@ -39,7 +39,8 @@ from meshwright.graph.column import (
 )
 from meshwright.graph.file import encode_columns
 from meshwright.graph.recognise import read_columns
-from meshwright.units import format_bytes, format_count
+from meshwright.table import as_frame, as_html
+from meshwright.units import format_bytes, format_count, format_number
 
 __all__ = [
     "ANY_TYPE",
@@ -177,11 +178,34 @@ class Graph:
         check_columns(self.columns())
 
     def __repr__(self) -> str:
-        weights = format_bytes(float(self.parameter_bytes.sum()))
-        return (
-            f"Graph({quoted(self.name)}, batch {self.batch:,.10g}, "
-            f"{format_count(self.num_ops, 'op')}, {format_count(self.num_tensors, 'tensor')}, "
-            f"{weights} of weights)"
+        counts = f"{format_count(self.num_ops, 'op')}, {format_count(self.num_tensors, 'tensor')}"
+        name, batch, weights = quoted(self.name), self.facts["batch"], self.facts["weights"]
+        return f"Graph({name}, batch {batch}, {counts}, {weights} of weights)"
+
+    def _repr_html_(self) -> str:
+        return as_html(f"graph {self.name}", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What it is made of, for people."""
+        phases = (f"{np.sum(self.phase == each):,} {each.name.lower()}" for each in Phase)
+        return {
+            "batch": f"{self.batch:,.10g}",
+            "ops": f"{self.num_ops:,} ({', '.join(phases)})",
+            "tensors": f"{self.num_tensors:,}",
+            "weights": format_bytes(float(self.parameter_bytes.sum())),
+            "compute": f"{format_number(float(self.flops.sum()) / 1e12)} TFLOP a step",
+            "precision": ", ".join(dict.fromkeys(self.precision)),
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with a row for each op, in order."""
+        return as_frame(
+            {
+                "op": self.op_names,
+                **{name: getattr(self, name) for name in (*OP_TEXTS[1:], *OP_SIZES)},
+                "phase": [Phase(each).name.lower() for each in self.phase.tolist()],
+            }
         )
 
     @property
@@ -298,7 +322,7 @@ class Graph:
         record no fixed part.
         """
         need_type(samples, Real, f"graph {self.name}: samples", "a number")
-        if not 0 < samples < np.inf:
+        if isinstance(samples, bool) or not 0 < samples < np.inf:
             raise InputError(f"graph {self.name}: samples must be positive, got {samples}")
         if samples == self.batch:  # exactly, where sums of parts may round
             return self

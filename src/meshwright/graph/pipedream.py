@@ -114,7 +114,7 @@ def _check_count(count: int, most: int, what: str, where: str) -> None:
 
 def _decode_line(line: bytes, at: str) -> str:
     if len(line) > MAX_LINE_BYTES:
-        raise InputError(f"{at}: must have at most {MAX_LINE_BYTES} bytes, has {len(line)}")
+        raise InputError(f"{at}: must have at most {MAX_LINE_BYTES:,} bytes, has {len(line)}")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

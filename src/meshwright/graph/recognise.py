@@ -9,7 +9,16 @@ from pathlib import Path
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.files import ABSENT, Name, decode_or, first_byte, is_given, probe_json, read_bytes
+from meshwright.files import (
+    ABSENT,
+    Name,
+    decode_or,
+    first_byte,
+    is_given,
+    need_keys_once,
+    probe_json,
+    read_bytes,
+)
 from meshwright.graph.column import Columns
 from meshwright.graph.dnn_partitioning import read_dnn_partitioning
 from meshwright.graph.file import FORMAT, decode_columns
@@ -49,6 +58,7 @@ def read_columns(path: str | Path) -> Columns:
         raise InputError(f"{where}: must hold a graph, but is empty")
     name = _graph_name(Path(path))
     if first == b"{":
+        need_keys_once(data, where)
         return _read_json(data, name, where)
     if looks_like_pipedream(data):
         return read_pipedream(data, name, where)

@@ -68,8 +68,8 @@ class Stock:
         for cluster in self.clusters:
             if not 1 < cluster.num_devices <= MAX_DEVICES:
                 raise InputError(
-                    f"cluster {cluster.name}: must have 2 to {MAX_DEVICES} devices, as deploy "
-                    f"takes them, got {cluster.num_devices}"
+                    f"cluster {cluster.name}: must have 2 to {MAX_DEVICES:,} devices, as deploy "
+                    f"takes them, got {cluster.num_devices:,}"
                 )
 
 

@@ -210,7 +210,7 @@ def _divide(cluster: Cluster, allocation: Allocation) -> Iterator[tuple[tuple[in
     if len(shares) != len(ways):
         raise InputError(
             f"{_name(allocation)}: must have a share for each of {len(ways)} ways, "
-            f"got {len(shares)}"
+            f"got {len(shares):,}"
         )
     for way, share in zip(ways, shares, strict=True):
         if share > 0:

@@ -149,8 +149,8 @@ def _check_request(cluster: Cluster, kind: str) -> None:
         raise InputError(f"testbed: a network is by {' or '.join(KINDS)}, got {quoted(kind)}")
     if len(cluster.hosts) > MAX_HOSTS:
         raise InputError(
-            f"cluster {quoted(cluster.name)}: a testbed has at most {MAX_HOSTS} hosts, "
-            f"got {len(cluster.hosts)}"
+            f"cluster {quoted(cluster.name)}: a testbed has at most {MAX_HOSTS:,} hosts, "
+            f"got {len(cluster.hosts):,}"
         )
 
 

@@ -154,7 +154,7 @@ def _refuse_cover(graph: Graph, ops: Ints, owner: Ints, counts: npt.NDArray[np.i
             f"op {quoted(graph.op_names[twice[0]])}: must be in exactly one part, stands {where}"
         )
     missing = np.flatnonzero(counts == 0)
-    more = f" (as are {len(missing)} ops in all)" if len(missing) > 1 else ""
+    more = f" (as are {len(missing):,} ops in all)" if len(missing) > 1 else ""
     raise InputError(
         f"op {quoted(graph.op_names[missing[0]])}: must be in exactly one part, is in none{more}"
     )
@@ -262,7 +262,7 @@ def _check_shares(cluster: Cluster, allocation: Allocation) -> None:
     if len(ways) != len(allocation.shares):
         raise InputError(
             f"{what}: must have a share for each of the {len(ways)} ways that cluster "
-            f"{cluster.name} has between these hosts, got {len(allocation.shares)}"
+            f"{cluster.name} has between these hosts, got {len(allocation.shares):,}"
         )
 
 

@@ -132,7 +132,7 @@ class Degrees:
         if self.layers and len(self.layers) != self.num_stages:
             yield (
                 f"layers: must be one number for each of pipeline x chunks ({self.pipeline} x "
-                f"{self.chunks}) stages, got {len(self.layers)}"
+                f"{self.chunks}) stages, got {len(self.layers):,}"
             )
         for each in self.layers:
             if not isinstance(each, Integral) or each < 1:
@@ -219,7 +219,7 @@ def _fill(graph: Graph, cluster: Cluster, degrees: Degrees) -> Degrees:
     data = degrees.data or max(1, num_devices // model)
     if model * data != num_devices:
         raise InputError(
-            f"tensor x context x data x pipeline: must be the {num_devices} devices of cluster "
+            f"tensor x context x data x pipeline: must be the {num_devices:,} devices of cluster "
             f"{cluster.name}, got {degrees.tensor} x {degrees.context} x {data} x "
             f"{degrees.pipeline} = {model * data}"
         )
@@ -247,7 +247,7 @@ def _stages(stack: Stack, cluster: Cluster, degrees: Degrees) -> Iterator[DraftS
         )
     if degrees.num_stages > num_layers:
         raise InputError(
-            f"pipeline x chunks: must be at most the {num_layers} layers of graph {graph.name}, "
+            f"pipeline x chunks: must be at most the {num_layers:,} layers of graph {graph.name}, "
             f"got {degrees.pipeline} x {degrees.chunks} = {degrees.num_stages}"
         )
     layers = degrees.layers or cut_layers(

@@ -92,7 +92,7 @@ def _check_cover(stack: Stack, layers: Sequence[Sequence[int]], *, has_ops: bool
         owner[layer] = part
     missing = [layer for layer in range(stack.num_layers) if layer not in owner]
     if missing and not has_ops:
-        more = f" (as are {len(missing)} layers in all)" if len(missing) > 1 else ""
+        more = f" (as are {len(missing):,} layers in all)" if len(missing) > 1 else ""
         raise InputError(
             f"layer {stack.layer_name(missing[0])}: must be in exactly one part, is in none{more}"
         )

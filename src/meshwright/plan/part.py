@@ -15,7 +15,7 @@ from numbers import Integral
 from meshwright.argument import need_type, read_choice
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.errors import InputError, quoted
-from meshwright.units import LEAST_RATE, broken_rule
+from meshwright.units import LEAST_RATE, broken_rule, format_count
 
 __all__ = [
     "Allocation",
@@ -188,7 +188,7 @@ class Part:
         if len(self.devices) % self.width:
             raise self._error(
                 f"devices must be a multiple of tensor x context ({self.tensor} x {self.context}), "
-                f"got {len(self.devices)}"
+                f"got {len(self.devices):,}"
             )
         if self.num_replicas % self.expert:
             raise self._error(
@@ -204,7 +204,7 @@ class Part:
         if len(self.shares) != self.num_replicas:
             each = "device" if self.width == 1 else "replica"
             raise self._error(
-                f"shares must be one a {each} ({self.num_replicas}), got {len(self.shares)}"
+                f"shares must be one a {each} ({self.num_replicas}), got {len(self.shares):,}"
             )
         for share in self.shares:
             if not 0 < share <= 1:
@@ -217,7 +217,7 @@ class Part:
             raise self._error("priorities must be one an op, got them for layers")
         if len(self.priorities) != len(self.ops):
             raise self._error(
-                f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities)}"
+                f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities):,}"
             )
         if not all(map(isfinite, self.priorities)):
             op, bad = next(
@@ -231,9 +231,14 @@ class Part:
         return InputError(f"{self._describe()}: {rule}")
 
     def _describe(self) -> str:
-        devices = quoted(", ".join(self.devices), 60)
-        what = f"layers {quoted(self.layers, 60)}" if self.layers else f"{len(self.ops)} ops"
-        return f"part of {what} on {devices}"
+        return f"part of {self.what} on {quoted(', '.join(self.devices), 60)}"
+
+    @property
+    def what(self) -> str:
+        """What it runs, in short, for people."""
+        if self.layers:
+            return f"layers {quoted(self.layers, 60)}"
+        return format_count(len(self.ops), "op")
 
     def rows(self) -> tuple[tuple[float, float], ...]:
         """Each replica's rows of the batch, as fractions from and to.

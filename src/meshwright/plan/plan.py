@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.argument import need_one_of, need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
-from meshwright.errors import InputError
+from meshwright.errors import InputError, some
 from meshwright.graph.graph import Graph
 from meshwright.plan.degrees import Degrees, find_degrees, plan_degrees
 from meshwright.plan.describe import describe_parts
@@ -31,6 +31,7 @@ from meshwright.plan.part import (
     ScheduleKind,
     Sync,
 )
+from meshwright.table import as_frame, as_html
 from meshwright.units import format_count
 
 __all__ = [
@@ -46,6 +47,9 @@ __all__ = [
     "Sync",
     "place_ops",
 ]
+
+MAX_PARTS = 16
+"""So many parts are lines of a plan's facts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,39 @@ class Plan:
         what = f"layers {', '.join(named)}" if named else ops
         devices = {device for part in self.parts for device in part.devices}
         return f"Plan({self.description}; {what} on {format_count(len(devices), 'device')})"
+
+    def _repr_html_(self) -> str:
+        return as_html("plan", self.facts)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What runs where, for people, a line for each part."""
+        left = len(self.parts) - MAX_PARTS
+        return {
+            "plan": self.description,
+            **{
+                f"part {number}": f"{part.what} on {some(part.devices)}"
+                for number, part in enumerate(self.parts[:MAX_PARTS], start=1)
+            },
+            **({"...": f"{format_count(left, 'part')} more"} if left > 0 else {}),
+        }
+
+    def to_pandas(self) -> Any:
+        """A pandas.DataFrame with a row for each part on each of its devices."""
+        rows = [
+            (number, part, device)
+            for number, part in enumerate(self.parts, start=1)
+            for device in part.devices
+        ]
+        degrees = ("tensor", "context", "expert", "num_replicas", "zero", "recompute")
+        return as_frame(
+            {
+                "part": [number for number, _, _ in rows],
+                "device": [device for _, _, device in rows],
+                "what": [part.what for _, part, _ in rows],
+                **{name: [getattr(part, name) for _, part, _ in rows] for name in degrees},
+            }
+        )
 
     @property
     def description(self) -> str:

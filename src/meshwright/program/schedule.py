@@ -95,7 +95,7 @@ def _interleaved(
     for stages in used:
         if stages != tuple(range(stages[0] % width, num_stages, width)) or num_stages % width:
             raise InputError(
-                f"schedule {ScheduleKind.INTERLEAVED}: with {width} devices each must hold every "
+                f"schedule {ScheduleKind.INTERLEAVED}: with {width:,} devices each must hold every "
                 f"{width}th stage, one has stages {', '.join(map(str, stages))}"
             )
     rounds = max(1, microbatches // width)

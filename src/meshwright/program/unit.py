@@ -153,7 +153,7 @@ def _check_mergeable(work: Work) -> None:
         if part.sync is Sync.DUPLICATE and part.num_replicas > 1:
             # Joined tensors would be of rows for some readers and whole for others.
             raise InputError(
-                f"granularity part: part {number} duplicates its ops on {part.num_replicas} "
+                f"granularity part: part {number} duplicates its ops on {part.num_replicas:,} "
                 f"replicas; use granularity op"
             )
     graph = work.graph

@@ -76,8 +76,8 @@ def compare(predicted: Timeline, measured: Timeline, cluster: Cluster) -> Compar
             )
     if predicted.program.num_instructions != measured.program.num_instructions:
         raise InputError(
-            f"timelines: must be of one program, got {predicted.program.num_instructions} and "
-            f"{measured.program.num_instructions} instructions"
+            f"timelines: must be of one program, got {predicted.program.num_instructions:,} and "
+            f"{measured.program.num_instructions:,} instructions"
         )
     used = np.unique(predicted.program.instructions["device"]).tolist()
     before, after = break_down(predicted), break_down(measured)

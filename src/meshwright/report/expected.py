@@ -23,13 +23,20 @@ _OP_SOURCES = (Source.MEASURED, Source.FITTED, Source.ESTIMATED)
 """As `op_sources` numbers them."""
 
 
+_INFERENCE = (
+    "the step has no loss (inference): `meshwright run` emulates its plans, and trains none"
+)
+
+
 def with_facts(graph: Graph, cluster: Cluster, answer: Answer, timeline: Timeline) -> Answer:
     """An answer with what is read off the simulated step of its plan: its expected error, its
-    memory and, where layers are divided, what the plan comes to."""
+    memory, where layers are divided what the plan comes to, and that a step of inference is only
+    emulated."""
     assert answer.plan is not None
     is_hybrid = answer.method.removeprefix("auto:") in LAYERED
     return replace(
         answer,
+        notes=(*answer.notes, _INFERENCE) if graph.is_inference else answer.notes,
         expected_error=expected_error(graph, cluster, timeline),
         memory=footprint(graph, cluster, timeline),
         hybrid=hybrid_facts(graph, cluster, answer.plan, timeline, answer.binding)

@@ -189,4 +189,4 @@ def _devices_text(program: Program, devices: Sequence[int]) -> str:
     names = [program.device_names[each] for each in devices]
     if len(names) <= _SHOWN_DEVICES:
         return ", ".join(names)
-    return f"{names[0]}, ..., {names[-1]} ({len(names)} devices)"
+    return f"{names[0]}, ..., {names[-1]} ({len(names):,} devices)"

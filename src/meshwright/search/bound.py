@@ -102,15 +102,15 @@ def memory_bound(graph: Graph, cluster: Cluster) -> str | None:
         return (
             f"{unit} needs {format_bytes(need)} of weights and optimiser state on one device, the "
             f"largest has {format_bytes(largest)}: {format_bytes(need - largest)} "
-            f"({need - largest:.0f} bytes) are missing; a device of {format_bytes(need)} would do"
+            f"({need - largest:,.0f} bytes) are missing; a device of {format_bytes(need)} would do"
         )
     missing = total - float(capacity.sum())
     if missing > 0:
         return (
-            f"weights and optimiser state need {format_bytes(total)}, the {cluster.num_devices} "
+            f"weights and optimiser state need {format_bytes(total)}, the {cluster.num_devices:,} "
             f"devices of cluster {quoted(cluster.name)} have {format_bytes(float(capacity.sum()))}:"
-            f" {format_bytes(missing)} ({missing:.0f} bytes) are missing; "
-            f"{devices_needed(graph, cluster)} devices of {format_bytes(largest)} would hold them"
+            f" {format_bytes(missing)} ({missing:,.0f} bytes) are missing; "
+            f"{devices_needed(graph, cluster):,} devices of {format_bytes(largest)} would hold them"
         )
     return None
 

@@ -124,8 +124,8 @@ class Trial:
         for count in choices:
             if counts_samples(self._graph) and count * replicas > self._graph.batch:
                 self._reason = (
-                    f"{count} microbatches on {replicas} replicas leave less than a sample of the "
-                    f"batch of {self._graph.batch:g} for each"
+                    f"{count:,} microbatches on {replicas:,} replicas leave less than a sample of "
+                    f"the batch of {self._graph.batch:g} for each"
                 )
                 continue
             if self._best is not None and perf_counter() > self._until:

@@ -84,6 +84,7 @@ def open_engine(name: str, ray_address: str | None = None) -> Engine:
     """The engine of a name: `local` uses all cores, `one` this process alone, `ray` the cluster at
     `ray_address`, or where there is none one of this machine's, `ray:ADDRESS` the one there."""
     need_type(name, str, "engine", f"one of {', '.join(ENGINES)}")
+    need_type(ray_address, (str, type(None)), "ray_address", "a text or None")
     if name == "local":
         return Processes()
     if name == "one":

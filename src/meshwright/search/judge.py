@@ -154,7 +154,7 @@ def _explain(graph: Graph, cluster: Cluster, memory: Footprint, worst: int) -> s
     margin = f" less {format_bytes(kept)} kept free" if kept else ""
     text = (
         f"device {quoted(device.name)} needs {format_bytes(float(peak[worst]))}, has "
-        f"{format_bytes(device.memory_bytes)}{margin}: {format_bytes(missing)} ({missing:.0f} "
+        f"{format_bytes(device.memory_bytes)}{margin}: {format_bytes(missing)} ({missing:,.0f} "
         f"bytes) are missing"
     )
     # What all devices hold together, spread evenly over devices like the largest: what a plan
@@ -162,5 +162,5 @@ def _explain(graph: Graph, cluster: Cluster, memory: Footprint, worst: int) -> s
     most = max(float(usable.max()), 1.0)
     wanted = max(devices_needed(graph, cluster), math.ceil(float(peak.sum()) / most))
     if wanted > cluster.num_devices:
-        text += f"; {wanted} devices of {format_bytes(most)} would do by the memory bound"
+        text += f"; {wanted:,} devices of {format_bytes(most)} would do by the memory bound"
     return text

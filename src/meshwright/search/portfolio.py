@@ -233,9 +233,11 @@ def _choose(method: str, graph: Graph, cluster: Cluster, runtime: str) -> _Choic
     if reason is not None:
         note = "the others hold every op whole, which does not fit"
     elif graph.num_ops > _MAX_OPS:
-        note = f"{graph.num_ops} ops are too many for the others"
+        note = f"{graph.num_ops:,} ops are too many for the others"
     elif graph.num_ops * cluster.num_devices > _MAX_INSTANCES:
-        note = f"{graph.num_ops} ops on {cluster.num_devices} devices are too many for the others"
+        note = (
+            f"{graph.num_ops:,} ops on {cluster.num_devices:,} devices are too many for the others"
+        )
     else:
         return _Choice(names=names)
     return _Choice(names=("hybrid",), note=f"only hybrid was tried: {note}")

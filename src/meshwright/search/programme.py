@@ -114,7 +114,7 @@ def solve_programme(
     reach = reachability(instance)
     pairs = num_parallel_pairs(reach)
     first.statistics["pairs"] = float(pairs)
-    if pairs > MAX_PAIRS:
+    if pairs > MAX_PAIRS or perf_counter() >= until:  # to state it takes seconds, too
         return first
     known = First(
         device_of_op=first.device_of_op,

@@ -94,7 +94,7 @@ def _check_run(run: Run) -> None:
         )
     if run.losses and len(run.losses) != len(run.step_seconds):
         raise InputError(
-            f"run: must have as many losses as steps or none, got {len(run.losses)} for "
+            f"run: must have as many losses as steps or none, got {len(run.losses):,} for "
             f"{len(run.step_seconds)} steps"
         )
     for seconds in run.step_seconds:
@@ -155,13 +155,13 @@ def check_run_fits(program: Program, run: Run) -> None:
         other = next((pair for pair in pairs if pair[0] != pair[1]), None)
         text = f"{quoted(other[0])} for {quoted(other[1])}" if other else len(run.device_names)
         raise InputError(
-            f"run: must be of the plan's {program.num_devices} devices, got {text}; run the plan "
+            f"run: must be of the plan's {program.num_devices:,} devices, got {text}; run the plan "
             f"again"
         )
     if len(run.start) != program.num_instructions:
         raise InputError(
-            f"run: must have the plan's {program.num_instructions} instructions, got "
-            f"{len(run.start)}; run the plan again"
+            f"run: must have the plan's {program.num_instructions:,} instructions, got "
+            f"{len(run.start):,}; run the plan again"
         )
 
 

@@ -84,7 +84,7 @@ def _check_devices(num_devices: int) -> None:
     if num_devices % DEVICES_PER_HOST:
         raise InputError(
             f"num_devices must be a multiple of {DEVICES_PER_HOST}, the devices of a host, "
-            f"got {num_devices}"
+            f"got {num_devices:,}"
         )
 
 

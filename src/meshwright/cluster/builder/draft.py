@@ -61,7 +61,7 @@ class Draft:
     ) -> None:
         """Add a link each way."""
         if len(self.links) + 2 > MAX_LINKS:
-            raise InputError(f"cluster {quoted(self.name)}: must have at most {MAX_LINKS} links")
+            raise InputError(f"cluster {quoted(self.name)}: must have at most {MAX_LINKS:,} links")
         for source, target in ((one, other), (other, one)):
             self.links.append(
                 Link(
@@ -114,7 +114,7 @@ def check_counts(*, most_devices: int = MAX_DEVICES, **counts: int) -> None:
     total = prod(int(count) for count in counts.values())
     if total > most_devices:
         raise InputError(
-            f"{' x '.join(counts)} must be at most {most_devices} devices, got {total}"
+            f"{' x '.join(counts)} must be at most {most_devices:,} devices, got {total}"
         )
 
 

@@ -68,7 +68,7 @@ def _grid(
 ) -> Draft:
     """Devices of a grid joined to their neighbours in every dimension."""
     if not 1 <= len(shape) <= 3:
-        raise InputError(f"shape must have one to three sizes, got {len(shape)}")
+        raise InputError(f"shape must have one to three sizes, got {len(shape):,}")
     check_counts(**{f"shape[{place}]": size for place, size in enumerate(shape)})
     check_counts(devices_per_host=devices_per_host)
     draft = Draft(f"{kind}{len(shape)}d-{'x'.join(str(size) for size in shape)}")

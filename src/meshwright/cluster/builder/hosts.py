@@ -46,7 +46,7 @@ class HostGroup:
         if not self.devices or min(number for number, _ in self.devices) < 1:
             raise InputError(f"{self.label}.devices: must be at least one")
         if self.num_nics < 0:
-            raise InputError(f"{self.label}.nics: must not be negative, got {self.num_nics}")
+            raise InputError(f"{self.label}.nics: must not be negative, got {self.num_nics:,}")
         if self.num_nics:
             _check_rate(f"{self.label}.nics", self.nic_bytes_per_second)
         if self.nvlink_bytes_per_second is not None:
@@ -131,11 +131,11 @@ def from_hosts(
     num_devices = sum(number * group.num_devices for number, group in groups)
     if not 1 <= num_devices <= MAX_DEVICES:
         raise InputError(
-            f"hosts: must have from 1 to {MAX_DEVICES} devices in all, got {num_devices}"
+            f"hosts: must have from 1 to {MAX_DEVICES:,} devices in all, got {num_devices:,}"
         )
     num_nics = sum(number * group.num_nics for number, group in groups)
     if num_nics > MAX_NICS:
-        raise InputError(f"hosts: must have at most {MAX_NICS} NICs in all, got {num_nics}")
+        raise InputError(f"hosts: must have at most {MAX_NICS} NICs in all, got {num_nics:,}")
     host_name = _namer("host", [(number, group.name) for number, group in groups])
     rack_name = _namer("rack", [(rack.count, rack.name) for rack in racks])
     num_racks = sum(rack.count for rack in racks)

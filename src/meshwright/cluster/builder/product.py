@@ -32,8 +32,8 @@ def one_host(*, device_type: str, num_devices: int) -> Cluster:
     if num_devices > MAX_HOST_DEVICES:
         hint = f"{kind.name}-x8x<hosts>" if kind.name in NIC_BYTES_PER_SECOND else "a cluster file"
         raise InputError(
-            f"one host holds at most {MAX_HOST_DEVICES} devices, "
-            f"got {num_devices}; for more use {hint}"
+            f"one host holds at most {MAX_HOST_DEVICES:,} devices, "
+            f"got {num_devices:,}; for more use {hint}"
         )
     check_counts(num_devices=num_devices)
     inside = INSIDE.get(kind.name, UNKNOWN)

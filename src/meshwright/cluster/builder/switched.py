@@ -39,14 +39,14 @@ def hierarchical(
     rates: NVLink of an H100, 450 GB/s, and one NIC of 400 Gbit/s a host.
     """
     if not 1 <= len(branching) <= 8:
-        raise InputError(f"branching must have one to eight tiers, got {len(branching)}")
+        raise InputError(f"branching must have one to eight tiers, got {len(branching):,}")
     counts = {f"branching[{tier}]": count for tier, count in enumerate(branching)}
     check_counts(devices_per_host=devices_per_host, **counts)
     ratios = tuple(oversubscription if oversubscription is not None else [1] * len(branching[1:]))
     if len(ratios) != len(branching) - 1:
         raise InputError(
             f"oversubscription must have one ratio for each of the {len(branching) - 1} tiers "
-            f"below the root, got {len(ratios)}"
+            f"below the root, got {len(ratios):,}"
         )
     check_positive(**{f"oversubscription[{tier}]": ratio for tier, ratio in enumerate(ratios)})
     draft = Draft(name)

@@ -114,8 +114,8 @@ def _narrowed(timeline: Timeline, view: View, devices: Mapping[int, int]) -> Vie
         alike.setdefault(tuple(crossing[link]), []).append(link)
     links = {each[0]: len(each) for each in alike.values()}
     remark = (
-        f"of {program.num_devices} devices {len(devices)} have tracks, of {len(crossing)} links "
-        f"{len(links)}: one of each kind that does the same"
+        f"of {program.num_devices:,} devices {len(devices):,} have tracks, of {len(crossing):,} "
+        f"links {len(links):,}: one of each kind that does the same"
     )
     return replace(narrow, routes=routes, links=links, remarks=(remark,))
 

@@ -38,5 +38,5 @@ def synthetic_gpt(
 
     one, two = build(1).num_ops, build(2).num_ops
     if num_ops < one:
-        raise InputError(f"synthetic gpt: num_ops must be at least {one}, got {num_ops}")
+        raise InputError(f"synthetic gpt: num_ops must be at least {one}, got {num_ops:,}")
     return build(1 + round((num_ops - one) / (two - one)))

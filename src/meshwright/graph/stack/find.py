@@ -48,7 +48,7 @@ def find_layers(graph: Graph) -> Stack:
             return stack
     raise refusal or InputError(
         f"graph {graph.name}: must have repeated layers, found no two alike among its "
-        f"{graph.num_ops} ops"
+        f"{graph.num_ops:,} ops"
     )
 
 

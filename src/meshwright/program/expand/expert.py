@@ -132,7 +132,7 @@ class _Dispatch:
         if len(found) != 1:
             raise InputError(
                 f"op {quoted(graph.op_names[op])}: experts that replicas divide must learn from "
-                f"one tensor which tokens are theirs, got {len(found)}"
+                f"one tensor which tokens are theirs, got {len(found):,}"
             )
         return found.pop()
 

@@ -137,8 +137,8 @@ def _prepare(
     num_sends += num_more_sends
     if sum(lengths) + 2 * num_sends > MAX_INSTRUCTIONS:
         raise InputError(
-            f"plan: has {sum(lengths) + 2 * num_sends} instructions, at most {MAX_INSTRUCTIONS} "
-            f"can be lowered"
+            f"plan: has {sum(lengths) + 2 * num_sends:,} instructions, at most "
+            f"{MAX_INSTRUCTIONS:,} can be lowered"
         )
     place = place_units(stages, units, schedule, seconds)
     return Work(

@@ -32,7 +32,7 @@ def explain_nothing(cluster: Cluster) -> str:
         return "nothing to allocate: the cluster has one host"
     if len(cluster.hosts) > MAX_HOSTS:
         return (
-            f"nothing is allocated: the cluster has {len(cluster.hosts)} hosts, at most "
+            f"nothing is allocated: the cluster has {len(cluster.hosts):,} hosts, at most "
             f"{MAX_HOSTS} can be"
         )
     if find_space(cluster) is None:

@@ -79,7 +79,7 @@ def _answer(
 ) -> Answer:
     started = perf_counter()
     if cluster.num_devices > MAX_DEVICES:
-        reason = f"{cluster.num_devices} devices are more than {MAX_DEVICES}; hybrid takes more"
+        reason = f"{cluster.num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
         return refuse(method, f"not for this search: {reason}", 0.0, started)
     analysis = analyse(graph, cluster, seed=seed)
     bound = plan_bound(analysis.instance)

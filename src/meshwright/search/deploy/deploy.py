@@ -109,7 +109,7 @@ def deploy(
     """
     started = perf_counter()
     if cluster.num_devices > MAX_DEVICES:
-        reason = f"{cluster.num_devices} devices are more than {MAX_DEVICES}; hybrid takes more"
+        reason = f"{cluster.num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
         return refuse("deploy", f"not for this search: {reason}", 0.0, started)
     analysis = analyse(graph, cluster, seed=seed)
     bound = plan_bound(analysis.instance)
@@ -189,7 +189,7 @@ class _Search:
             return False
         graph, devices = self._analysis.graph, self._analysis.cluster.num_devices
         if graph.num_ops * devices > _MAX_REPLICAS:
-            self._note(f"{graph.num_ops} ops on {devices} devices are too many for a search")
+            self._note(f"{graph.num_ops:,} ops on {devices:,} devices are too many for a search")
             return False
         if not self._analysis.allowed.any(axis=1).all():
             self._note("no device type can run some group of ops as a whole: ops were placed")

@@ -262,7 +262,7 @@ def read_weights(path: Path) -> dict[str, Singles]:
     if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
         raise CheckpointError("must be a regular file")
     if status.st_size > _MAX_BYTES:
-        raise CheckpointError(f"must be under {_MAX_BYTES} bytes, has {status.st_size}")
+        raise CheckpointError(f"must be under {_MAX_BYTES:,} bytes, has {status.st_size}")
     try:
         with safe_open(path, framework="numpy") as file:
             shapes = _read_sizes(file.metadata()).shapes()

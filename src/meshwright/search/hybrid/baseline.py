@@ -107,11 +107,10 @@ def _answer(
 
 
 def simulate_first(trials: Trials, drafts: Sequence[Draft], until: float = math.inf) -> None:
-    """Simulate drafts until a few fit, or one does and the time is over."""
+    """Simulate drafts until a few fit, or the time is over."""
     for draft in drafts:
         trials.run([draft])
-        num_fitting = trials.num_fitting
-        if num_fitting == _SIMULATED or (num_fitting and perf_counter() > until):
+        if trials.num_fitting == _SIMULATED or perf_counter() > until:
             break
 
 

@@ -33,6 +33,8 @@ from meshwright.search.judge import refuse, why_stopped
 
 _DRAFT_SHARE = 0.5
 """Of the budget, for drafts; the rest is the simulator's."""
+_EXPLAIN_SHARE = 0.25
+"""Of the budget, on top of it, where nothing fits: to find out how many devices would do."""
 _SIMULATED = 16
 """Drafts that fit, one of each family, after which no more are simulated ..."""
 _FEW_DEVICES, _SIMULATED_OF_FEW = 256, 48
@@ -102,7 +104,8 @@ def hybrid(
     stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
     if not trials.num_fitting:
         tried = trials.ranked()
-        reason = tried[0][0].binding if tried else explain_lack(space)
+        limit = perf_counter() + _EXPLAIN_SHARE * budget_seconds
+        reason = tried[0][0].binding if tried else explain_lack(space, limit)
         return refuse("hybrid", reason, bound, started, stop=stop)
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op

@@ -84,6 +84,11 @@ class Scope:
         object.__setattr__(self, "schedules", tuple(kept))
 
     @property
+    def limits(self) -> dict[str, tuple[int, ...]]:
+        """The degrees of which only some may be used, by their names."""
+        return {name: getattr(self, name) for name in _COUNTS if getattr(self, name)}
+
+    @property
     def allows_one_chunk(self) -> bool:
         """Whether a run of devices may have one stage."""
         return not self.chunks or 1 in self.chunks

@@ -7,6 +7,7 @@ are looked at; the dynamic programme then minimises the most that any device mus
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,10 @@ from meshwright.plan.stage import Frame
 from meshwright.search.hybrid.chain import least_load
 from meshwright.search.hybrid.frame import FrameSearch, Layouts
 from meshwright.search.hybrid.price import Prices
-from meshwright.search.hybrid.scope import list_frames, list_sizes
+from meshwright.search.hybrid.scope import Scope, list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.tier import Tier
-from meshwright.units import format_bytes
+from meshwright.units import format_bytes, format_count
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,8 +30,9 @@ _ROUNDED = 1.001
 """What is named has four digits, and must do."""
 
 
-def explain_lack(space: Space) -> str:
-    """One line: what a device would need with so many, or how many of them would do."""
+def explain_lack(space: Space, until: float = inf) -> str:
+    """One line: what a device would need with so many, or how many of them would do; after `until`
+    (by `perf_counter`) no more numbers of devices are tried."""
     needed = least_bytes(space)
     place = int(np.argmin(space.layouts.usable_bytes))
     usable = float(space.layouts.usable_bytes[place])
@@ -39,15 +41,25 @@ def explain_lack(space: Space) -> str:
     fewest = min(space.scope.pipeline or (1,)) * min(space.scope.chunks or (1,))
     if needed == inf or fewest > space.stack.num_layers:
         return (
-            f"no plan divides {space.batch} samples and {space.stack.num_layers} layers over "
-            f"{space.cluster.num_devices} devices within the widths that may be used"
+            f"no plan divides {format_count(space.batch, 'sample')} and "
+            f"{format_count(space.stack.num_layers, 'layer')} over "
+            f"{format_count(space.cluster.num_devices, 'device')} {_name_limits(space.scope)}"
         )
     text = (
         f"every plan needs {format_bytes(needed)} on some device, and the smallest has {has}: "
         f"memory of {format_bytes(_enough_memory(space, needed))} a device would do"
     )
-    wanted = _enough_devices(space, usable)
-    return f"{text}, or {wanted} such devices" if wanted else text
+    wanted = _enough_devices(space, usable, until)
+    return f"{text}, or {wanted:,} such devices" if wanted else text
+
+
+def _name_limits(scope: Scope) -> str:
+    """What is in the way of a division, by the options that say so."""
+    limits = scope.limits
+    if not limits:
+        return "evenly; try another --batch"
+    given = ", ".join(f"--{name} {','.join(map(str, limits[name]))}" for name in limits)
+    return f"within {given}: allow others, or leave out an option"
 
 
 def least_bytes(space: Space) -> float:
@@ -124,8 +136,9 @@ def _with_memory(space: Space, memory: float) -> Space:
     return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
-def _enough_devices(space: Space, usable: float) -> int:
-    """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none.
+def _enough_devices(space: Space, usable: float, until: float) -> int:
+    """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none, or
+    none of those that there was time for.
 
     A stage for each layer, a replica for each sample and the widest team for each of these: more
     devices than that have nothing left to divide.
@@ -135,7 +148,9 @@ def _enough_devices(space: Space, usable: float) -> int:
     most = min(_MAX_DEVICES, 2 * space.batch * space.stack.num_layers * widest)
     for power in range(20):
         for count in (3 * (num_devices << power) // 2, num_devices << (power + 1)):
-            if count <= most and least_bytes(_grown(space, count)) <= usable:
+            if count > most or perf_counter() >= until:
+                return 0
+            if least_bytes(_grown(space, count)) <= usable:
                 return count
     return 0
 

@@ -201,7 +201,7 @@ def _topological(num_ops: int, edges: list[tuple[int, int]], where: str) -> list
                 stack.append(reader)
     if len(order) < num_ops:
         raise InputError(
-            f"{where}: the graph must have no cycle, {num_ops - len(order)} nodes are on one or "
+            f"{where}: the graph must have no cycle, {num_ops - len(order):,} nodes are on one or "
             f"after one"
         )
     return order

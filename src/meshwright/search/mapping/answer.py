@@ -45,13 +45,13 @@ def find_reason(problem: MappingProblem) -> str:
         wanted = int(problem.replicas_of_slot[slot])
         able = int(can_run[slot].sum())
         if able < wanted:
-            return f"stage {slot} has {wanted} replicas, but only {able} devices can run it"
+            return f"stage {slot} has {wanted:,} replicas, but only {able:,} devices can run it"
         fits = int(np.isfinite(problem.compute[slot]).sum())
         if fits < wanted:
             needed = float(problem.memory_bytes[slot])
             largest = float(problem.device_memory_bytes[can_run[slot]].max())
             return (
-                f"stage {slot} needs {format_bytes(needed)} on each of {wanted} devices, but it "
+                f"stage {slot} needs {format_bytes(needed)} on each of {wanted:,} devices, but it "
                 f"fits on {fits} (the largest that can run it has {format_bytes(largest)})"
             )
     missing = match_slots(np.isfinite(problem.compute), problem.replicas_of_slot)[1]
@@ -63,7 +63,7 @@ def find_reason(problem: MappingProblem) -> str:
 def _too_few(problem: MappingProblem) -> str:
     replicas = np.unique(problem.replicas_of_slot)
     if len(replicas) == 1:
-        wanted = f"{problem.num_slots} stages x {replicas[0]} replicas"
+        wanted = f"{problem.num_slots:,} stages x {replicas[0]:,} replicas"
     else:
-        wanted = f"{problem.num_slots} stages of {replicas[0]} to {replicas[-1]} replicas"
-    return f"{wanted} = {problem.num_places} need more than the {problem.num_devices} devices"
+        wanted = f"{problem.num_slots:,} stages of {replicas[0]} to {replicas[-1]:,} replicas"
+    return f"{wanted} = {problem.num_places} need more than the {problem.num_devices:,} devices"

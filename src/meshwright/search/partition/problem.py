@@ -103,13 +103,13 @@ def make_problem(
         if not 0 <= u < v < len(held):
             raise InputError(
                 f"split: nodes must be numbered in a topological order, got edge {u} -> {v} of "
-                f"{len(held)} nodes"
+                f"{len(held):,} nodes"
             )
     for kind in kinds:
         if len(kind.seconds) != len(held) or kind.count < 0:
             raise InputError(
                 f"split: kind {kind.name} must have a count of at least 0 and the seconds of "
-                f"{len(held)} nodes, got {kind.count} and {len(kind.seconds)}"
+                f"{len(held):,} nodes, got {kind.count} and {len(kind.seconds)}"
             )
     devices = sum({kind.pool or kind.name: kind.count for kind in kinds}.values())
     is_falling = all(a >= b for a, b in itertools.pairwise(in_flight))

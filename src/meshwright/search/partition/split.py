@@ -90,7 +90,7 @@ def solve_split(problem: SplitProblem, *, budget_seconds: float = 10.0, seed: in
     if count_uses(problem) * problem.num_nodes > _MAX_USES:
         raise InputError(
             f"split: the numbers of devices by pool times the nodes must be at most {_MAX_USES}, "
-            f"got {problem.num_devices} devices and {problem.num_nodes} nodes"
+            f"got {problem.num_devices:,} devices and {problem.num_nodes:,} nodes"
         )
     fitting = without_misfits(problem)
     if not any(kind.count >= kind.width for kind in problem.kinds):
@@ -115,11 +115,11 @@ def _describe_stuck(problem: SplitProblem, node: int) -> str:
     most = max(kind.memory_bytes for kind in usable)
     if held[node] > most:
         return (
-            f"node {node} fits no device: it holds {held[node]:.0f} bytes, the most that a device "
+            f"node {node} fits no device: it holds {held[node]:,.0f} bytes, the most that a device "
             f"has is {most:.0f}"
         )
     if any(np.isfinite(kind.seconds[node]) for kind in usable):
-        return f"node {node} holds {held[node]:.0f} bytes and fits no device that can run it"
+        return f"node {node} holds {held[node]:,.0f} bytes and fits no device that can run it"
     return f"no device can run node {node}"
 
 

@@ -146,5 +146,5 @@ def _refuse_cycles(num_ops: int, pairs: list[tuple[int, int]], where: str) -> No
     on_cycle = num_ops - (max(components) + 1)
     if on_cycle or any(u == v for u, v in pairs):
         raise InputError(
-            f"{where}: the graph must have no cycle, {on_cycle + 1} nodes or more are on one"
+            f"{where}: the graph must have no cycle, {on_cycle + 1:,} nodes or more are on one"
         )

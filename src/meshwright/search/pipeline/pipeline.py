@@ -102,7 +102,7 @@ def _few_devices(scope: PipelineScope, num_devices: int) -> str:
     stages, replicas = min(scope.stages, default=1), min(scope.replicas, default=1)
     if stages * replicas <= num_devices:
         return ""
-    needed = f"{stages} stages of {replicas} replicas need {stages * replicas} devices"
+    needed = f"{stages:,} stages of {replicas:,} replicas need {stages * replicas:,} devices"
     return f"{needed}; {num_devices} can run ops"
 
 
@@ -304,14 +304,14 @@ class _Search:
         graph, scope = self.instance.graph, self.scope
         fewest, replicas = min(self.microbatches, default=1), min(scope.replicas, default=1)
         if counts_samples(graph) and fewest * replicas > graph.batch:
-            of_each = "" if replicas == 1 else f" of {replicas} replicas"
+            of_each = "" if replicas == 1 else f" of {replicas:,} replicas"
             return (
-                f"{fewest} microbatches{of_each} leave less than a sample of the batch of "
+                f"{fewest:,} microbatches{of_each} leave less than a sample of the batch of "
                 f"{graph.batch:g} for each; at most {graph.batch / replicas:g} do"
             )
         blocks = self.cutter.blocks.num_blocks
         if min(scope.stages, default=1) > blocks:
-            return f"the step can be cut into {blocks} stages, not into {min(scope.stages)}"
+            return f"the step can be cut into {blocks:,} stages, not into {min(scope.stages)}"
         return ""
 
     def _recomputed(self, candidate: Candidate) -> float:

@@ -29,7 +29,7 @@ def explain_misfit(problem: Problem, *, budget_seconds: float = 10.0) -> str:
     if enough == math.inf:
         return f"devices: the nodes' widths need more than {resources.num_devices} of any memory"
     text = (
-        f"memory: no plan fits {resources.num_devices} devices of "
+        f"memory: no plan fits {resources.num_devices:,} devices of "
         f"{resources.memory_bytes / _GIB:.4g} GiB"
     )
     return f"{text}, {math.ceil(enough / _GIB * 1e3) / 1e3:.3f} GiB would do" if enough else text

@@ -153,7 +153,7 @@ def find_fault(problem: Problem, plan: Sequence[Stage]) -> str:
         ):
             return f"a node has no such way of width {stage.width}"
         if resources.num_microbatches % stage.num_replicas:
-            return f"{stage.num_replicas} replicas do not divide the microbatches"
+            return f"{stage.num_replicas:,} replicas do not divide the microbatches"
     if sum(stage.num_replicas for stage in plan) > resources.num_microbatches:
         return "there are more replicas than microbatches"
     if sum(stage.num_replicas * stage.width for stage in plan) > resources.num_devices:

@@ -246,7 +246,7 @@ def _number_devices(problem: SplitProblem, kind_of_device: Sequence[int] | None)
     for k, kind in enumerate(problem.kinds):
         if used[k] > kind.count:
             raise InputError(
-                f"free split: kind {kind.name} has {kind.count} devices, the start uses {used[k]}"
+                f"free split: kind {kind.name} has {kind.count:,} devices, the start uses {used[k]}"
             )
     rest = tuple(k for k, kind in enumerate(problem.kinds) for _ in range(kind.count - used[k]))
     devices = named + rest
@@ -262,7 +262,7 @@ def _find_obstacle(problem: SplitProblem, kinds: tuple[int, ...]) -> tuple[str, 
     room = sum(problem.kinds[kind].memory_bytes for kind in kinds)
     if problem.bytes.sum() > room:
         reason = (
-            f"memory: all nodes together hold {problem.bytes.sum():.0f} bytes, all devices have "
+            f"memory: all nodes together hold {problem.bytes.sum():,.0f} bytes, all devices have "
             f"{room:.0f}"
         )
         return reason, -1
@@ -277,8 +277,8 @@ def _check_start(
         len(start) and not 0 <= start.min() <= start.max() < len(kinds)
     ):
         raise InputError(
-            f"free split: the start must name one of {len(kinds)} devices for each of "
-            f"{problem.num_nodes} nodes, got {len(start)} entries"
+            f"free split: the start must name one of {len(kinds):,} devices for each of "
+            f"{problem.num_nodes:,} nodes, got {len(start):,} entries"
         )
     if is_given and not (
         fits_memory(problem, start, kinds)
