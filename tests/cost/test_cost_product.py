@@ -75,6 +75,7 @@ def one(
         precision=np.array([0]),
         precisions=(precision,),
         drops=np.array([drops]),
+        is_last=np.zeros(1, dtype=np.bool_),
     )
 
 

@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from meshwright.capture.attention_kernel import stores_scores
+
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 _CONVOLUTIONS = {"convolution", "convolution_backward"}
+_ATTENTION = {"attention": 0, "attention_backward": 1}
+"""Where the query stands among the arguments."""
 
 
 def describe_call(node: Node) -> str:
@@ -32,7 +36,10 @@ def uses_tf32(node: Node) -> bool:
     The settings of the process that captures stand for those of the process that trains.
     """
     name = str(node.target).split(".")[1] if "." in str(node.target) else ""
-    if name in _PRODUCTS:
+    is_stored = name in _ATTENTION and stores_scores(
+        *(each.meta["val"] for each in node.args[_ATTENTION[name] :][:2])  # type: ignore[union-attr]
+    )
+    if name in _PRODUCTS or is_stored:
         allowed = torch.backends.cuda.matmul.allow_tf32
     elif name in _CONVOLUTIONS:
         allowed = torch.backends.cudnn.allow_tf32

@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 _BIASED = "biased_"
 _DROPS = "dropout_"
+_LAST = "channels_last_"
 KINDS = {
     "mm": Kind.MATMUL,
     "addmm": Kind.MATMUL,
@@ -41,13 +42,17 @@ KINDS = {
     "attention_backward": Kind.ATTENTION_BACKWARD,
     "causal_attention_backward": Kind.CAUSAL_ATTENTION_BACKWARD,
     "masked_attention_backward": Kind.MASKED_ATTENTION_BACKWARD,
+    "stored_attention": Kind.STORED_ATTENTION,
+    "stored_attention_backward": Kind.STORED_ATTENTION_BACKWARD,
 }
 CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
 """Device types whose products have curves of their own; all others follow the H200's."""
 _LEAST_TERMS = 1e-100
 """Of a product, as files may have it: below this no rate of FLOPs to terms is a number."""
 _UPDATE = "_fused_adamw_"
-"""Stands for all optimisers: they move bytes."""
+"""Stands for all optimisers with a kernel of their own: they move bytes."""
+_FOREACH = "_foreach_adamw_"
+"""Stands for all that update by one element-wise op after another, on lists of tensors."""
 _STRIDED = "strided_mul"
 """Stands for element-wise ops that broadcast and were not measured."""
 _SHARPNESS = 4.0
@@ -122,11 +127,12 @@ def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
 def _product_kinds(graph: Graph) -> tuple[npt.NDArray[np.int8], Any, Any]:
     """By distinct kind of op its product's kind (-1: none), each op's place there, and prefixes."""
     names, codes = graph.kind_codes
-    plain = [name.removeprefix(_BIASED).replace(_DROPS, "") for name in names]
+    plain = [name.removeprefix(_BIASED).replace(_DROPS, "").replace(_LAST, "") for name in names]
     kinds = np.array([KINDS.get(name, -1) for name in plain], dtype=np.int8)
     is_biased = np.array([name.startswith(_BIASED) for name in names])
     drops = np.array([_DROPS in name for name in names])
-    return kinds, codes, (is_biased[codes], drops[codes])
+    is_last = np.array([_LAST in name for name in names])
+    return kinds, codes, (is_biased[codes], drops[codes], is_last[codes])
 
 
 def _product_seconds(
@@ -137,7 +143,7 @@ def _product_seconds(
     kinds: npt.NDArray[np.int8],
     extra: Any,
 ) -> Floats:
-    is_biased, drops = extra
+    is_biased, drops, is_last = extra
     size = {
         name: graph.scaled(f"product_{name}", samples)[chosen]
         for name in ("rows", "columns", "depth", "count")
@@ -155,6 +161,7 @@ def _product_seconds(
             precision=codes[chosen].astype(np.int64),
             precisions=precisions,
             drops=drops[chosen],
+            is_last=is_last[chosen],
             **size,
         ),
         peaks[codes[chosen]],
@@ -212,6 +219,7 @@ def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Fl
 
 
 def _find(name: str, is_half: bool) -> Stream:
+    name = _FOREACH if name.startswith("_foreach_") else name
     name = _UPDATE if name.startswith(("_fused_adam", "_fused_sgd", "_fused_step")) else name
     like = _STRIDED if name.startswith("strided_") else name
     for key in ((name, is_half), (name, not is_half), (like, is_half)):
