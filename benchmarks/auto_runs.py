@@ -136,21 +136,30 @@ EMULATED: tuple[tuple[str, Hosts | str], ...] = (
     ("transformer", "nvlink50-eth20-x4"),
     ("unet", "titan-v-2x2"),
     ("mlp", "rail10-4x2"),
-    ("gpt:hidden=256,heads=8,layers=8,sequence=64", equal_hosts(4, 4, 1000, seconds=4)),
-    ("gpt:hidden=256,heads=8,layers=8,sequence=64", equal_hosts(4, 2, 100, memory=0.2)),
     (
-        "llama:hidden=256,heads=8,layers=8,sequence=128,intermediate=512",
+        "gpt:hidden=256,heads=8,layers=8,sequence=64,precision=bf16",
+        equal_hosts(4, 4, 1000, seconds=4),
+    ),
+    (
+        "gpt:hidden=256,heads=8,layers=8,sequence=64,precision=bf16",
+        equal_hosts(4, 2, 100, memory=0.2),
+    ),
+    (
+        "llama:hidden=256,heads=8,layers=8,sequence=128,intermediate=512,precision=bf16",
         one_host(8, 1000, memory=0.15),
     ),
     (
-        "llama:hidden=256,heads=8,layers=8,sequence=128,intermediate=512",
+        "llama:hidden=256,heads=8,layers=8,sequence=128,intermediate=512,precision=bf16",
         equal_hosts(2, 8, 500, seconds=4),
     ),
     (
-        "mixtral:hidden=128,heads=4,layers=4,sequence=64,intermediate=256,experts=8",
+        "mixtral:hidden=128,heads=4,layers=4,sequence=64,intermediate=256,experts=8,precision=bf16",
         one_host(8, 1000, memory=0.25),
     ),
-    ("vit:hidden=192,heads=3,layers=12", Hosts(speeds=((1.0,) * 4, (0.5,) * 4), megabits=500)),
+    (
+        "vit:hidden=192,heads=3,layers=12,precision=bf16",
+        Hosts(speeds=((1.0,) * 4, (0.5,) * 4), megabits=500),
+    ),
 )
 """Pairs that are emulated."""
 

@@ -215,7 +215,8 @@ def _graphs(names: Sequence[str]) -> Iterator[Graph]:
     batches = dict(MODELS)
     for name in names or batches:
         model, _, batch = name.partition(":")
-        yield load_graph(model, int(batch) if batch else batches.get(model))
+        samples = int(batch) if batch else batches.get(model)
+        yield load_graph(model, samples, precision="fp32")
 
 
 def _setting(

@@ -162,7 +162,7 @@ class Step:
 
     def prepare(self) -> tuple[Graph, Cluster]:
         """The model's graph, and devices on which it takes its time."""
-        graph = zoo_graph(self.model, self.batch)
+        graph = zoo_graph(self.model, self.batch, precision="fp32")
         return graph, make_rails(4, 2, self.megabits, make_type(graph, self.seconds))
 
 

@@ -59,9 +59,7 @@ from samples import (
 )
 
 Floats = npt.NDArray[np.float64]
-Curve = TypeVar(
-    "Curve", MatmulCurve, ConvolutionCurve, DepthwiseCurve, AttentionCurve, StoredCurve
-)
+Curve = TypeVar("Curve", MatmulCurve, ConvolutionCurve, DepthwiseCurve, AttentionCurve, StoredCurve)
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 MULTIPROCESSORS = 132
@@ -114,7 +112,8 @@ def fitted_fields(curve: Any) -> list[str]:
     return [
         field.name
         for field in fields(curve)
-        if not field.name.startswith(("tile", "products")) and getattr(curve, field.name) != field.default
+        if not field.name.startswith(("tile", "products"))
+        and getattr(curve, field.name) != field.default
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from meshwright.cluster.build import multi_rail
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.search.baseline import data, data_proportional, horovod
 from meshwright.search.deploy.analysis import analyse
@@ -86,6 +87,11 @@ def network() -> Prior:
     return load_prior(warn=lambda line: print(line, file=sys.stderr))
 
 
+def read_step(question: Question) -> Graph:
+    """The step of a row, in fp32 as the paper's models are."""
+    return zoo_graph(question.model, question.batch, precision="fp32")
+
+
 def answer_question(question: Question) -> dict[str, Any]:
     """The record of a row."""
     compile_kernels()
@@ -95,7 +101,7 @@ def answer_question(question: Question) -> dict[str, Any]:
 
 def compare_methods(question: Question) -> dict[str, Any]:
     """Every method with the same budget under the same simulator."""
-    graph, cluster = zoo_graph(question.model, question.batch), find_cluster(question.cluster)
+    graph, cluster = read_step(question), find_cluster(question.cluster)
     answers = {
         name: search(
             graph,
@@ -129,7 +135,7 @@ def compare_methods(question: Question) -> dict[str, Any]:
 
 def compare_factors(question: Question) -> dict[str, Any]:
     """Data parallelism with a small batch, with and without sufficient factor broadcasting."""
-    graph = zoo_graph(question.model, question.batch)
+    graph = read_step(question)
     cluster = multi_rail(
         num_hosts=2,
         num_rails=1,
@@ -166,7 +172,7 @@ def compare_factors(question: Question) -> dict[str, Any]:
 
 def count_iterations(question: Question) -> dict[str, Any]:
     """Iterations of tree search until data parallelism is beaten; None: not within the cap."""
-    graph, cluster = zoo_graph(question.model, question.batch), find_cluster(question.cluster)
+    graph, cluster = read_step(question), find_cluster(question.cluster)
     analysis = analyse(graph, cluster, seed=question.seed)
     seeds = range(question.seed, question.seed + question.num_seeds)
 

@@ -203,8 +203,8 @@ class Scenario:
 
 
 def zoo(name: str, batch: int) -> Callable[[], Graph]:
-    """A model of the zoo at a batch."""
-    return lambda: zoo_graph(name, batch)
+    """A model of the zoo in fp32 at a batch."""
+    return lambda: zoo_graph(name, batch, precision="fp32")
 
 
 def blocks(

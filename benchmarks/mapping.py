@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = chosen.devices or sorted(LARGE_SHAPES)
     cases = list_cases(chosen.table or TABLES, sizes, chosen.network, chosen.shape)
     for table, model, name, stages, replicas in cases:
-        graph = graphs.setdefault(model, load_graph(model))
+        graph = graphs.setdefault(model, load_graph(model, precision="fp32"))
         cluster = find_cluster(name)
         slot_of_op = cut_stages(graph, cluster, stages)
         problem = stage_problem(graph, cluster, slot_of_op, [replicas] * stages)

@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _records(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     tables = options.table or TABLES
     for name in options.model or MODELS:
-        graph = load_graph(name)
+        graph = load_graph(name, precision="fp32")
         for label in options.cluster or CLUSTERS:
             cluster = find_cluster(label)
             pipeline(graph, cluster, budget_seconds=0.01)  # compiles what is not yet

@@ -57,7 +57,7 @@ Method = Callable[..., Answer]
 def compare_methods(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]]:
     """One record a model and number of devices."""
     for name, batch in MODELS:
-        graph = load_graph(name, batch)
+        graph = load_graph(name, batch, precision="fp32")
         for hosts in HOSTS:
             cluster = find_cluster(f"nvlink50-eth20-x{hosts}")
             methods: dict[str, Method] = {
@@ -140,7 +140,7 @@ def compare_schemes(solver_seconds: float, seed: int) -> Iterator[dict[str, Any]
         "quickp-capped": _capped(cluster),
     }
     for name, batch in MODELS:
-        graph = load_graph(name, batch)
+        graph = load_graph(name, batch, precision="fp32")
         delays = reference_delays(make_instance(graph, cluster))
         for label, scope in scopes.items():
             scheme = find_scheme(scope, seed)

@@ -211,9 +211,12 @@ class Sweep:
             batch, size, made, channels, width, window, stride, groups = list(row.values())[2:]
             flops = 2.0 * batch * made * made * width * (channels // groups) * window * window
             largest = max(batch * channels * size * size, batch * width * made * made)
-            if not (1e7 if drawn else 1e8) <= flops <= CONVOLUTION_FLOPS[precision] * (
-                2 if drawn else 1
-            ) or largest * dtype.itemsize > 1.2e9:
+            if (
+                not (1e7 if drawn else 1e8)
+                <= flops
+                <= CONVOLUTION_FLOPS[precision] * (2 if drawn else 1)
+                or largest * dtype.itemsize > 1.2e9
+            ):
                 continue
             x = self.normal(batch, channels, size, size, dtype=dtype)
             w = self.normal(width, channels // groups, window, window, dtype=dtype)
@@ -278,7 +281,9 @@ class Sweep:
         size, channels = draw.choice([7, 14, 28, 56, 112]), draw.choice(DEPTHWISE)
         window, stride = draw.choice([3, 3, 5, 7, 7]), draw.choice([1, 1, 2])
         batch = draw.choice([8, 16, 32, 64, 128])
-        return self.convolution(precision, batch, size, channels, channels, window, stride, channels)
+        return self.convolution(
+            precision, batch, size, channels, channels, window, stride, channels
+        )
 
     def convolution(
         self, precision: str, batch: int, size: int, channels: int, width: int, window: int,
@@ -310,7 +315,9 @@ class Sweep:
             if not is_plain:
                 how = draw.choice(["none", "causal", "causal", "learnt", "learnt", "mask"])
                 if how in ("none", "causal"):
-                    groups = heads // draw.choice([each for each in (2, 4, 5, 8) if not heads % each])
+                    groups = heads // draw.choice(
+                        [each for each in (2, 4, 5, 8) if not heads % each]
+                    )
             if how == "causal" and keys != queries:
                 continue
             # mostly as a model lays them out: a token's heads side by side

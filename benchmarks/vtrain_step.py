@@ -19,7 +19,7 @@ from meshwright.graph.architecture.op import (
 )
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import BOOL, FP32, INT64, TYPES, Product, Value
+from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Value
 from meshwright.graph.graph import Graph
 
 _SOFTMAX = "scaled_masked_softmax"
@@ -44,7 +44,7 @@ def megatron_step(shape: Shape) -> Graph:
     """The whole step of `shape.batch` sequences in 16-bit numbers."""
 
     def record(samples: int, layers: int) -> Tape:
-        tape = Tape(TYPES["bf16"])
+        tape = Tape("bf16")
         model = _Model(tape, shape, samples)
         return tape.finish(_forward(model, layers), "adamw")
 

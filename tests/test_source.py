@@ -13,7 +13,7 @@ from meshwright.function import check_function
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.profile.profile import Measured, Profile, Table
-from meshwright.source import capture_model, list_zoo, load_graph, zoo_graph
+from meshwright.source import capture_model, find_optimizer, list_zoo, load_graph, zoo_graph
 from meshwright.zoo.model import Choice
 
 
@@ -67,6 +67,31 @@ def test_a_shape_is_built_from_formulas(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     build_mlp("mine", 3, (4, 5)).save("gpt:hidden=64")
     assert load_graph("gpt:hidden=64").name == "mine"
+
+
+@pytest.mark.usefixtures("no_torch")
+def test_a_precision_is_that_of_the_zoos_models_and_of_shapes(tmp_path: Path) -> None:
+    shape = "gpt:hidden=64,heads=4,layers=2,sequence=16,vocabulary=99"
+    for name in ("llama-3-8b", shape, f"{shape},precision=fp32"):
+        graph = load_graph(name, precision="mixed")
+        weights = graph.parameter_bytes.sum()
+        assert graph.state_bytes.sum() == pytest.approx(7 * weights, rel=1e-2)  # 2 + 12 bytes
+        assert "_fused_mixed-adamw_" in graph.kind
+    graph.save(tmp_path / "graph.json")
+    for given in (graph, tmp_path / "graph.json"):
+        with pytest.raises(InputError, match="a graph has its own precision, got 'mixed'"):
+            load_graph(given, precision="mixed")
+    with pytest.raises(InputError, match="precision must be mixed or bf16, got 'int4'"):
+        load_graph("mixtral-8x7b", precision="int4")
+
+
+def test_a_mixed_step_is_updated_by_way_of_copies() -> None:
+    assert find_optimizer("gpt2", "mixed", "adamw") == "mixed-adamw"
+    assert find_optimizer("gpt2", "mixed", "mixed-sgd") == "mixed-sgd"
+    assert find_optimizer("gpt2", "bf16", "adamw") == "adamw"
+    assert find_optimizer("resnet50", None, "adamw") == "adamw"
+    assert find_optimizer("file.py:factory", None, "adamw") == "adamw"
+    assert find_optimizer("file.py:factory", "mixed", "file.py:make") == "file.py:make"
 
 
 @pytest.mark.usefixtures("no_torch")

@@ -44,6 +44,7 @@ __all__ = [
     "capture",
     "cluster",
     "load_graph",
+    "master_weights",
     "open_engine",
     "plan",
     "read_profile",
@@ -75,6 +76,7 @@ _HOME = {
     "Sync": "meshwright.plan.part",
     "Timeline": "meshwright.simulate.timeline",
     "load_graph": "meshwright.source",
+    "master_weights": "meshwright.api",
     "open_engine": "meshwright.api",
     "read_profile": "meshwright.profile.profile",
     "schema": "meshwright.api",
@@ -85,7 +87,16 @@ _HOME = {
 if TYPE_CHECKING:
     from typing import Any
 
-    from meshwright.api import capture, cluster, open_engine, plan, schema, simulate, training
+    from meshwright.api import (
+        capture,
+        cluster,
+        master_weights,
+        open_engine,
+        plan,
+        schema,
+        simulate,
+        training,
+    )
     from meshwright.cluster.cluster import Cluster
     from meshwright.errors import InputError, MeshwrightError, NonFiniteError
     from meshwright.graph.graph import Graph

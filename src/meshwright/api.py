@@ -37,6 +37,7 @@ __all__ = [
     "capture_model",
     "cluster",
     "load_graph",
+    "master_weights",
     "open_engine",
     "plan",
     "read_profile",
@@ -78,6 +79,7 @@ def capture(
     autocast: Any = None,
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
+    foreach: bool = False,
     untie: bool = False,
     inference: bool = False,
 ) -> Graph:
@@ -86,9 +88,12 @@ def capture(
     `model`, `args` (a sequence, a mapping of named inputs or one tensor) and `kwargs` may be real
     or on the meta device. `loss`: from the model's output to a scalar; None takes the output itself
     if it is one, else its `loss`. `optimizer`: sgd, momentum, adam or adamw, or one of
-    torch.optim's. `batch`: the samples in the inputs; None takes the first dimension of the first
-    tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel calls
-    that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile fuses it.
+    torch.optim's; with "mixed-" before its name it updates copies of the parameters in fp32 (see
+    `master_weights`). `batch`: the samples in the inputs; None takes the first dimension of the
+    first tensor. `autocast`: a torch dtype such as torch.bfloat16. `measured`: the times of kernel
+    calls that ops get, as `read_profile(path).measured()` has them. `compile`: as torch.compile
+    fuses it. `foreach`: parameters are updated as torch.optim does by default on CUDA, which moves
+    more bytes and holds temporaries, in place of one fused kernel as `training` has it.
     `untie`: weights that modules share are copies, kept equal, so that a pipeline may hold an
     embedding on its first stage and the head tied to it on its last. `inference`: the model's
     outputs alone, in `eval` mode, without gradients, loss and optimiser.
@@ -106,6 +111,7 @@ def capture(
         autocast=autocast,
         measured=measured,
         compile=compile,
+        foreach=foreach,
         untie=untie,
         inference=inference,
     )
@@ -198,6 +204,20 @@ def schema(form: str) -> dict[str, Any]:
     `answer.json`), "simulation" (`simulate --json`) or "cluster" (files of clusters)."""
     need_one_of(form, tuple(SCHEMAS), "schema")
     return SCHEMAS[form]()
+
+
+def master_weights(params: Any, kind: Any = None, **settings: Any) -> Any:
+    """An optimiser for a model in bf16 or fp16, which updates copies of the parameters in fp32.
+
+    `params` and `settings` are as `kind` takes them, a class of torch.optim or of your own that
+    updates every number by itself; None is torch.optim.AdamW. Its state is in fp32, too, and has
+    each copy as `master`. `capture` and `training` take it, and so does a loop of your own. By name
+    it is "mixed-adamw", "mixed-sgd" and so on.
+    """
+    need_torch("master_weights")
+    from meshwright.capture.master import MasterWeights
+
+    return MasterWeights(params, **({} if kind is None else {"kind": kind}), **settings)
 
 
 @contextmanager

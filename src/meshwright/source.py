@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright.errors import InputError, InputWarning, one_line, quoted
 from meshwright.function import check_function, names_function
 from meshwright.graph.architecture.shape import build_shape, is_shape
+from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.profile.profile import (
@@ -30,7 +31,7 @@ from meshwright.profile.profile import (
 )
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
-from meshwright.zoo.model import Choice, ZooModel, check_names, choose
+from meshwright.zoo.model import MIXED, Choice, ZooModel, check_names, choose, update_name
 from meshwright.zoo.table import find_model, near_names, zoo_models
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def load_graph(
     source: str | Path | Graph,
     batch: float | None = None,
     *,
+    precision: str | None = None,
     compile: bool = False,  # noqa: A002
+    foreach: bool = False,
     say: Callable[[str], None] | None = None,
 ) -> Graph:
     """A graph itself, else the file at that path, else the zoo's model of that name.
@@ -56,17 +59,24 @@ def load_graph(
 
     A "package.module:factory" or "path/to/file.py:factory" is imported and called, and what it
     returns is captured; no other code is ever run. `batch` is the number of samples a step; None
-    leaves the graph's own. `compile`: as torch.compile runs the step, element-wise ops merged.
-    `say` receives a line where a graph is captured or read from the cache.
+    leaves the graph's own. `precision` is that of a model of the zoo, a shape or a factory's model
+    (see `capture_model`). `compile`: as torch.compile runs the step, element-wise ops merged.
+    `foreach`: as torch.optim updates by default on CUDA (see `update_by_foreach`). `say` receives a
+    line where a graph is captured or read from the cache.
     """
-    graph = _find_graph(source, batch, say)
-    return fuse_elementwise(graph) if compile else graph
+    graph = _find_graph(source, batch, precision, say)
+    graph = fuse_elementwise(graph) if compile else graph
+    return update_by_foreach(graph) if foreach else graph
 
 
 def _find_graph(
-    source: str | Path | Graph, batch: float | None, say: Callable[[str], None] | None
+    source: str | Path | Graph,
+    batch: float | None,
+    precision: str | None,
+    say: Callable[[str], None] | None,
 ) -> Graph:
     if isinstance(source, Graph):
+        _check_precision(source.name, precision)
         return source if batch is None else source.at_batch(batch)
     if not isinstance(source, str | Path):
         raise InputError(
@@ -75,17 +85,23 @@ def _find_graph(
     name = str(source)
     names = [model.name for model in zoo_models()]
     if _exists(name) and (name not in names or not Path(name).is_dir()):
+        _check_precision(name, precision)
         graph = read_graph(name)
         return graph if batch is None else graph.at_batch(batch)
     if name in names:
-        return zoo_graph(name, batch, say=say)
+        return zoo_graph(name, batch, precision=precision, say=say)
     if is_shape(name):
-        return build_shape(name, batch)
+        return build_shape(name, batch, precision)
     if names_function(name):
-        return capture_model(name, batch=batch)
+        return capture_model(name, batch=batch, precision=precision)
     raise InputError(
         f"no file {quoted(name)}, and no model of that name in the zoo; {near_names(name, names)}"
     )
+
+
+def _check_precision(name: str, precision: str | None) -> None:
+    if precision is not None:
+        raise InputError(f"{quoted(name)}: a graph has its own precision, got {quoted(precision)}")
 
 
 def zoo_graph(
@@ -143,9 +159,10 @@ def capture_model(
     model of the zoo by its name.
 
     `autocast` is "bf16" or "fp16"; `batch` is the number of samples, None as the model has it.
-    `sequence` (tokens a sample) and `precision` ("fp32" or "bf16", of weights) are for models of
-    the zoo, whose graphs are kept and not captured twice unless `use_cache` is False, and for
-    factories that have such an argument; so is `batch`, where inputs are not resized. `loss`: the
+    `sequence` (tokens a sample) and `precision` are for models of the zoo, whose graphs are kept
+    and not captured twice unless `use_cache` is False, and for factories that have such an
+    argument; so is `batch`, where inputs are not resized. `precision` is "fp32" or "bf16", of
+    weights, or "mixed": weights in bf16, of which the optimiser updates copies in fp32. `loss`: the
     name of a function from the output of a factory's model to a scalar. `profiles`
     are files of `meshwright profile`: ops whose calls they have get measured times, of several
     files' the last one's; on CPUs only times with so many `threads`, None takes any. `compile`:
@@ -168,9 +185,9 @@ def capture_model(
         check_names(optimizer, autocast)
         need_torch()
         workload = _run_factory(name, batch, sequence, precision, loss)
-        graph = _capture_workload(
-            workload, optimizer, autocast, measured, compile, untie, inference
-        )
+        how = {"compile": compile, "untie": untie, "inference": inference}
+        own = update_name(precision, optimizer)
+        graph = _capture_workload(workload, own, autocast, measured, **how)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
         _choose(name, optimizer, autocast, batch, sequence, precision, loss),
@@ -208,7 +225,15 @@ def step_calls(
     from meshwright.capture.capture import trace_workload
     from meshwright.capture.profile import distinct_calls
 
-    return distinct_calls(trace_workload(workload, optimizer, autocast))
+    own = find_optimizer(name, precision, optimizer)
+    return distinct_calls(trace_workload(workload, own, autocast))
+
+
+def find_optimizer(name: str, precision: str | None, optimizer: str) -> str:
+    """The optimiser of a step of a model that is asked for by names."""
+    if precision is None and not names_function(name):
+        precision = find_model(name).precisions[0]
+    return update_name(precision, optimizer)
 
 
 def make_workload(
@@ -271,12 +296,12 @@ def _choose(
 def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
     graph = _capture_workload(
         _build(choice),
-        choice.optimizer,
+        update_name(choice.precision, choice.optimizer),
         choice.autocast,
         measured,
-        choice.compile,
-        choice.untie,
-        choice.inference,
+        compile=choice.compile,
+        untie=choice.untie,
+        inference=choice.inference,
     )
     return replace(graph, name=choice.model.name)
 
@@ -286,21 +311,11 @@ def _capture_workload(
     optimizer: str,
     autocast: str | None,
     measured: Measured | None,
-    compile: bool,  # noqa: A002
-    untie: bool,
-    inference: bool,
+    **how: bool,
 ) -> Graph:
     from meshwright.capture.capture import capture_workload
 
-    return capture_workload(
-        workload,
-        optimizer,
-        autocast,
-        measured,
-        compile=compile,
-        untie=untie,
-        inference=inference,
-    )
+    return capture_workload(workload, optimizer, autocast, measured, **how)
 
 
 def _build(choice: Choice, device: str = "meta") -> "Workload":
@@ -316,7 +331,8 @@ def _run_factory(
     from meshwright.capture.factory import run_factory
 
     samples = None if batch is None or batch % 1 != 0 else int(batch)
-    return run_factory(name, batch=samples, sequence=sequence, precision=precision, loss=loss)
+    of_weights = "bf16" if precision == MIXED else precision
+    return run_factory(name, batch=samples, sequence=sequence, precision=of_weights, loss=loss)
 
 
 def _whole_samples(name: str, batch: float) -> int:

@@ -13,12 +13,13 @@ from meshwright.capture.zoo import build, language  # noqa: E402
 from meshwright.capture.zoo.vit import VisionTransformer  # noqa: E402
 from meshwright.graph.architecture.shape import ARCHITECTURES  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
+from meshwright.zoo.model import update_name  # noqa: E402
 from meshwright.zoo.shape import find_shape, shape_names  # noqa: E402
 from meshwright.zoo.table import find_model  # noqa: E402
 from same_graph import assert_same  # noqa: E402
 
 Sizes = dict[str, Any]
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "mixed": torch.bfloat16}
 TOKENS = {"sequence": 12, "vocabulary": 100}
 # Widths of heads that are no multiple of 16 bytes, key heads, tokens that fill no block.
 GPT = {"hidden": 60, "heads": 3, "layers": 2, "positions": 20, **TOKENS}
@@ -89,7 +90,8 @@ def capture_step(
             model, args, kwargs = make(family, sizes, batch)
     finally:
         torch.set_default_dtype(before)
-    return capture(model, args, kwargs, optimizer=optimizer, batch=batch, untie=untie)
+    own = update_name(precision, optimizer)
+    return capture(model, args, kwargs, optimizer=own, batch=batch, untie=untie)
 
 
 def check(
@@ -108,10 +110,15 @@ def check(
     ("family", "sizes", "precision"),
     [
         pytest.param("gpt", GPT, "fp32", marks=pytest.mark.slow),
+        ("gpt", GPT, "mixed"),
         pytest.param("llama", LLAMA, "bf16", marks=pytest.mark.slow),
+        pytest.param("llama", LLAMA, "mixed", marks=pytest.mark.slow),
         ("mixtral", MIXTRAL, "bf16"),
+        pytest.param("mixtral", MIXTRAL, "mixed", marks=pytest.mark.slow),
         pytest.param("bert", BERT, "fp32", marks=pytest.mark.slow),
+        pytest.param("bert", BERT, "mixed", marks=pytest.mark.slow),
         ("vit", VIT, "fp32"),
+        pytest.param("vit", VIT, "mixed", marks=pytest.mark.slow),
     ],
 )
 def test_formulas_give_the_captured_step(family: str, sizes: Sizes, precision: str) -> None:
@@ -126,6 +133,8 @@ def test_formulas_give_the_captured_step(family: str, sizes: Sizes, precision: s
         ("gpt", GPT, 1, "bf16", "sgd"),
         ("gpt", {**GPT, "hidden": 512, "heads": 1, "layers": 1}, 5, "fp32", "momentum"),
         ("gpt", {**GPT, "layers": 5, "sequence": 130, "positions": 130}, 4, "bf16", "adam"),
+        ("gpt", {**GPT, "layers": 5}, 2, "mixed", "sgd"),
+        ("gpt", GPT, 1, "mixed", "momentum"),
         ("llama", {**LLAMA, "layers": 5}, 2, "fp32", "adam"),
         ("llama", {**LLAMA, "key_heads": 1, "hidden": 640}, 1, "fp32", "sgd"),
         ("llama", {**LLAMA, "heads": 1, "key_heads": 1, "sequence": 70}, 8, "bf16", "momentum"),
@@ -152,7 +161,8 @@ def test_formulas_give_captured_steps_of_many_sizes(
 def test_formulas_give_captured_steps_with_copies_of_tied_weights(
     family: str, sizes: Sizes
 ) -> None:
-    check(family, sizes, 3, "bf16", untie=True)
+    for precision in ("bf16", "mixed"):
+        check(family, sizes, 3, precision, untie=True)
 
 
 @pytest.mark.slow
@@ -164,7 +174,8 @@ def test_sizes_are_those_of_the_zoos_models(name: str) -> None:
     precision = model.precisions[0]
     workload = build(name, batch=2, precision=precision)
     shorten(workload.model, 2)
-    captured = capture(workload.model, workload.args, workload.kwargs, batch=2)
+    own = update_name(precision, "adamw")
+    captured = capture(workload.model, workload.args, workload.kwargs, batch=2, optimizer=own)
     shape = find_shape(name, model.sequence)
     assert shape is not None
     sizes = {**shape.sizes, "layers": 2}

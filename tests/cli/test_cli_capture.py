@@ -197,7 +197,10 @@ def test_a_model_of_the_zoo_is_captured_once(
         (["bert-base", "--sequence", 0], "--sequence: must be a whole number from 1, got '0'"),
         (["bert-base", "--sequence", 513], "bert-base: sequence must be at most 512, got 513"),
         (["vit-l", "--sequence", 3], "vit-l: has no sequence, got sequence = 3"),
-        (["vit-l", "--precision", "fp8"], "vit-l: precision must be fp32 or bf16, got 'fp8'"),
+        (
+            ["vit-l", "--precision", "fp8"],
+            "vit-l: precision must be fp32 or bf16 or mixed, got 'fp8'",
+        ),
         (["fnet-base", "--precision", "bf16"], "fnet-base: precision must be fp32, got 'bf16'"),
         (["vit-l", "--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
         (["vit-l", "--autocast", "int4"], "autocast: must be one of bf16, fp16, got 'int4'"),

@@ -93,10 +93,14 @@ def test_an_emulated_plan_takes_its_predicted_time_and_is_compared(tmp_path: Pat
             "must be those of a captured training step to be trained",
         ),
         (
-            ["run", "gpt2", "--model", "gpt2", "--optimizer", "sgd"],
+            ["run", "gpt2", "--model", "gpt2", "--precision", "fp32", "--optimizer", "sgd"],
             "are _fused_adamw_, got sgd",
         ),
-        (["run", "gpt2", "--model", "gpt2", "--autocast", "bf16"], "has no op in bf16"),
+        (["run", "gpt2", "--model", "gpt2"], "are _fused_adamw_, got mixed-adamw"),
+        (
+            ["run", "gpt2", "--model", "gpt2", "--precision", "fp32", "--autocast", "bf16"],
+            "has no op in bf16",
+        ),
         (["run", "thirds", "--emulate"], "a batch of 4 samples cannot be cut into 3 equal"),
     ],
 )
@@ -105,7 +109,7 @@ def test_what_cannot_run_is_refused_in_one_line(
 ) -> None:
     write_plan(tmp_path / "plan")
     write_plan(tmp_path / "thirds", microbatches=3)
-    graph = load_graph("gpt2")
+    graph = load_graph("gpt2", precision="fp32")
     save_folder(tmp_path / "gpt2", graph, place_ops(graph.op_names, [0] * graph.num_ops, ["d0"]))
     monkeypatch.chdir(tmp_path)
     said = refusal(*words)

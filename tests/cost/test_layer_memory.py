@@ -41,8 +41,10 @@ def layered_peak(graph: Graph) -> float:
     ]
     dense = sum(cost.parameter_bytes + cost.optimiser_bytes for cost in costs)
     experts = sum(cost.expert_parameter_bytes + cost.expert_optimiser_bytes for cost in costs)
-    # one device holds tied weights and their two moments once
-    state = dense + experts - 3 * stack.tied_bytes
+    # One device holds tied weights once, with their two moments, or with a copy and moments that
+    # each are twice as large.
+    held = 7 if "_fused_mixed-adamw_" in graph.kind else 3
+    state = dense + experts - held * stack.tied_bytes
     saved = np.cumsum([cost.saved_bytes for cost in costs])
     gradients = np.cumsum(
         [cost.gradient_bytes + cost.expert_gradient_bytes for cost in costs[::-1]]
@@ -57,6 +59,7 @@ def models() -> dict[str, Graph]:
     return {
         "gpt": gpt(**shape, vocabulary=4096),
         "gpt-bf16": gpt(**shape, vocabulary=4096, precision="bf16"),
+        "gpt-mixed": gpt(**shape, vocabulary=4096, precision="mixed"),
         "bert": bert(**shape, vocabulary=4096),
         "llama": llama(**shape, **grouped, vocabulary=4096),
         "mixtral": mixtral(**shape, **grouped, vocabulary=4096),

@@ -16,6 +16,8 @@ from meshwright.zoo.shape import shape_names
 from meshwright.zoo.shipped import FOLDER, SUFFIX, is_shipped, shipped_names
 from meshwright.zoo.table import find_model, zoo_models
 
+BYTES = {"fp32": 4, "mixed": 2}
+"""Of a weight."""
 LIMIT_BYTES = 300_000
 
 
@@ -38,7 +40,7 @@ def test_shipped_graphs_are_models_at_their_usual_batch_and_small() -> None:
         model = find_model(name)
         graph = find_graph(choose(model), capture=refuse, cache=None, say=lambda _: None)
         assert (graph.name, graph.batch) == (name, model.batch)
-        assert graph.parameter_bytes.sum() == 4 * model.parameters
+        assert graph.parameter_bytes.sum() == BYTES[model.precisions[0]] * model.parameters
         assert (FOLDER / f"{name}{SUFFIX}").stat().st_size < LIMIT_BYTES
 
 
@@ -86,7 +88,9 @@ def test_one_token_is_captured_where_it_can_be() -> None:
 def test_formulas_take_the_steps_of_the_zoo() -> None:
     # bert-base is 64 samples of 128 tokens in the zoo; ids are held with the op that reads them.
     for sequence in (None, 32):
-        choice = choose(find_model("bert-base"), sequence=sequence, optimizer="sgd")
+        choice = choose(
+            find_model("bert-base"), sequence=sequence, precision="fp32", optimizer="sgd"
+        )
         graph = find(choice, has_torch=False)
         ids = graph.saved_bytes[graph.index["bert.embeddings.word_embeddings/embedding"]]
         assert ids == 64 * (sequence or 128) * 8
@@ -97,8 +101,7 @@ def test_formulas_take_the_steps_of_the_zoo() -> None:
 def test_formulas_have_the_parameters_of_the_zoo(name: str) -> None:
     model = find_model(name)
     graph = find(choose(model), has_torch=False)
-    size = {"fp32": 4, "bf16": 2}[model.precisions[0]]
-    assert graph.parameter_bytes.sum() == size * model.parameters
+    assert graph.parameter_bytes.sum() == BYTES[model.precisions[0]] * model.parameters
     assert (graph.name, graph.batch) == (name, model.batch)
 
 

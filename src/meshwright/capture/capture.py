@@ -15,6 +15,7 @@ from meshwright.capture.torch_private import uncompiled
 from meshwright.capture.trace import Loss, Trace, trace_step
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, quoted
+from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph
 from meshwright.profile.profile import Measured
@@ -33,6 +34,7 @@ def capture(
     autocast: torch.dtype | None = None,
     measured: Measured | None = None,
     compile: bool = False,  # noqa: A002
+    foreach: bool = False,
     untie: bool = False,
     inference: bool = False,
 ) -> Graph:
@@ -45,10 +47,11 @@ def capture(
     tensor. Inputs whose first dimension is the batch grow with it. `autocast`: e.g. torch.bfloat16.
     `measured`: seconds of kernel calls by device type (see `read_profile`). `compile`: as
     torch.compile runs it, with element-wise ops merged (see `fuse_elementwise`); a merged op has no
-    measured time. `untie`: a parameter that several modules share (an embedding and the output
-    head) is a copy in each, so that they may run on different devices; the update adds up the
-    copies' gradients and keeps them equal. `inference`: the model's outputs alone, in `eval` mode
-    and without gradients; there is no loss and no optimiser then.
+    measured time. `foreach`: parameters are updated as torch.optim does by default on CUDA, in
+    place of one fused kernel (see `update_by_foreach`). `untie`: a parameter that several modules
+    share (an embedding and the output head) is a copy in each, so that they may run on different
+    devices; the update adds up the copies' gradients and keeps them equal. `inference`: the model's
+    outputs alone, in `eval` mode and without gradients; there is no loss and no optimiser then.
     """
     model, (args, named) = uncompiled(model), as_inputs(args)
     kwargs = {**named, **(kwargs or {})}
@@ -88,7 +91,8 @@ def capture(
         ledgers += [read_trace(trace(each * times)) for each in ALL_SIZES[len(ledgers) :]]
     graph = convert_trace(type(model).__name__, start, ledgers, times * size)
     graph = with_measured(graph.at_batch(size), start, first, measured)
-    return fuse_elementwise(graph) if compile else graph
+    graph = fuse_elementwise(graph) if compile else graph
+    return update_by_foreach(graph) if foreach else graph
 
 
 def capture_workload(

@@ -5,7 +5,7 @@ causal or with dropout, or whose scores are stored; convolutions with a bias, of
 itself with channels side by side, and the gradient of their input (that of their
 weight has no word of its own); softmax along a dimension that is not the last; element-wise ops
 that broadcast or whose tensors lie differently in memory, which load one number at a time instead
-of 16 bytes.
+of 16 bytes. A step that an optimiser takes itself has its name.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from meshwright.capture.attention_kernel import stores_scores
 from meshwright.capture.channels import lies_last
+from meshwright.capture.stepped import step_op
 
 _ATTENTION_MASK = {"attention": 3, "attention_backward": 6}
 """Where the mask stands among the arguments, before dropout and whether it is causal."""
@@ -50,6 +51,8 @@ def name_kind(node: Node) -> str:
         dims = args[0].meta["val"].dim()
         is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1
         return name if is_last else f"spatial_{name}"
+    if node.target is step_op:
+        return f"_fused_{node.kwargs['kind']}_"
     if name == "cat":
         return f"{STRIDED}{name}" if _is_narrow(args) else name
     return f"{STRIDED}{name}" if _is_elementwise(node, name) and _is_strided(node) else name

@@ -235,9 +235,7 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
         bytes_read=sum(sizes),
         bytes_written=written,
         product=product,
-        workspace_bytes=find_workspace(
-            node.target, tuple(args), product, is_tf32=uses_tf32(node)
-        ),
+        workspace_bytes=find_workspace(node.target, tuple(args), product, is_tf32=uses_tf32(node)),
         kept_bytes=find_kept(node.target, tuple(args), product),
         calls=calls,
     )

@@ -7,6 +7,7 @@ import torch
 
 from meshwright.capture.stepped import (
     CLASSES,
+    MOMENTUM,
     Stepped,
     find_named,
     find_stepped,
@@ -60,7 +61,6 @@ def find_optimiser(given: str | torch.optim.Optimizer) -> AnyOptimiser:
 
 
 LEARNING_RATE = 1e-3
-MOMENTUM = 0.9
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 """torch.optim's defaults; they change no cost."""
@@ -82,6 +82,11 @@ def state_names(optimizer: AnyOptimiser) -> tuple[str, ...]:
 def scalar_names(optimizer: AnyOptimiser) -> frozenset[str]:
     """Those of them that are one number, whatever the parameter."""
     return optimizer.scalars if isinstance(optimizer, Stepped) else frozenset({"step"})
+
+
+def wide_names(optimizer: AnyOptimiser) -> frozenset[str]:
+    """Those of them that are in fp32 where the parameter has 16 bits."""
+    return optimizer.wide if isinstance(optimizer, Stepped) else frozenset()
 
 
 def update_parameter(

@@ -8,23 +8,33 @@ state alone: then a shard is updated as the whole would be. That is found out by
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from meshwright.capture.master import MasterWeights
 from meshwright.errors import InputError, quoted
 
-CLASSES: dict[str, Callable[..., Optimizer]] = {
+_PLAIN = {
     each.__name__.lower(): each
     for each in (
         torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adamax, torch.optim.ASGD,
         torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop,
     )
 }  # fmt: skip
-"""Those of torch.optim that go by a name."""
+MOMENTUM = 0.9
+CLASSES: dict[str, Callable[..., Optimizer]] = {
+    **_PLAIN,
+    "mixed-sgd": partial(MasterWeights, kind=torch.optim.SGD),
+    "mixed-momentum": partial(MasterWeights, kind=torch.optim.SGD, momentum=MOMENTUM),
+    "mixed-adam": partial(MasterWeights, kind=torch.optim.Adam),
+    "mixed-adamw": partial(MasterWeights, kind=torch.optim.AdamW),
+    **{f"mixed-{name}": partial(MasterWeights, kind=each) for name, each in _PLAIN.items()},
+}
+"""Those of torch.optim that go by a name, and all of them on fp32 copies of parameters."""
 
 _LISTS = ["first", "second", "third", "fourth", "fifth", "sixth"]
 """The lists of the optimiser's tensors in a call."""
@@ -38,7 +48,9 @@ class Stepped:
     states: tuple[str, ...]
     """The tensors that it keeps for each parameter, ..."""
     scalars: frozenset[str]
-    """... and those of them that are one number, whatever the parameter."""
+    """... those of them that are one number, whatever the parameter, ..."""
+    wide: frozenset[str]
+    """... and those that are in fp32 where the parameter has 16 bits."""
 
 
 torch.library.define(
@@ -93,7 +105,12 @@ def take_step(
     is_first: bool,
 ) -> None:
     """Update tensors of one of the optimiser's groups, and what it keeps for them; in the first
-    step it says itself what it starts from."""
+    step it says itself what it starts from, for one after another: it makes all of that anew."""
+    if is_first and len(parameters) > 1:
+        for each in zip(parameters, gradients, *filter(None, states), strict=True):
+            single = ([one] for one in each)
+            take_step(optimizer, stepped, *single, group=group, is_first=True)
+        return
     made = _remake(optimizer, optimizer.param_groups[group], parameters)
     for number, parameter in enumerate(parameters):
         parameter.grad = gradients[number]
@@ -110,7 +127,7 @@ def take_step(
 
 def find_stepped(optimizer: Optimizer) -> Stepped:
     """What an optimiser keeps; refused unless it updates every number by itself."""
-    name = type(optimizer).__name__
+    name = _name(optimizer)
     try:
         found = {_try(optimizer, group) for group in optimizer.param_groups}
     except InputError:
@@ -132,7 +149,7 @@ _SHAPE = (4, 3)
 
 def _try(optimizer: Optimizer, group: Mapping[str, Any]) -> Stepped:
     """Take some steps on a matrix as a whole, and on its halves as rows of numbers."""
-    name = type(optimizer).__name__
+    name = _name(optimizer)
     count = _SHAPE[0] * _SHAPE[1]
     start = torch.linspace(-1.0, 1.0, count).view(_SHAPE)
     gradients = [torch.linspace(k - 1.5, 0.5 - k, count).view(_SHAPE) for k in range(_STEPS)]
@@ -158,7 +175,24 @@ def _try(optimizer: Optimizer, group: Mapping[str, Any]) -> Stepped:
             f"optimizer: {name} must keep at most {len(_LISTS)} tensors, keeps {len(kept)}"
         )
     scalars = frozenset(key for key, each in kept.items() if not each.dim())
-    return Stepped(name.lower(), tuple(kept), scalars)
+    return Stepped(name.lower(), tuple(kept), scalars, _find_wide(optimizer, group, start))
+
+
+def _name(optimizer: Optimizer) -> str:
+    """What it is called in messages and, in lower case, among `CLASSES`."""
+    if isinstance(optimizer, MasterWeights):
+        return f"mixed-{optimizer.defaults['kind'].__name__}"
+    return type(optimizer).__name__
+
+
+def _find_wide(optimizer: Optimizer, group: Mapping[str, Any], start: Tensor) -> frozenset[str]:
+    """The tensors that it keeps in fp32 for a parameter of 16 bits."""
+    try:
+        _, state = _take_steps(optimizer, group, start.bfloat16(), [start.bfloat16()])
+    except Exception:  # by any error of its own: it knows no such parameters, then
+        return frozenset()
+    tensors = {key: each for key, each in state.items() if isinstance(each, Tensor) and each.dim()}
+    return frozenset(key for key, each in tensors.items() if each.dtype is torch.float32)
 
 
 def _take_steps(

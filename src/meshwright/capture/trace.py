@@ -28,6 +28,7 @@ from meshwright.capture.optimiser import (
     scalar_names,
     state_names,
     update_parameter,
+    wide_names,
 )
 from meshwright.capture.order import order_arguments
 from meshwright.capture.torch_private import (
@@ -158,7 +159,7 @@ class _Step:
     ) -> None:
         self.model, self.loss, self.autocast, self.untie = model, loss, autocast, untie
         self.optimizer, self.state_names = optimizer, state_names(optimizer)
-        self.scalar_names = scalar_names(optimizer)
+        self.scalar_names, self.wide_names = scalar_names(optimizer), wide_names(optimizer)
         self.tied: tuple[tuple[str, ...], ...] = ()
         self.parameters = dict(model.named_parameters())  # tied ones once
         if untie:
@@ -186,12 +187,24 @@ class _Step:
             *parameters.values(),
             *(_fake(mode, each, each.stride()) for each in self.buffers.values()),
             *(
-                _fake_state(mode, parameters[name], is_scalar=kind in self.scalar_names)
+                self._fake_state(mode, parameters[name], kind)
                 for name in self.trained
                 for kind in self.state_names
             ),
             *(_fake(mode, each, each.stride()) for each in self.tensors),
         ]
+
+    def _fake_state(self, mode: FakeTensorMode, parameter: torch.Tensor, kind: str) -> torch.Tensor:
+        is_wide = kind in self.wide_names and parameter.dtype.itemsize == 2
+        with mode:
+            if kind in self.scalar_names:
+                return torch.empty((), dtype=torch.float32, device="cpu")
+            return torch.empty_strided(
+                parameter.shape,
+                parameter.stride(),
+                dtype=torch.float32 if is_wide else parameter.dtype,
+                device="cpu",
+            )
 
     def run(self, start: Sequence[torch.Tensor], tracer: Tracer) -> list[torch.Tensor]:
         """Forward, backward and update; returns the loss and the gradients, or the outputs."""
@@ -312,15 +325,6 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, stride: Sequence[int]) -> 
     """
     with mode:
         return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
-
-
-def _fake_state(mode: FakeTensorMode, parameter: torch.Tensor, *, is_scalar: bool) -> torch.Tensor:
-    with mode:
-        if is_scalar:
-            return torch.empty((), dtype=torch.float32, device="cpu")
-        return torch.empty_strided(
-            parameter.shape, parameter.stride(), dtype=parameter.dtype, device="cpu"
-        )
 
 
 def _laid_out(gradient: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:

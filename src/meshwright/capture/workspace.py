@@ -15,6 +15,7 @@ import meshwright.capture.attention  # noqa: F401 - defines the ops
 from meshwright.capture.attention_kernel import stores_scores
 from meshwright.capture.channels import lies_last
 from meshwright.capture.product import Product
+from meshwright.capture.stepped import step_op
 from meshwright.cost.product import TRANSFORMED_PAIRS, TRANSFORMED_PRODUCTS
 
 aten = torch.ops.aten
@@ -203,6 +204,14 @@ def find_kept(target: Any, args: tuple[Any, ...], product: Product) -> float:
     return _kept_scores(args[4], product) + repeated
 
 
+def _step(args: tuple[Any, ...], _: Product) -> float:
+    """The gradient in fp32, where a parameter of 16 bits is updated by way of a copy in fp32."""
+    (parameter, *_), gradients, *states = args
+    kept = [each for some in states for each in some if each.dim()]
+    is_wide = any(each.element_size() > parameter.element_size() for each in kept)
+    return float(4 * gradients[0].numel()) if is_wide else 0.0
+
+
 _IN_FP32: dict[Any, Callable[[tuple[Any, ...], Product], float]] = {
     aten.convolution: _spectra,
     aten.convolution_backward: _transformed,
@@ -218,4 +227,5 @@ _FORMULAS: dict[Any, Callable[[tuple[Any, ...], Product], float]] = {
     aten.embedding_dense_backward: _embedding_backward,
     torch.ops.meshwright.attention: _attention,
     torch.ops.meshwright.attention_backward: _attention_backward,
+    step_op.overloadpacket: _step,
 }

@@ -54,7 +54,14 @@ def run_plan(arguments: Namespace) -> int:
     """Search for a plan, write it when asked to, and show it."""
     if arguments.output is not None:
         check_folder(arguments.output)
-    graph = load_graph(arguments.graph, arguments.batch, compile=arguments.compile, say=remark)
+    graph = load_graph(
+        arguments.graph,
+        arguments.batch,
+        precision=arguments.precision,
+        compile=arguments.compile,
+        foreach=arguments.foreach,
+        say=remark,
+    )
     cluster = load_cluster_here(arguments.cluster)
     answer, was_interrupted = _search(arguments, graph, cluster)
     remark_cpu(cluster)

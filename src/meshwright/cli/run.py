@@ -53,7 +53,7 @@ from meshwright.network.testbed_apply import (
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
-from meshwright.source import find_function, make_workload, need_torch
+from meshwright.source import find_function, find_optimizer, make_workload, need_torch
 from meshwright.units import GIB, format_bytes
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _launch(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) ->
     _check_options(arguments)
     if arguments.model:
         check_trainable(graph)
-        check_step(graph, arguments.optimizer, arguments.autocast)
+        check_step(graph, _optimizer(arguments), arguments.autocast)
         remark_cpu(cluster)
     check_runnable(graph, cluster, plan)
     hosts = [cluster.devices[device].host for device in devices]
@@ -285,7 +285,7 @@ def _run_rank(arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan) 
     from meshwright.execute.settings import Settings
     from meshwright.execute.trial import try_plan
 
-    optimizer = arguments.optimizer
+    optimizer = _optimizer(arguments)
     settings = Settings(
         steps=arguments.steps,
         device=arguments.device,
@@ -379,6 +379,13 @@ def handed_over() -> Iterator[None]:
     with contextlib.redirect_stdout(text):
         yield
     write_bytes(Path(path), text.getvalue().encode())
+
+
+def _optimizer(arguments: Namespace) -> str:
+    """The name of the optimiser, or of a function that makes one."""
+    if arguments.emulate:
+        return str(arguments.optimizer)
+    return find_optimizer(arguments.model, arguments.precision, arguments.optimizer)
 
 
 def _builder(arguments: Namespace, graph: Graph) -> "Callable[[], Workload] | None":

@@ -28,7 +28,14 @@ def run_simulate(arguments: Namespace) -> int:
         raise InputError("simulate: a plan by its degrees needs a model and --cluster")
     if source is None:
         source = beside_plan(arguments.plan, GRAPH_FILE)
-    graph = load_graph(source, arguments.batch, compile=arguments.compile, say=remark)
+    graph = load_graph(
+        source,
+        arguments.batch,
+        precision=arguments.precision,
+        compile=arguments.compile,
+        foreach=arguments.foreach,
+        say=remark,
+    )
     cluster = read_cluster_beside(arguments.plan) if name is None else load_cluster_here(name)
     if degrees:
         plan = Plan.from_degrees(graph, cluster, **degrees)

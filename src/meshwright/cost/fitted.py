@@ -219,8 +219,8 @@ def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Fl
 
 
 def _find(name: str, is_half: bool) -> Stream:
+    name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
     name = _FOREACH if name.startswith("_foreach_") else name
-    name = _UPDATE if name.startswith(("_fused_adam", "_fused_sgd", "_fused_step")) else name
     like = _STRIDED if name.startswith("strided_") else name
     for key in ((name, is_half), (name, not is_half), (like, is_half)):
         if key in STREAMS:

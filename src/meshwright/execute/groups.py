@@ -15,12 +15,11 @@ from torch import nn
 from meshwright.capture.optimiser import (
     BETAS,
     EPSILON,
-    MOMENTUM,
     WEIGHT_DECAY,
     Optimiser,
     find_optimiser,
 )
-from meshwright.capture.stepped import CLASSES, Stepped
+from meshwright.capture.stepped import CLASSES, MOMENTUM, Stepped
 from meshwright.errors import InputError, quoted
 
 Optimizer = torch.optim.Optimizer

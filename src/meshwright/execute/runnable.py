@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.rows import Rows, check_rows, divide_batch
+from meshwright.graph.foreach import fused_kind
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan
@@ -83,12 +84,12 @@ def check_step(graph: Graph, optimizer: str, autocast: str | None) -> None:
     """Refuse to train where the planned step has another named optimiser or precision, before a
     model is built and traced, which finds all other differences."""
     updates = (
-        kind
+        fused_kind(kind)
         for kind, phase in zip(graph.kind, graph.phase.tolist(), strict=True)
-        if phase == Phase.UPDATE and kind.startswith("_fused_")
+        if phase == Phase.UPDATE and fused_kind(kind).startswith("_fused_")
     )
     kinds = sorted(set(updates))
-    own = "_fused_sgd_" if optimizer in ("sgd", "momentum") else f"_fused_{optimizer}_"
+    own = f"_fused_{optimizer.replace('momentum', 'sgd')}_"
     if kinds and ":" not in optimizer and own not in kinds:
         raise InputError(
             f"graph {graph.name}: --optimizer must be that of the planned step, whose updates are "

@@ -22,6 +22,7 @@ from meshwright.execute.align import THREE, TWO, align_trace
 from meshwright.execute.draw import Draw, draws, find_draws
 from meshwright.execute.shard import Share
 from meshwright.execute.traced import TracedStep, prepare_step
+from meshwright.graph.foreach import fused_kind
 from meshwright.graph.graph import Graph
 
 
@@ -155,9 +156,9 @@ def _find_fault(graph: Graph, step: TracedStep, *, is_relaid: bool) -> str:
             f"samples has {len(kinds)}; plan again with the same model, options and versions"
         )
     for number, (kind, planned) in enumerate(zip(kinds, graph.kind, strict=True)):
-        is_same = kind == planned
+        is_same = kind == fused_kind(planned)
         if is_relaid:
-            is_same = kind.removeprefix(STRIDED) == planned.removeprefix(STRIDED)
+            is_same |= kind.removeprefix(STRIDED) == planned.removeprefix(STRIDED)
         if not is_same:
             return (
                 f"graph {graph.name}: op {quoted(graph.op_names[number])} is {planned}, but in the "

@@ -7,13 +7,14 @@ from meshwright.errors import InputError, quoted
 
 Source = Literal["own", "transformers", "formula"]
 
-OPTIMIZERS = (
-    "sgd", "momentum", "adam", "adamw",
-    "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop",
-)  # fmt: skip
+MIXED = "mixed"
+"""The precision of 16-bit weights with copies in fp32, which the optimiser updates."""
+_PLAIN = ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
+_FUSED = ("sgd", "momentum", "adam", "adamw")
+OPTIMIZERS = (*_FUSED, *_PLAIN, *(f"{MIXED}-{name}" for name in (*_FUSED, *_PLAIN)))
 """Those that `capture` knows, and ..."""
 AUTOCASTS = ("bf16", "fp16")
-"""... its mixed precisions; here, so that a mistake is named before torch is imported."""
+"""... its autocasts; here, so that a mistake is named before torch is imported."""
 FORMULA_OPTIMIZERS = ("adamw", "adam")
 """Formulas have the two moments of Adam; weight decay adds no bytes."""
 
@@ -34,8 +35,8 @@ class ZooModel:
     """Who wrote it: this package or transformers, in PyTorch, or nobody: formulas only."""
     longest: int | None = None
     """Tokens of the longest sample that the model has positions for; None: no limit."""
-    precisions: tuple[str, ...] = ("fp32", "bf16")
-    """Those of its weights that can be traced; the first is the usual one."""
+    precisions: tuple[str, ...] = ("fp32", "bf16", MIXED)
+    """Those that can be traced; the first is the usual one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,7 @@ class Choice:
     sequence: int | None
     precision: str
     optimizer: str
+    """As it was asked for; see `update_name`."""
     autocast: str | None = None
     measured: str | None = None
     """A digest of the measured times that its ops get; None: they get none."""
@@ -56,6 +58,12 @@ class Choice:
     """Whether weights that modules share are copies."""
     inference: bool = False
     """Whether it is the model's outputs alone."""
+
+
+def update_name(precision: str | None, optimizer: str) -> str:
+    """The optimiser of a step of a precision, by its name: of mixed, the one of copies in fp32."""
+    is_named = ":" not in optimizer and not optimizer.startswith(f"{MIXED}-")
+    return f"{MIXED}-{optimizer}" if precision == MIXED and is_named else optimizer
 
 
 def choose(

@@ -10,11 +10,11 @@ import difflib
 from collections.abc import Iterable
 
 from meshwright.errors import InputError, quoted
-from meshwright.zoo.model import ZooModel
+from meshwright.zoo.model import MIXED, ZooModel
 
 PRETRAINING = "pre-training with both heads"
-LARGE = ("bf16", "fp32")
-"""Precisions of models from 7 billion parameters on, which nobody trains with fp32 weights."""
+TEXT = (MIXED, "bf16", "fp32")
+"""Precisions of language models, which are trained with 16-bit weights and fp32 copies of them."""
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
@@ -93,6 +93,7 @@ def _encoders() -> list[ZooModel]:
             parameters=63_082_496,
             source="own",
             longest=1024,  # longer sentences than WMT 2014's
+            precisions=TEXT,
         ),
         _text("bert-small", f"BERT-Small (Turc et al.), {PRETRAINING}", 64, 128, 29_058_876, 512),
         _text("bert-base", f"BERT-Base, {PRETRAINING}", 64, 128, 110_106_428, 512),
@@ -116,7 +117,7 @@ def _decoders() -> list[ZooModel]:
         _text("gpt2-medium", f"GPT-2 medium, {tied}", 8, 1024, 354_823_168, 1024),
         _text("gpt2-large", f"GPT-2 large, {tied}", 8, 1024, 774_030_080, 1024),
         _text("gpt2-xl", f"GPT-2 XL, {tied}", 8, 1024, 1_557_611_200, 1024),
-        _text("gpt3-175b", gpt3, 1536, 2048, 174_604_259_328, 2048, precisions=LARGE),
+        _text("gpt3-175b", gpt3, 1536, 2048, 174_604_259_328, 2048),
     ]
 
 
@@ -125,13 +126,13 @@ def _llamas() -> list[ZooModel]:
     # 3.4.1); 64 samples, which a few hosts can train on, for the others.
     mixtral = "Mixtral, eight experts, two a token"
     return [
-        _llama("llama-2-7b", "Llama 2 of 7 billion parameters", 64, 4096, 6_738_415_616),
-        _llama("llama-3-8b", "Llama 3 of 8 billion parameters", 64, 8192, 8_030_261_248),
-        _llama("llama-3-70b", "Llama 3 of 70 billion parameters", 64, 8192, 70_553_706_496),
-        _llama("llama-3-405b", "Llama 3 of 405 billion parameters", 1024, 8192, 405_853_388_800),
+        _text("llama-2-7b", "Llama 2 of 7 billion parameters", 64, 4096, 6_738_415_616),
+        _text("llama-3-8b", "Llama 3 of 8 billion parameters", 64, 8192, 8_030_261_248),
+        _text("llama-3-70b", "Llama 3 of 70 billion parameters", 64, 8192, 70_553_706_496),
+        _text("llama-3-405b", "Llama 3 of 405 billion parameters", 1024, 8192, 405_853_388_800),
         _text(
             "mixtral-8x7b", mixtral, 64, 4096, 46_702_792_704,
-            precisions=("bf16",),  # torch's shape rule for grouped products knows bf16 only
+            precisions=(MIXED, "bf16"),  # torch's shape rule for grouped products knows bf16 only
         ),
     ]  # fmt: skip
 
@@ -144,7 +145,7 @@ def _formulas() -> list[ZooModel]:
     return [
         ZooModel(
             name="gpt-1t", description=gpt, batch=3072, sequence=2048,
-            parameters=1_008_038_758_400, source="formula", longest=2048, precisions=LARGE,
+            parameters=1_008_038_758_400, source="formula", longest=2048, precisions=TEXT,
         ),
         ZooModel(
             name="mlp", description=mlp, batch=256, parameters=58_639_336, source="formula",
@@ -155,10 +156,6 @@ def _formulas() -> list[ZooModel]:
             precisions=("fp32",),
         ),
     ]  # fmt: skip
-
-
-def _llama(name: str, description: str, batch: int, sequence: int, parameters: int) -> ZooModel:
-    return _text(name, description, batch, sequence, parameters, precisions=LARGE)
 
 
 def _pictures(name: str, description: str, batch: int, parameters: int) -> ZooModel:
@@ -174,7 +171,7 @@ def _text(
     sequence: int,
     parameters: int,
     longest: int | None = None,
-    precisions: tuple[str, ...] = ("fp32", "bf16"),
+    precisions: tuple[str, ...] = TEXT,
 ) -> ZooModel:
     return ZooModel(
         name=name,

@@ -423,10 +423,10 @@ def test_captured_steps_hold_and_move_what_stages_do(name: str, holders: int, ze
     )
     cost = stage_cost(stack, group_prices(cluster), stage)
     found = divided(graph, plan_of(graph, holders, zero))
-    # A stage counts a copy of weights that embedding and head share, with two moments and a step;
-    # it divides buffers as if they were optimiser state.
+    # A stage counts a copy of weights that embedding and head share, in 16 bits, with that of the
+    # optimiser and two moments in 32, and a step; it divides buffers as if they were such state.
     tied = stack.tied_bytes
-    copy = tied / (holders if zero == 3 else 1) + (2 * tied + 4 * (tied > 0)) / holders
+    copy = tied / (holders if zero == 3 else 1) + (6 * tied + 4 * (tied > 0)) / holders
     held = cost.memory.parameter_bytes + cost.memory.optimiser_bytes - copy
     held += buffers(graph) * (1 - 1 / holders)
     assert np.isclose(found.graph.state_bytes.sum(), held, rtol=1e-12)

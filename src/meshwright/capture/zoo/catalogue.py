@@ -11,9 +11,9 @@ from meshwright.capture.zoo.own import own_recipes
 from meshwright.capture.zoo.workload import Recipe
 from meshwright.errors import InputError
 from meshwright.zoo import table
-from meshwright.zoo.model import ZooModel, choose
+from meshwright.zoo.model import MIXED, ZooModel, choose
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, MIXED: torch.bfloat16}
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
@@ -32,8 +32,8 @@ def build(
 
     On a real device weights are as the model initialises them and inputs are not set.
 
-    `precision` is that of parameters and pictures, None the first that the model has (fp32, and
-    bf16 from 7 billion parameters on); mixed precision is an option of `capture`.
+    `precision` is that of parameters and pictures, None the first that the model has. Of mixed they
+    are in bf16, as of bf16: what makes it mixed is the optimiser (`update_name`).
     """
     model = table.find_model(name)
     if model.source == "formula":

@@ -86,21 +86,39 @@ def add_compile(parser: ArgumentParser) -> None:
     )
 
 
+def add_foreach(parser: ArgumentParser) -> None:
+    """Whether a step is predicted with PyTorch's own updates."""
+    parser.add_argument(
+        "--foreach",
+        action="store_true",
+        help="parameters are updated as PyTorch does by default on CUDA, with temporaries as large "
+        "as all of them, and not by one fused kernel as `run` has it",
+    )
+
+
 def add_step(parser: ArgumentParser, other_optimizers: str = "") -> None:
     """What one may choose about the step of a model of the zoo, besides its batch, or of a factory
     that has arguments of these names."""
     parser.add_argument(
         "--sequence", type=count, metavar="N", help="tokens a sample (default: the model's own)"
     )
-    parser.add_argument(
-        "--precision", metavar="P", help="of weights: fp32 or bf16 (default: the model's own)"
-    )
+    add_precision(parser)
     parser.add_argument(
         "--optimizer",
         default="adamw",
         metavar="O",
         help=f"sgd, momentum, adam, adamw (default), or one of torch.optim that updates every "
         f"number by itself, such as rmsprop{other_optimizers}",
+    )
+
+
+def add_precision(parser: ArgumentParser) -> None:
+    """The precision of a model's weights."""
+    parser.add_argument(
+        "--precision",
+        metavar="P",
+        help="fp32, bf16, or mixed: weights and gradients in bf16, copies of weights and the "
+        "optimiser's state in fp32 (default: the model's own)",
     )
 
 

@@ -14,7 +14,9 @@ from meshwright.cli.parser.option import (
     add_batch,
     add_command,
     add_compile,
+    add_foreach,
     add_json,
+    add_precision,
     add_sharing,
     count,
     counts,
@@ -98,7 +100,9 @@ def add_plan(commands: Any) -> None:
         help="share each host's network interfaces out to the destinations, too",
     )
     add_batch(parser)
+    add_precision(parser)
     add_compile(parser)
+    add_foreach(parser)
     add_sharing(parser)
     _add_scope(parser)
     _add_pipeline(parser)
@@ -199,7 +203,9 @@ def add_simulate(commands: Any) -> None:
     parser.add_argument("--cluster", metavar="C", help=f"{CLUSTER} ({own})")
     parser.add_argument("--plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
     add_batch(parser)
+    add_precision(parser)
     add_compile(parser)
+    add_foreach(parser)
     add_sharing(parser)
     parser.add_argument(
         "--granularity",

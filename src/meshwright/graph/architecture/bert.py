@@ -22,7 +22,7 @@ from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, TYPES, Value
+from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 SEGMENTS = 2
@@ -73,7 +73,7 @@ def bert(
     check_sizes("bert", sizes, precision, optimizer)
 
     def record(samples: int, layers: int) -> Tape:
-        tape = Tape(TYPES[precision])
+        tape = Tape(precision)
         model = _Bert(
             tape=tape,
             samples=samples,

@@ -26,7 +26,7 @@ from meshwright.graph.architecture.op import (
 from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, TYPES, Value
+from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
@@ -71,7 +71,7 @@ def gpt(
     check_sizes("gpt", sizes, precision, optimizer)
 
     def record(samples: int, layers: int) -> Tape:
-        tape = Tape(TYPES[precision])
+        tape = Tape(precision)
         model = _Gpt(
             tape=tape,
             samples=samples,

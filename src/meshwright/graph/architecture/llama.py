@@ -22,7 +22,7 @@ from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
 from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, TYPES, Value
+from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
@@ -75,7 +75,7 @@ def llama(
 
     def record(samples: int, layers: int) -> Tape:
         model = Decoder(
-            tape=Tape(TYPES[precision]),
+            tape=Tape(precision),
             samples=samples,
             hidden=hidden,
             heads=heads,

@@ -19,7 +19,7 @@ from meshwright.graph.architecture.op import (
 from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import FP32, INT32, INT64, TYPES, Product, Value
+from meshwright.graph.architecture.value import FP32, INT32, INT64, Product, Value
 from meshwright.graph.graph import Graph
 
 
@@ -39,7 +39,7 @@ def mixtral(
     optimizer: str = "adamw",
     name: str = "mixtral",
 ) -> Graph:
-    """A training step; grouped products know bf16 only."""
+    """A training step; grouped products know bf16 weights only."""
 
     sizes = {
         "hidden": hidden,
@@ -52,11 +52,11 @@ def mixtral(
         "experts": experts,
         "experts_per_token": experts_per_token,
     }
-    check_sizes("mixtral", sizes, precision, optimizer, ("bf16",))
+    check_sizes("mixtral", sizes, precision, optimizer, ("mixed", "bf16"))
 
     def record(samples: int, layers: int) -> Tape:
         model = Decoder(
-            tape=Tape(TYPES[precision]),
+            tape=Tape(precision),
             samples=samples,
             hidden=hidden,
             heads=heads,

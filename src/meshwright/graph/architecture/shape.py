@@ -20,7 +20,7 @@ from meshwright.graph.graph import Graph
 ARCHITECTURES: Mapping[str, Callable[..., Graph]] = MappingProxyType(
     {each.__name__: each for each in (gpt, llama, mixtral, bert, vit)}
 )
-USUAL: Mapping[str, str] = MappingProxyType({"precision": "bf16", "optimizer": "adamw"})
+USUAL: Mapping[str, str] = MappingProxyType({"precision": "mixed", "optimizer": "adamw"})
 """Of a shape in text, unless said."""
 DIGITS = 13
 """Of a size; longer numbers are above `rule.LARGEST` for sure."""
@@ -40,10 +40,13 @@ class Shape:
         return ARCHITECTURES[self.architecture](**self.sizes, **choices)
 
 
-def build_shape(text: str, batch: float | None = None) -> Graph:
-    """The step of "ARCHITECTURE:SIZE=NUMBER,..."; batch, precision and optimizer may be there."""
+def build_shape(text: str, batch: float | None = None, precision: str | None = None) -> Graph:
+    """The step of "ARCHITECTURE:SIZE=NUMBER,..."; batch, precision and optimizer may be there, and
+    give way to those that are said beside it."""
     architecture, _, rest = text.partition(":")
     values = _read_values(architecture, rest)
+    if precision is not None:
+        values["precision"] = precision
     choices: dict[str, object] = {name: values.pop(name, usual) for name, usual in USUAL.items()}
     sizes = {name: _read_size(architecture, name, value) for name, value in values.items()}
     samples = sizes.pop("batch", None) if batch is None else batch

@@ -9,7 +9,9 @@ is found here by the rules of `capture`. Knows no op and no model.
 from collections.abc import Callable, Sequence
 
 from meshwright.graph.architecture.value import (
+    FP32,
     NO_PRODUCT,
+    TYPES,
     Backward,
     Kernel,
     Node,
@@ -29,8 +31,10 @@ STEP_BYTES = 4
 class Tape:
     """What has been recorded so far."""
 
-    def __init__(self, weight_type: Type) -> None:
-        self.weight_type = weight_type
+    def __init__(self, precision: str) -> None:
+        self.weight_type = TYPES[precision]
+        self.has_masters = precision == "mixed"
+        """Whether the optimiser updates copies of weights in fp32 (`capture.master`)."""
         self.kernels: list[Kernel] = []
         self.storages: list[Storage] = []
         self.weights: list[Weight] = []
@@ -302,21 +306,27 @@ class Tape:
 
     def _update(self, optimizer: str) -> None:
         moments = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}[optimizer]
-        name = "_fused_sgd_" if moments < 2 else f"_fused_{optimizer}_"
+        kind = "sgd" if moments < 2 else optimizer
+        name = "_fused_step_" if self.has_masters else f"_fused_{kind}_"
         step = STEP_BYTES if moments == 2 else 0
         for weight in self.weights:
             value = weight.value
+            wide = value.elements * FP32.size
             gradient = self._gradients.pop(id(value))
-            self._views += 1 if step else 0  # the step's number is advanced by a call of its own
+            state = (1 + moments) * wide if self.has_masters else moments * value.bytes
+            if step and not self.has_masters:
+                self._views += 1  # the step's number is advanced by a call of its own
             self.run(
                 weight.module,
                 name,
                 (value, gradient),
                 (),
-                moved=(2 + moments) * value.bytes + step,
-                written=(1 + moments) * value.bytes,
+                kind=f"_fused_mixed-{kind}_" if self.has_masters else name,
+                moved=2 * value.bytes + state + step,
+                written=value.bytes + state + (step if self.has_masters else 0),
+                workspace=wide if self.has_masters else 0,  # the gradient in fp32
             )
-            self.kernels[-1].state = moments * value.bytes + step
+            self.kernels[-1].state = state + step
 
     def _earliest(self, reads: Sequence[Value]) -> int:
         found = []

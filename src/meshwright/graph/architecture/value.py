@@ -21,7 +21,8 @@ BF16 = Type(2, "bf16")
 INT64 = Type(8, "")
 INT32 = Type(4, "")
 BOOL = Type(1, "")
-TYPES = {"fp32": FP32, "bf16": BF16}
+TYPES = {"mixed": BF16, "fp32": FP32, "bf16": BF16}
+"""The type of weights, by precision."""
 
 
 @dataclass(frozen=True, slots=True)

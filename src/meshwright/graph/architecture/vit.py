@@ -26,7 +26,7 @@ from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, TYPES, Product, Value
+from meshwright.graph.architecture.value import INT64, Product, Value
 from meshwright.graph.graph import Graph
 
 CHANNELS = 3
@@ -80,7 +80,7 @@ def vit(
     check_sizes("vit", sizes, precision, optimizer)
 
     def record(samples: int, layers: int) -> Tape:
-        tape = Tape(TYPES[precision])
+        tape = Tape(precision)
         model = _Vit(
             tape=tape,
             samples=samples,

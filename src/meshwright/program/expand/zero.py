@@ -24,7 +24,7 @@ from meshwright.program.program import Kind
 
 _WORK = (
     "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
-    "fixed_bytes_written", "workspace_bytes", "state_bytes",
+    "fixed_bytes_written", "workspace_bytes", "saved_bytes", "state_bytes",
 )  # fmt: skip
 """The columns of an update's work and state, of which each holder has an equal share."""
 

@@ -1,0 +1,97 @@
+"""An optimiser for 16-bit parameters that steps on copies of them in fp32.
+
+Large language models are trained so. ZeRO's authors count 16 bytes a parameter (Rajbhandari et al.
+2020, section 3.1), and DeepSpeed holds as many: two for the parameter, two for its gradient, and in
+fp32 the copy and both moments of Adam. Megatron-LM adds gradients up in fp32 and holds 18 (its
+developer guide, "Distributed Optimizer").
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_MOST_NUMBERS = 1 << 26
+"""Gradients are in fp32 for about so many numbers at a time, a quarter of a GiB, lest all of them
+take memory at once."""
+MASTER = "master"
+"""The name of the copy among the tensors that are kept for a parameter."""
+
+
+class MasterWeights(Optimizer):
+    """An optimiser of torch.optim that updates fp32 copies of the parameters.
+
+    `kind` is its class, `settings` are what that takes. For each parameter it keeps the copy, which
+    starts from the parameter, as `master`, and all that `kind` keeps for such a copy. A step
+    updates the copy with the gradient in fp32, and rounds it into the parameter. Where `kind` has a
+    fused implementation, that is used unless `fused` or `foreach` says otherwise.
+    """
+
+    def __init__(
+        self, params: Any, kind: type[Optimizer] = torch.optim.AdamW, **settings: Any
+    ) -> None:
+        usual: dict[str, Any] = kind([torch.zeros(1)], **settings).defaults
+        if usual.get("fused", False) is None and not usual["foreach"]:
+            usual = {**usual, "fused": True}
+        super().__init__(params, {**usual, "kind": kind})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient; returns what `closure` does."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for some in _divide([each for each in group["params"] if each.grad is not None]):
+                self._update(group, some)
+        return loss
+
+    def _update(self, group: Mapping[str, Any], parameters: Sequence[Tensor]) -> None:
+        masters = []
+        for each in parameters:
+            state = self.state[each]
+            if MASTER not in state:
+                state[MASTER] = each.detach().to(torch.float32, copy=True)
+            masters.append(state[MASTER])
+        known = inspect.signature(group["kind"].__init__).parameters
+        options = {key: value for key, value in group.items() if key in known and key != "params"}
+        inner: Optimizer = group["kind"](masters, **options)
+        for each, master in zip(parameters, masters, strict=True):
+            assert each.grad is not None
+            master.grad = each.grad.float()
+            kept = {key: value for key, value in self.state[each].items() if key != MASTER}
+            if kept:
+                inner.state[master] = kept
+        inner.step()
+        for each, master in zip(parameters, masters, strict=True):
+            master.grad = None
+            self.state[each].update(inner.state[master])
+            each.copy_(master)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what `state_dict` gave; torch would round all of it to the parameters' type."""
+        super().load_state_dict(state_dict)
+        numbers = (number for group in state_dict["param_groups"] for number in group["params"])
+        parameters = (each for group in self.param_groups for each in group["params"])
+        for number, each in zip(numbers, parameters, strict=True):
+            for key, value in state_dict["state"].get(number, {}).items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    self.state[each][key] = value.detach().to(each.device, copy=True)
+
+
+def _divide(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Those whose gradients are in fp32 at the same time."""
+    some: list[Tensor] = []
+    total = 0
+    for each in parameters:
+        if some and total + each.numel() > _MOST_NUMBERS:
+            yield some
+            some, total = [], 0
+        some.append(each)
+        total += each.numel()
+    if some:
+        yield some
