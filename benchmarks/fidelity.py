@@ -52,6 +52,20 @@ ROWS = tuple(
     for precision in ("fp32", "tf32", "bf16", "mixed")
 ) + tuple(f"norms-{width}/4/2048/bf16" for width in (1024, 4096, 6144, 12288, 25600))  # fmt: skip
 """What constants are fitted to, with the files of 2026-11-15."""
+HELD_OUT = tuple(
+    f"{name}/{batch}/{sequence}/{precision}"
+    for name, batches, sequence in (
+        ("qwen-0.5b", (1, 8), "512"), ("llama-3b", (1, 4), "1024"), ("mistral-s", (2, 8), "1024"),
+        ("mixtral-m", (2, 8), "1024"), ("neox-410m", (4, 16), "512"),
+        ("roberta-base", (16, 64), "128"), ("t5-large", (4, 16), "256"),
+        ("bart-base", (8, 32), "256"), ("resnet34", (16, 128), "-"), ("resnet101", (16, 64), "-"),
+        ("vgg19", (16, 64), "-"), ("mobilenet-v1", (32, 128), "-"), ("convnext-s", (16, 64), "-"),
+        ("swin-s", (16, 64), "-"), ("deit-s", (32, 128), "-"),
+    )
+    for batch in batches
+    for precision in ("fp32", "tf32", "bf16", "mixed")
+)  # fmt: skip
+"""What predictions are held against after the last fit."""
 LAUNCHES = tuple(
     f"{name}/1/{'32' if name in ('llama-1b', 'mixtral-s', 't5-base', 'gpt2', 'bert-base') else '-'}"
     f"/{precision}"
@@ -71,6 +85,8 @@ TRACERS = 12
 REPEATABLE = 0.03
 """Rows whose timings spread further say nothing about a prediction's error."""
 DEVICE_TYPE = "h200"
+FOREACH = "torch.optim.AdamW, foreach"
+"""What PyTorch gives on CUDA unasked; files without this word have its fused AdamW."""
 
 
 def build_row(row: str, device: str = "meta") -> tuple[Workload, torch.dtype | None]:
@@ -238,7 +254,7 @@ def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bo
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
         "compiled": is_compiled,
-        "optimizer": "torch.optim.AdamW, foreach",
+        "optimizer": FOREACH,
     }
     has_calls &= not is_compiled
     found = {}
@@ -290,11 +306,12 @@ def write_rows(path: Path, header: dict[str, Any], rows: list[dict[str, Any]]) -
 def capture_row(
     row: str,
     found: dict[str, Any],
-    *,
-    is_compiled: bool = False,
-    tf32: dict[str, bool] | None = None,
+    header: dict[str, Any] | None = None,
 ) -> Any:
-    """The graph of a row, with the times of its own kernels as those of the device type."""
+    """The graph of a row, with the times of its own kernels as those of the device type.
+
+    `header`: that of its file; None: one of 2026-11-18 or later.
+    """
     from meshwright.capture.capture import capture  # not needed to measure
 
     workload, autocast = build_row(row)
@@ -303,7 +320,8 @@ def capture_row(
         for each in found["calls"]
         if isinstance(each["seconds"], float)
     }
-    with tf32_of(row, tf32):
+    header = {"optimizer": FOREACH} if header is None else header
+    with tf32_of(row, header.get("tf32")):
         return capture(
             workload.model,
             workload.args,
@@ -312,7 +330,8 @@ def capture_row(
             batch=workload.batch,
             autocast=autocast,
             measured={DEVICE_TYPE: known},
-            compile=is_compiled,
+            compile=header.get("compiled", False),
+            foreach=header.get("optimizer") == FOREACH,
         )
 
 
@@ -324,12 +343,7 @@ def predict_row(found: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]
     from meshwright.plan.plan import place_ops
     from meshwright.simulate.simulate import simulate
 
-    graph = capture_row(
-        found["row"],
-        found,
-        is_compiled=header.get("compiled", False),
-        tf32=header.get("tf32"),
-    )
+    graph = capture_row(found["row"], found, header)
     draft = Draft("one")
     draft.add_host("host", DEVICE_TYPE, 1)
     cluster = draft.finish()
@@ -410,6 +424,7 @@ def main() -> None:
     measuring.add_argument("--compile", action="store_true", help="torch.compile; no kernel times")
     measuring.add_argument("--steps-only", action="store_true", help="no kernel times")
     measuring.add_argument("--launches", action="store_true", help="rows of few samples")
+    measuring.add_argument("--held-out", action="store_true", help="rows that nothing is fitted to")
     predicting = commands.add_parser("predict", help="hold predictions against a file of them")
     predicting.add_argument("file", type=Path)
     predicting.add_argument("-o", dest="output", type=Path, metavar="TABLE")
@@ -418,6 +433,7 @@ def main() -> None:
         predict(arguments.file, arguments.output)
     else:
         rows = LAUNCHES if arguments.launches else arguments.rows
+        rows = HELD_OUT if arguments.held_out else rows
         has_calls = not (arguments.steps_only or arguments.launches)
         measure(arguments.output, rows, is_compiled=arguments.compile, has_calls=has_calls)
 

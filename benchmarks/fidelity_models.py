@@ -120,14 +120,14 @@ FITTED: dict[str, Hub] = {
 }
 """What constants are fitted to."""
 HELD_OUT: dict[str, Hub] = {
-    "qwen-0.5b": decoder("Qwen2", 896, 16, 14, 2, 4864, vocab_size=50000),
-    "llama-3b": decoder("Llama", 3072, 6, 24, 8, 8192, vocab_size=64000),
-    "mistral-s": decoder("Mistral", 1536, 12, 12, 4, 5120, sliding_window=None),
-    "mixtral-m": decoder("Mixtral", 1536, 4, 12, 4, 2560, num_local_experts=8, head_dim=128),
+    "qwen-0.5b": decoder("Qwen2", 896, 8, 14, 2, 4864, vocab_size=50000),
+    "llama-3b": decoder("Llama", 3072, 4, 24, 8, 8192, vocab_size=64000),
+    "mistral-s": decoder("Mistral", 1536, 6, 12, 4, 5120, sliding_window=None),
+    "mixtral-m": decoder("Mixtral", 1536, 3, 12, 4, 2560, num_local_experts=8, head_dim=128),
     "neox-410m": Hub(
         family="GPTNeoX", head="ForCausalLM", inputs=tokens,
         config={
-            "hidden_size": 1024, "num_hidden_layers": 12, "num_attention_heads": 16,
+            "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16,
             "intermediate_size": 4096, "vocab_size": 50304, "use_cache": False,
         },
     ),
@@ -135,16 +135,15 @@ HELD_OUT: dict[str, Hub] = {
         family="Roberta", head="ForMaskedLM", inputs=tokens,
         config={"vocab_size": 50265, "max_position_embeddings": 514},
     ),
-    "t5-large": translator(
-        "T5", d_model=1024, d_kv=64, d_ff=4096, num_layers=8, num_heads=16, vocab_size=32128
-    ),
+    "t5-large": translator("T5", d_model=1024, d_kv=64, d_ff=4096, num_layers=4, num_heads=16,
+        vocab_size=32128, attn_implementation="eager"),
     "bart-base": translator("Bart", d_model=768, encoder_layers=6, decoder_layers=6,
         encoder_attention_heads=12, decoder_attention_heads=12, encoder_ffn_dim=3072,
         decoder_ffn_dim=3072),
     "resnet34": picture_model("ResNet", **BASIC, depths=[3, 4, 6, 3]),
     "mobilenet-v1": picture_model("MobileNetV1"),
-    "convnext-s": picture_model("ConvNext", depths=[3, 3, 27, 3]),
-    "swin-s": picture_model("Swin", depths=[2, 2, 18, 2]),
+    "convnext-s": picture_model("ConvNext", depths=[3, 3, 12, 3], hidden_sizes=[128, 256, 512, 1024]),
+    "swin-s": picture_model("Swin", depths=[2, 2, 10, 2], embed_dim=128, num_heads=[4, 8, 16, 32]),
     "deit-s": picture_model("DeiT", hidden_size=384, num_attention_heads=6, intermediate_size=1536),
 }  # fmt: skip
 """What predictions are held against after the last fit."""

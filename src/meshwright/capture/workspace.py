@@ -16,7 +16,7 @@ from meshwright.capture.attention_kernel import stores_scores
 from meshwright.capture.channels import lies_last
 from meshwright.capture.product import Product
 from meshwright.capture.stepped import step_op
-from meshwright.cost.product import TRANSFORMED_PAIRS, TRANSFORMED_PRODUCTS
+from meshwright.cost.product import TRANSFORMED_PRODUCTS
 
 aten = torch.ops.aten
 _SUM_BYTES = 4
@@ -35,6 +35,8 @@ _SORTED_TOKENS = 3072
 _WINOGRAD_TILE, _WINOGRAD_POINTS = 4, 36
 _FOURIER_SIDE, _FOURIER_TILE = 28, 32
 _SPECTRUM_SIDES = (16, 32, 64)
+_SPECTRUM_PAIRS = 32768
+"""Of channels, from which their spectra may be made."""
 _TRANSFORMED_CHANNELS = 64
 """With fewer channels nothing is transformed."""
 _KEPT_BYTES = 4
@@ -75,7 +77,7 @@ def _spectra(args: tuple[Any, ...], product: Product) -> float:
         return 0.0
     batch, channels, *sides = values.shape
     pairs, side = channels * weight.shape[0], max(sides)
-    if pairs < TRANSFORMED_PAIRS or side > _SPECTRUM_SIDES[-1] - 2:
+    if pairs < _SPECTRUM_PAIRS or side > _SPECTRUM_SIDES[-1] - 2:
         return 0.0
     if side > _SPECTRUM_SIDES[0] and product.rows * pairs < TRANSFORMED_PRODUCTS:
         return 0.0

@@ -99,7 +99,7 @@ def has_fitted_kinds(graph: Graph) -> npt.NDArray[np.bool_]:
     """
     names, codes = graph.kind_codes
     kinds, _, _ = _product_kinds(graph)
-    known = [_find(name, is_half) is not USUAL for name in names for is_half in (True, False)]
+    known = [find_stream(name, is_half) is not USUAL for name in names for is_half in (True, False)]
     is_known = np.reshape(np.array(known, dtype=np.bool_), (len(names), 2)).all(axis=1)
     moves_nothing = graph.bytes_read + graph.bytes_written == 0
     found: npt.NDArray[np.bool_] = (is_known | (kinds >= 0))[codes] | moves_nothing
@@ -194,8 +194,8 @@ def _stream_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Fl
     launch, share, term = (
         np.where(
             is_half,
-            np.array([getattr(_find(name, True), field) for name in names])[codes],
-            np.array([getattr(_find(name, False), field) for name in names])[codes],
+            np.array([getattr(find_stream(name, True), field) for name in names])[codes],
+            np.array([getattr(find_stream(name, False), field) for name in names])[codes],
         )
         for field in ("launch_seconds", "share", "term_seconds")
     )
@@ -218,7 +218,8 @@ def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Fl
     return seconds
 
 
-def _find(name: str, is_half: bool) -> Stream:
+def find_stream(name: str, is_half: bool) -> Stream:
+    """What a kind that only moves bytes is timed by."""
     name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
     name = _FOREACH if name.startswith("_foreach_") else name
     like = _STRIDED if name.startswith("strided_") else name

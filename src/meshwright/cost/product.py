@@ -49,10 +49,11 @@ SUM_BYTES = 4
 """Of the logarithm of the sum of a row's scores, which attention keeps in fp32 for its backward."""
 TRANSFORMED_TAPS = (7.0, 26.0)
 """Windows of three and of five at stride one: those that transforms are made for."""
-TRANSFORMED_PAIRS = 32768
-"""Pairs of channels from which the forward product goes by transforms, ..."""
-TRANSFORMED_PRODUCTS = 2.5e9
-"""... if there are so many of them for all pixels."""
+TRANSFORMED_PAIRS = 131072
+"""Pairs of channels from which the forward product goes by transforms, if there are half as many
+products of pairs for all pixels as ..."""
+TRANSFORMED_PRODUCTS = 3.2e9
+"""... from which on the gradient of the input does."""
 CONVOLUTIONS = (
     Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
 )  # fmt: skip
@@ -294,7 +295,7 @@ def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats
     if key.kind == Kind.CONVOLUTION:
         arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
         pairs = columns * depth / taps
-        is_large = (pairs >= TRANSFORMED_PAIRS) & (rows * pairs >= TRANSFORMED_PRODUCTS)
+        is_large = (pairs >= TRANSFORMED_PAIRS) & (rows * pairs >= TRANSFORMED_PRODUCTS / 2)
         forward = curve.transform_share, curve.transform_memory
         arithmetic = _transformed(work, forward, taps, arithmetic, is_large)
     elif key.kind == Kind.CONVOLUTION_BACKWARD:  # sums over the pixels
