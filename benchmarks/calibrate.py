@@ -1,8 +1,8 @@
 """Fits the time model of matrix products, convolutions and attention to a device's kernels.
 
     python benchmarks/calibrate.py measure -o FILE         on the CUDA machine: torch is enough
-    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o MODULE    anywhere, with
-        SciPy
+    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o MODULE
+        anywhere: needs SciPy
 
 `measure` times kernels of random sizes on cold inputs, one JSON object a line (`sweep.py`). `fit`
 takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as a

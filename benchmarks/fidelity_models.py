@@ -1,7 +1,8 @@
-"""The models that `fidelity.py` trains besides those of the zoo: classes of transformers at sizes of
-common checkpoints, with fewer layers where these repeat.
+"""The models that `fidelity.py` trains besides those of the zoo: classes of transformers at sizes
+of common checkpoints, with fewer layers where these repeat.
 
-Nothing is downloaded, and no sample is padded. What a config does not say is as transformers has it.
+Nothing is downloaded, and no sample is padded. What a config does not say is as transformers has
+it.
 """
 
 from collections.abc import Callable, Mapping
@@ -142,7 +143,9 @@ HELD_OUT: dict[str, Hub] = {
         decoder_ffn_dim=3072),
     "resnet34": picture_model("ResNet", **BASIC, depths=[3, 4, 6, 3]),
     "mobilenet-v1": picture_model("MobileNetV1"),
-    "convnext-s": picture_model("ConvNext", depths=[3, 3, 12, 3], hidden_sizes=[128, 256, 512, 1024]),
+    "convnext-s": picture_model(
+        "ConvNext", depths=[3, 3, 12, 3], hidden_sizes=[128, 256, 512, 1024]
+    ),
     "swin-s": picture_model("Swin", depths=[2, 2, 10, 2], embed_dim=128, num_heads=[4, 8, 16, 32]),
     "deit-s": picture_model("DeiT", hidden_size=384, num_attention_heads=6, intermediate_size=1536),
 }  # fmt: skip

@@ -330,9 +330,9 @@ class Sweep:
                 ).requires_grad_()
                 for length, many in ((queries, heads), (keys, groups), (keys, groups))
             )
-            if how == "learnt" or groups < heads:
-                if batch * heads * queries * keys > 1e9:  # may have to be stored several times
-                    continue
+            is_stored = how == "learnt" or groups < heads  # maybe, and several times
+            if is_stored and batch * heads * queries * keys > 1e9:
+                continue
             mask = self.mask(how, (batch, queries, keys), dtype, heads)
 
             def forward(

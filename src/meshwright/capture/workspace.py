@@ -1,8 +1,9 @@
 """Memory that a kernel takes besides its inputs and outputs, as seen on an H200.
 
 Known by a trace of the allocator: convolutions of tensor cores copy images and weights into another
-layout, those in fp32 transform them (Winograd's way, or Fourier's) for their gradients; sums over rows keep the partial sums of many blocks; backward attention adds up the gradient
-of the queries in fp32. Others take little.
+layout, those in fp32 transform them (Winograd's way, or Fourier's); sums over rows keep the partial
+sums of many blocks; backward attention adds up the gradient of the queries in fp32, and attention
+that no fused kernel takes stores all scores. Others take little.
 """
 
 import math

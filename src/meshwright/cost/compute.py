@@ -13,7 +13,7 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
-from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
+from meshwright.graph.graph import ANY_TYPE, Graph, Split
 from meshwright.units import format_count
 
 Floats = npt.NDArray[np.float64]
@@ -25,10 +25,10 @@ _CALL_SECONDS = np.array([
     [14e-6, 14e-6, 52e-6, 80e-6, 50e-6],
     [12e-6] * len(_CLASSES),
 ])  # fmt: skip
-"""What the host takes for a call, by phase and class, a module's Python around it included: fitted by
-`benchmarks/launch.py` to phases of steps of 13 models in three precisions on so few samples that an
-H200 waited for its host (2026-11-18, torch 2.11, AdamW by `foreach`). Such times vary by a third
-from run to run."""
+"""What the host takes for a call, by phase and class, a module's Python around it included: fitted
+by `benchmarks/launch.py` to phases of steps of 13 models in three precisions on so few samples that
+an H200 waited for its host (2026-11-18, torch 2.11, AdamW by `foreach`). Such times vary by a third
+from run to run, and by half from host to host."""
 _VIEW_SECONDS = np.array([1e-6, 6e-6, 0.0])
 """Likewise of views, by phase."""
 

@@ -90,8 +90,8 @@ class ConvolutionCurve:
     data_memory: float = 1.0
     """Backward: bytes that the input's gradient moves, relative to the weight's."""
     transform_share: float = 0.0
-    """FLOP/s over peak where a transform (Winograd's or Fourier's) saves multiplications, so that it
-    may be above 1, forward or of the weight's gradient; 0: no such kernel."""
+    """FLOP/s over peak where a transform (Winograd's or Fourier's) saves multiplications, so that
+    it may be above 1, forward or of the weight's gradient; 0: no such kernel."""
     transform_memory: float = 0.0
     """What the transforms move, as times the bytes of the tensors."""
     data_transform_share: float = 0.0
