@@ -1,7 +1,8 @@
 """Fits the time model of matrix products, convolutions and attention to a device's kernels.
 
     python benchmarks/calibrate.py measure -o FILE         on the CUDA machine: torch is enough
-    python benchmarks/calibrate.py fit SWEEP MODELS ... -o MODULE    anywhere: needs SciPy
+    python benchmarks/calibrate.py fit --sweeps FILE ... --models FILE ... -o MODULE
+        anywhere: needs SciPy
 
 `measure` times kernels of random sizes on cold inputs, one JSON object a line (`sweep.py`). `fit`
 takes those and the kernels of whole models (`fidelity.py measure`), writes the constants as a
@@ -13,6 +14,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,9 +31,11 @@ from meshwright.cost.curve import (
     Kind,
     MatmulCurve,
     Roof,
+    StoredCurve,
 )
 from meshwright.cost.product import (
     CONVOLUTIONS,
+    STORED,
     Key,
     Work,
     attention_seconds,
@@ -42,6 +46,7 @@ from meshwright.cost.product import (
     matmul_seconds,
     prepare,
     product_seconds,
+    stored_seconds,
 )
 from samples import (
     MEMORY_BYTES_PER_SECOND,
@@ -54,8 +59,9 @@ from samples import (
 )
 
 Floats = npt.NDArray[np.float64]
-Curve = TypeVar("Curve", MatmulCurve, ConvolutionCurve, DepthwiseCurve, AttentionCurve)
+Curve = TypeVar("Curve", MatmulCurve, ConvolutionCurve, DepthwiseCurve, AttentionCurve, StoredCurve)
 
+PRECISIONS = ("fp32", "tf32", "bf16")
 MULTIPROCESSORS = 132
 """Of an H200, as its peak FLOP/s in `samples.py`."""
 
@@ -80,6 +86,14 @@ ATTENTION = AttentionCurve(
     tile=(128, 128, 16), share=0.7, rounding=0.7, score_terms=40.0, dropout_terms=40.0,
     prologue_keys=50.0, roof=replace(ROOF, launch_seconds=1e-5),
 )  # fmt: skip
+STORES = {
+    Kind.STORED_ATTENTION: StoredCurve(
+        products=2, memory=8.0, dropout_memory=3.0, launch_seconds=6e-5
+    ),
+    Kind.STORED_ATTENTION_BACKWARD: StoredCurve(
+        products=4, memory=4.0, dropout_memory=2.0, launch_seconds=8e-5
+    ),
+}
 DIRECTIONS = {
     Kind.CONVOLUTION: (Kind.CONVOLUTION,),
     Kind.CONVOLUTION_BACKWARD: (Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD),
@@ -98,7 +112,8 @@ def fitted_fields(curve: Any) -> list[str]:
     return [
         field.name
         for field in fields(curve)
-        if not field.name.startswith("tile") and getattr(curve, field.name) != field.default
+        if not field.name.startswith(("tile", "products"))
+        and getattr(curve, field.name) != field.default
     ]
 
 
@@ -162,12 +177,13 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
     """All curves, each from its own samples."""
     products = to_products(samples)
     blank = Calibration(
-        multiprocessors=MULTIPROCESSORS, matmul={}, convolution={}, depthwise={}, attention={}
-    )
+        multiprocessors=MULTIPROCESSORS, matmul={}, convolution={}, depthwise={}, attention={},
+        stored={},
+    )  # fmt: skip
     work = prepare(products, peaks_of(samples), MEMORY_BYTES_PER_SECOND, blank)
     seconds = np.array([each.seconds for each in samples])
     found: dict[str, dict[Any, Any]] = {
-        name: {} for name in ("matmul", "convolution", "depthwise", "attention")
+        name: {} for name in ("matmul", "convolution", "depthwise", "attention", "stored")
     }
     groups = dict(group(products, work))
     for key, chosen in groups.items():
@@ -180,40 +196,46 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
             kinds = DIRECTIONS[key.kind]
             same = [groups.get(replace(key, kind=kind), chosen[:0]) for kind in kinds]
             dense = np.concatenate(same)
-            dense = dense[work.columns[dense] > 1]
+            dense = dense[(work.columns[dense] > 1) & ~products.is_last[dense]]
             found["convolution"][key.precision, key.kind, key.is_direct] = fit_convolution(
                 key, work.only(dense), seconds[dense], products.kind[dense]
             )
+        elif key.kind in STORED:
+            continue  # after the products that they are made of
         elif key.kind >= Kind.ATTENTION:
             found["attention"][key.precision, key.kind] = fit_attention(key, *mine)
-    for kind, kinds in DIRECTIONS.items():
-        for precision in ("fp32", "tf32", "bf16"):
-            thin = np.isin(products.kind, kinds) & (work.columns == 1)
-            thin &= np.array([each.precision == precision for each in samples])
-            chosen = np.flatnonzero(thin)
-            found["depthwise"][precision, kind], _ = fit_curve(
-                DEPTHWISE, work.only(chosen), seconds[chosen], all_depthwise_seconds, 0.2
-            )
+    is_alone = (work.columns == 1) & (work.count > 1) & (work.multiple < 2)
+    names = np.array([each.precision for each in samples])
+    for kind, precision, is_last in product(CONVOLUTIONS, PRECISIONS, (False, True)):
+        mine = is_alone & (products.kind == kind) & (names == precision)
+        chosen = np.flatnonzero(mine & (products.is_last == is_last))
+        found["depthwise"][precision, kind, is_last], _ = fit_curve(
+            DEPTHWISE, work.only(chosen), seconds[chosen],
+            lambda w, c, kind=kind: depthwise_seconds(w, c, kind), 0.2,
+        )  # fmt: skip
+    for kind, start in STORES.items():
+        chosen = groups[Key(kind, "fp32", is_direct=True)]
+        matmul = found["matmul"]["fp32", True]
+        found["stored"][kind], _ = fit_curve(
+            start, work.only(chosen), seconds[chosen],
+            lambda w, c, matmul=matmul: stored_seconds(w, c, matmul), 0.2,
+        )  # fmt: skip
     return Calibration(multiprocessors=MULTIPROCESSORS, **found)
-
-
-def all_depthwise_seconds(work: Work, curve: DepthwiseCurve) -> Floats:
-    """Forward, or all gradients that are asked for; without matrix units they are alike."""
-    key = Key(Kind.CONVOLUTION_BACKWARD, "fp32", is_direct=False)
-    return backward_seconds(work, key, lambda one, _: depthwise_seconds(one, curve))
 
 
 def fit_convolution(
     key: Key, work: Work, seconds: Floats, kinds: npt.NDArray[np.int8]
 ) -> ConvolutionCurve:
-    """In fp32 weight gradients of windows go by Winograd's transform, and choices vary more."""
+    """In fp32 windows go by Winograd's or Fourier's transforms, and choices vary more."""
     start = CONVOLUTION if key.kind == Kind.CONVOLUTION else BACK
     width = 0.2
     if key.precision == "fp32" and key.kind == Kind.CONVOLUTION:
         start = replace(start, grid=NARROW)
-    elif key.precision == "fp32" and not key.is_direct:
-        start = replace(start, winograd_share=1.5, winograd_memory=5.0)
+    if key.precision == "fp32" and not key.is_direct:
+        start = replace(start, transform_share=1.5, transform_memory=5.0)
         width = 0.5
+        if key.kind != Kind.CONVOLUTION:
+            start = replace(start, data_transform_share=1.5, data_transform_memory=5.0)
     inputs = np.flatnonzero(kinds == Kind.INPUT_CONVOLUTION_BACKWARD)
     alone = replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
 
@@ -298,10 +320,10 @@ def report_models(samples: Sequence[Sample], calibration: Calibration) -> None:
         print(f"  {name}: mean error of {len(found)} models {error.mean():.1%}, by time {mean:.1%}")
 
 
-def fit(path: Path, models: Sequence[Path], output: Path | None) -> None:
+def fit(sweeps: Sequence[Path], models: Sequence[Path], output: Path | None) -> None:
     """Fit, report, and write the constants."""
     whole = [sample for each in models for sample in read_models(each)]
-    samples = [*read_sweep(path), *whole]
+    samples = [sample for each in sweeps for sample in read_sweep(each)] + whole
     draw = random.Random(0)
     lines = dict.fromkeys(each.source for each in samples)
     held = {line for line in lines if draw.random() < 0.25}
@@ -314,9 +336,10 @@ def fit(path: Path, models: Sequence[Path], output: Path | None) -> None:
     print("Kernels of whole models, fitted:")
     report_models(whole, calibration)
     if output is not None:
-        words = ["python benchmarks/calibrate.py fit", *map(str, (path, *models)), f"-o {output}"]
+        files = ["--sweeps", *map(str, sweeps), "--models", *map(str, models)]
+        words = ["python benchmarks/calibrate.py fit", *files, f"-o {output}"]
         command = " \\\\\n        ".join(words)
-        output.write_text(render(calibration, command, read_lines(path)[0]))
+        output.write_text(render(calibration, command, read_lines(sweeps[0])[0]))
 
 
 def main() -> None:
@@ -325,17 +348,20 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure", help="time kernels, on a CUDA device")
     measuring.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
+    measuring.add_argument("--classes", action="store_true", help="what the first sweep lacks")
     fitting = commands.add_parser("fit", help="fit the constants to a sweep and models' kernels")
-    fitting.add_argument("sweep", type=Path)
-    fitting.add_argument("models", type=Path, nargs="+", help="as fidelity.py measures them")
+    fitting.add_argument("--sweeps", type=Path, nargs="+", required=True)
+    fitting.add_argument(
+        "--models", type=Path, nargs="+", required=True, help="as fidelity.py measures them"
+    )
     fitting.add_argument("-o", dest="output", type=Path, metavar="MODULE")
     arguments = parser.parse_args()
     if arguments.command == "measure":
         from sweep import measure  # needs torch, which a fit does not
 
-        measure(arguments.output)
+        measure(arguments.output, has_classes=arguments.classes)
     else:
-        fit(arguments.sweep, arguments.models, arguments.output)
+        fit(arguments.sweeps, arguments.models, arguments.output)
 
 
 if __name__ == "__main__":

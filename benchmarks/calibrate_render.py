@@ -23,6 +23,7 @@ from meshwright.cost.curve import (
     Kind,
     MatmulCurve,
     Roof,
+    StoredCurve,
 )
 
 # fmt: off
@@ -37,10 +38,10 @@ def render(calibration: Calibration, command: str, header: dict[str, Any]) -> st
         command=command, multiprocessors=calibration.multiprocessors,
         **{name: header.get(name, "unknown") for name in ("date", "device", "torch")},
     )  # fmt: skip
-    for name in ("matmul", "convolution", "depthwise", "attention"):
+    for name in ("matmul", "convolution", "depthwise", "attention", "stored"):
         text += f"    {name}={{\n"
         for key, curve in getattr(calibration, name).items():
-            line = f"({', '.join(_source(each) for each in key)}): {_source(curve)},"
+            line = f"{_source(key)}: {_source(curve)},"
             text += textwrap.fill(
                 line, 100, initial_indent=" " * 8, subsequent_indent=" " * 12,
                 break_long_words=False, break_on_hyphens=False,

@@ -3,11 +3,13 @@
     python benchmarks/fidelity.py measure -o FILE [ROWS]      on the CUDA machine: torch is enough
     python benchmarks/fidelity.py predict FILE [-o TABLE]     anywhere
 
-`measure` trains each row's model for a few steps, eagerly, as users do (fused AdamW, no
-compilation, torch's own settings of TF32), and times every distinct kernel of its captured step by
-itself. A row is NAME/BATCH/SEQUENCE/PRECISION, with "-" for models without a sequence; precision
-fp32, bf16, or amp: fp32 weights under autocast to bf16. One JSON object a line; the first names
-device and software.
+`measure` trains each row's model for a few steps, eagerly, as users do (no compilation, AdamW as
+`torch.optim.AdamW(parameters)` gives it), and times every distinct kernel of its captured step by
+itself, with the memory that it takes. A row is NAME/BATCH/SEQUENCE/PRECISION, with "-" for models
+without a sequence. Precision: fp32, without TF32 anywhere; tf32: products and convolutions in it;
+bf16; mixed: fp32 weights under autocast to bf16. Files of 2026-11-15 have fused AdamW, fp32 rows
+with torch's own settings of TF32, which their header names, and amp for mixed. One JSON object a
+line; the first names device and software.
 
 `predict` captures each row's step and simulates it on one such device: with the fitted costs alone,
 and with the row's own kernels as a profile. Time errors are over rows whose measurement repeats
@@ -15,76 +17,145 @@ within 3%; rows that the host's launches bound are said to be.
 """
 
 import argparse
+import contextlib
 import gc
 import gzip
 import json
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fidelity_models import MODELS, NORMS, build_model
 from meshwright.capture.optimiser import Optimiser
 from meshwright.capture.profile import distinct_calls, time_calls
+from meshwright.capture.replay import replayed
 from meshwright.capture.trace import find_loss, trace_step
 from meshwright.capture.workload import Workload
 from meshwright.capture.zoo import build
 
-ROWS = (
-    "alexnet-32/512/-/fp32", "vgg16-32/512/-/fp32", "vgg16/64/-/fp32", "resnet50/64/-/fp32",
-    "resnet50/256/-/bf16", "resnet152/64/-/fp32", "inception-v3/64/-/fp32",
-    "semantic-fpn/8/-/fp32", "vit-l/32/-/fp32", "vit-l/64/-/bf16", "swin-l/32/-/bf16",
-    "transformer/32/128/fp32", "bert-base/64/128/fp32", "bert-base/64/128/bf16",
-    "bert-large/32/128/fp32", "bert-large/64/512/bf16", "fnet-base/64/128/fp32",
-    "gpt2/8/1024/fp32", "gpt2/16/1024/bf16", "gpt2-large/8/1024/bf16", "gpt2-xl/4/1024/bf16",
-    "llama-3-8b/1/2048/bf16",
+ROWS = tuple(
+    f"{name}/{size}/{precision}"
+    for name, size in (
+        ("llama-1b", "2/2048"), ("mixtral-s", "4/1024"), ("t5-base", "16/512"), ("gpt2", "8/1024"),
+        ("bert-base", "32/256"), ("resnet18", "128/-"), ("resnet50", "64/-"), ("vgg16", "32/-"),
+        ("alexnet", "128/-"), ("inception-v3", "32/-"), ("mobilenet-v2", "64/-"),
+        ("convnext-t", "32/-"), ("swin-t", "32/-"), ("vit-b", "32/-"),
+    )
+    for precision in ("fp32", "tf32", "bf16", "mixed")
+) + tuple(f"norms-{width}/4/2048/bf16" for width in (1024, 4096, 6144, 12288, 25600))  # fmt: skip
+"""What constants are fitted to, with the files of 2026-11-15."""
+HELD_OUT = tuple(
+    f"{name}/{batch}/{sequence}/{precision}"
+    for name, batches, sequence in (
+        ("qwen-0.5b", (1, 8), "512"), ("llama-3b", (1, 4), "1024"), ("mistral-s", (2, 8), "1024"),
+        ("mixtral-m", (2, 8), "1024"), ("neox-410m", (4, 16), "512"),
+        ("roberta-base", (16, 64), "128"), ("t5-large", (4, 16), "256"),
+        ("bart-base", (8, 32), "256"), ("resnet34", (16, 128), "-"), ("resnet101", (16, 64), "-"),
+        ("vgg19", (16, 64), "-"), ("mobilenet-v1", (32, 128), "-"), ("convnext-s", (16, 64), "-"),
+        ("swin-s", (16, 64), "-"), ("deit-s", (32, 128), "-"),
+    )
+    for batch in batches
+    for precision in ("fp32", "tf32", "bf16", "mixed")
 )  # fmt: skip
-STEPS = 8
+"""What predictions are held against after the last fit."""
+LAUNCHES = tuple(
+    f"{name}/1/{'32' if name in ('llama-1b', 'mixtral-s', 't5-base', 'gpt2', 'bert-base') else '-'}"
+    f"/{precision}"
+    for name in (
+        "llama-1b", "mixtral-s", "t5-base", "gpt2", "bert-base", "resnet18", "resnet50", "vgg16",
+        "inception-v3", "mobilenet-v2", "convnext-t", "swin-t", "vit-b",
+    )
+    for precision in ("fp32", "bf16", "mixed")
+)  # fmt: skip
+"""So few samples that the device waits for its host: what `launch.py` fits."""
+STEPS = 5
 REPEATS = 3
+PHASES = 5
+"""Steps whose phases are timed one by one."""
+TRACERS = 12
+"""Processes that trace steps while the device is busy with others."""
 REPEATABLE = 0.03
 """Rows whose timings spread further say nothing about a prediction's error."""
 DEVICE_TYPE = "h200"
+FOREACH = "torch.optim.AdamW, foreach"
+"""What PyTorch gives on CUDA unasked; files without this word have its fused AdamW."""
 
 
 def build_row(row: str, device: str = "meta") -> tuple[Workload, torch.dtype | None]:
     """A row's workload, and what it autocasts to."""
     name, batch, sequence, precision = row.split("/")
     length = None if sequence == "-" else int(sequence)
-    is_mixed = precision == "amp"
-    workload = build(name, int(batch), length, "fp32" if is_mixed else precision, device=device)
-    return workload, torch.bfloat16 if is_mixed else None
+    weights = "bf16" if precision == "bf16" else "fp32"
+    if name in MODELS or name.startswith(NORMS):
+        dtype = torch.bfloat16 if weights == "bf16" else torch.float32
+        workload = build_model(name, int(batch), length or 0, dtype, device)
+    else:
+        workload = build(name, int(batch), length, weights, device=device)
+    return workload, torch.bfloat16 if precision in ("mixed", "amp") else None
 
 
-def measure_row(row: str, device: torch.device, *, is_compiled: bool) -> dict[str, Any]:
-    """Step time, peak memory and, of an eager row, kernel times."""
-    if is_compiled:
-        return {"row": row, **measure_steps(row, device, is_compiled=True), "calls": []}
+@contextlib.contextmanager
+def tf32_of(row: str, settings: dict[str, bool] | None = None) -> Iterator[None]:
+    """Torch's settings of TF32 as a row, or a file's header, has them."""
+    is_tf32 = row.endswith("/tf32")
+    chosen = settings or {"matmul": is_tf32, "cudnn": is_tf32}
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32, cudnn.allow_tf32 = chosen["matmul"], chosen["cudnn"]
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def trace_calls(row: str) -> Counter[str]:
+    """The distinct kernels of a row's step."""
+    torch.set_num_threads(1)
     workload, autocast = build_row(row)
-    trace = trace_step(
-        workload.model,
-        workload.args,
-        workload.kwargs,
-        loss=workload.loss,
-        optimizer=Optimiser.ADAMW,
-        autocast=autocast,
-    )
-    calls = distinct_calls(trace)
-    del trace
-    found: dict[str, Any] = {"row": row, **measure_steps(row, device, is_compiled=False)}
-    gc.collect()
-    torch.cuda.empty_cache()
-    found["calls"] = [
-        {
-            "call": text,
-            "count": calls[text],
-            "seconds": timed if isinstance(timed, str) else timed.seconds,
-        }
-        for text, timed in time_calls(calls, device)
-    ]
-    return found
+    with tf32_of(row):
+        trace = trace_step(
+            workload.model,
+            workload.args,
+            workload.kwargs,
+            loss=workload.loss,
+            optimizer=Optimiser.ADAMW,
+            autocast=autocast,
+        )
+        return distinct_calls(trace)
+
+
+Known = dict[str, dict[str, Any]]
+
+
+def measure_calls(calls: Counter[str], device: torch.device, known: Known) -> list[dict[str, Any]]:
+    """Seconds and bytes of each kernel; `known`: those of rows before."""
+    fresh = Counter({text: number for text, number in calls.items() if text not in known})
+    for text, timed in time_calls(fresh, device):
+        if isinstance(timed, str):
+            known[text] = {"seconds": timed}
+        else:
+            known[text] = {"seconds": timed.seconds, "bytes": call_bytes(text, device)}
+    return [{"call": text, "count": number, **known[text]} for text, number in calls.items()]
+
+
+def call_bytes(text: str, device: torch.device) -> int:
+    """What a call takes at its peak, its results among it, besides what it is given."""
+    with replayed(text, device) as replay:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        made = replay.run()
+        torch.cuda.synchronize()
+        del made
+        return torch.cuda.max_memory_allocated() - before
 
 
 def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[str, Any]:
@@ -95,14 +166,23 @@ def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[
         model.compile()
     inputs = [fill(each) for each in workload.args]
     named = {key: fill(each) for key, each in workload.kwargs.items()}
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    losses: list[Any] = []
 
-    def step() -> None:
+    def forward() -> None:
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-            loss = find_loss(model(*inputs, **named), workload.loss)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+            losses.append(find_loss(model(*inputs, **named), workload.loss))
+
+    phases = {
+        "forward": forward,
+        "backward": lambda: losses.pop().backward(),
+        "update": optimizer.step,
+    }
+
+    def step() -> None:
+        for run in phases.values():
+            run()
 
     for _ in range(3):
         step()
@@ -122,7 +202,30 @@ def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[
         "spread": max(times) / min(times) - 1,
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "phases": measure_phases(phases),
+        "num_parameters": sum(1 for _ in model.parameters()),
     }
+
+
+def measure_phases(phases: dict[str, Any]) -> dict[str, Any]:
+    """By phase: until the host is done, until the device is, and the peak of its memory."""
+    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in phases}
+    for _ in range(PHASES):
+        for name, run in phases.items():
+            torch.cuda.reset_peak_memory_stats()
+            begin = time.perf_counter()
+            run()
+            host = time.perf_counter() - begin
+            torch.cuda.synchronize()
+            seconds = time.perf_counter() - begin
+            found[name].append((host, seconds, torch.cuda.max_memory_allocated()))
+    return {
+        name: dict(
+            zip(("host", "seconds", "bytes"), map(statistics.median, zip(*each, strict=True)),
+                strict=True)
+        )
+        for name, each in found.items()
+    }  # fmt: skip
 
 
 def fill(tensor: Any) -> Any:
@@ -137,8 +240,11 @@ def fill(tensor: Any) -> Any:
     return tensor.random_(0, 1000 if tensor.dim() == 2 else 2)
 
 
-def measure(path: Path, rows: Sequence[str], *, is_compiled: bool) -> None:
-    """Measure every row, writing as they come, so that what was measured is kept."""
+def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bool) -> None:
+    """Measure every row, writing as they come, so that what was measured is kept.
+
+    Steps first, while nothing else runs; then kernels, which wait for no host.
+    """
     device = torch.device("cuda")
     header = {
         "command": " ".join(["python", *sys.argv]),
@@ -146,30 +252,66 @@ def measure(path: Path, rows: Sequence[str], *, is_compiled: bool) -> None:
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
         "compiled": is_compiled,
-        "tf32": {
-            "matmul": torch.backends.cuda.matmul.allow_tf32,
-            "cudnn": torch.backends.cudnn.allow_tf32,
-        },
+        "optimizer": FOREACH,
     }
+    has_calls &= not is_compiled
+    found = {}
+    for row in rows:
+        found[row] = _measured(row, device, is_compiled)
+        write_rows(path, header, list(found.values()))
+    if not has_calls:
+        return
+    known: Known = {}
+    with ProcessPoolExecutor(TRACERS, mp_context=get_context("spawn")) as pool:
+        for row, calls in [(row, pool.submit(trace_calls, row)) for row in rows]:
+            found[row] |= _called(row, calls, device, known)
+            write_rows(path, header, list(found.values()))
+
+
+def _measured(row: str, device: torch.device, is_compiled: bool) -> dict[str, Any]:
+    began = time.perf_counter()
+    try:
+        with tf32_of(row):
+            found = {"row": row, **measure_steps(row, device, is_compiled=is_compiled), "calls": []}
+    except Exception as error:  # a row that does not fit must not end the others
+        found = {"row": row, "error": f"{type(error).__name__}: {str(error)[:300]}"}
+    print(json.dumps(found), f"{time.perf_counter() - began:.1f} s", flush=True)
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
+
+
+def _called(
+    row: str, calls: Future[Counter[str]], device: torch.device, known: Known
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    try:
+        found = {"calls": measure_calls(calls.result(), device, known)}
+    except Exception as error:  # likewise
+        found = {"calls": []}
+        print(f"{type(error).__name__}: {str(error)[:300]}")
+    print(row, len(found["calls"]), f"calls {time.perf_counter() - began:.1f} s", flush=True)
+    torch.cuda.empty_cache()
+    return found
+
+
+def write_rows(path: Path, header: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """All rows so far."""
     with gzip.open(path, "wt") as file:
-        file.write(json.dumps(header) + "\n")
-        for row in rows:
-            began = time.perf_counter()
-            try:
-                found = measure_row(row, device, is_compiled=is_compiled)
-            except Exception as error:  # a row that does not fit must not end the others
-                found = {"row": row, "error": f"{type(error).__name__}: {str(error)[:300]}"}
-            file.write(json.dumps(found) + "\n")
-            file.flush()
-            short = {key: value for key, value in found.items() if key != "calls"}
-            print(json.dumps(short), f"{time.perf_counter() - began:.1f} s", flush=True)
-            gc.collect()
-            torch.cuda.empty_cache()
+        file.writelines(json.dumps(line) + "\n" for line in (header, *rows))
 
 
-def capture_row(row: str, found: dict[str, Any], *, is_compiled: bool = False) -> Any:
-    """The graph of a row, with the times of its own kernels as those of the device type."""
+def capture_row(
+    row: str,
+    found: dict[str, Any],
+    header: dict[str, Any] | None = None,
+) -> Any:
+    """The graph of a row, with the times of its own kernels as those of the device type.
+
+    `header`: that of its file; None: one of 2026-11-18 or later.
+    """
     from meshwright.capture.capture import capture  # not needed to measure
 
     workload, autocast = build_row(row)
@@ -178,19 +320,22 @@ def capture_row(row: str, found: dict[str, Any], *, is_compiled: bool = False) -
         for each in found["calls"]
         if isinstance(each["seconds"], float)
     }
-    return capture(
-        workload.model,
-        workload.args,
-        workload.kwargs,
-        loss=workload.loss,
-        batch=workload.batch,
-        autocast=autocast,
-        measured={DEVICE_TYPE: known},
-        compile=is_compiled,
-    )
+    header = {"optimizer": FOREACH} if header is None else header
+    with tf32_of(row, header.get("tf32")):
+        return capture(
+            workload.model,
+            workload.args,
+            workload.kwargs,
+            loss=workload.loss,
+            batch=workload.batch,
+            autocast=autocast,
+            measured={DEVICE_TYPE: known},
+            compile=header.get("compiled", False),
+            foreach=header.get("optimizer") == FOREACH,
+        )
 
 
-def predict_row(found: dict[str, Any], *, is_compiled: bool) -> dict[str, Any]:
+def predict_row(found: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
     """A row's step time and peak memory as predicted, beside what was measured."""
     from dataclasses import replace
 
@@ -198,7 +343,7 @@ def predict_row(found: dict[str, Any], *, is_compiled: bool) -> dict[str, Any]:
     from meshwright.plan.plan import place_ops
     from meshwright.simulate.simulate import simulate
 
-    graph = capture_row(found["row"], found, is_compiled=is_compiled)
+    graph = capture_row(found["row"], found, header)
     draft = Draft("one")
     draft.add_host("host", DEVICE_TYPE, 1)
     cluster = draft.finish()
@@ -221,15 +366,13 @@ def predict(path: Path, output: Path | None) -> None:
     """Predict every row and say how far off that is."""
     with gzip.open(path, "rt") as file:
         header, *rows = (json.loads(line) for line in file)
-    torch.backends.cuda.matmul.allow_tf32 = header["tf32"]["matmul"]
-    torch.backends.cudnn.allow_tf32 = header["tf32"]["cudnn"]
     lines = [{"command": " ".join(["python", *sys.argv]), "measured": header}]
     print(f"{'row':28} {'step':>9} {'spread':>7} {'fitted':>7} {'profile':>7} {'memory':>7}")
     for found in rows:
         if "error" in found:
             print(f"{found['row']:28} {found['error'][:80]}")
             continue
-        line = predict_row(found, is_compiled=header.get("compiled", False))
+        line = predict_row(found, header)
         lines.append(line)
         print(
             f"{line['row']:28} {line['step_seconds'] * 1e3:6.1f} ms {line['spread']:7.1%} "
@@ -279,6 +422,9 @@ def main() -> None:
     measuring.add_argument("rows", nargs="*", default=list(ROWS), metavar="ROW")
     measuring.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
     measuring.add_argument("--compile", action="store_true", help="torch.compile; no kernel times")
+    measuring.add_argument("--steps-only", action="store_true", help="no kernel times")
+    measuring.add_argument("--launches", action="store_true", help="rows of few samples")
+    measuring.add_argument("--held-out", action="store_true", help="rows that nothing is fitted to")
     predicting = commands.add_parser("predict", help="hold predictions against a file of them")
     predicting.add_argument("file", type=Path)
     predicting.add_argument("-o", dest="output", type=Path, metavar="TABLE")
@@ -286,7 +432,10 @@ def main() -> None:
     if arguments.command == "predict":
         predict(arguments.file, arguments.output)
     else:
-        measure(arguments.output, arguments.rows, is_compiled=arguments.compile)
+        rows = LAUNCHES if arguments.launches else arguments.rows
+        rows = HELD_OUT if arguments.held_out else rows
+        has_calls = not (arguments.steps_only or arguments.launches)
+        measure(arguments.output, rows, is_compiled=arguments.compile, has_calls=has_calls)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ PEAKS = {"bf16": 989.5e12, "fp16": 989.5e12, "tf32": 494.5e12, "fp32": 67e12}
 """Dense FLOP/s of an H200 SXM (NVIDIA's data sheet)."""
 ATTENTIONS = {"none": Kind.ATTENTION, "causal": Kind.CAUSAL_ATTENTION}
 """By how a sweep calls them; the rest have a mask."""
+FORMULA = 0
+"""Torch's number for attention that no fused kernel takes."""
 BACKWARD = Kind.ATTENTION_BACKWARD - Kind.ATTENTION
 """From a kind of attention to its backward."""
 
@@ -43,6 +45,7 @@ class Sample:
     alignment: int
     seconds: float
     drops: bool = False
+    is_last: bool = False
     source: str = ""
     """The line of a sweep, or the model, that it comes from."""
     calls: int = 1
@@ -134,22 +137,29 @@ def _sweep_samples(row: dict[str, Any]) -> Iterator[tuple[Sample, Any]]:
         source = (row["N"], row["ci"], row["hw"], row["hw"])
         weight = (row["co"], row["ci"] // row["groups"], row["ks"], row["ks"])
         made = (row["N"], row["co"], row["ho"], row["ho"])
-        for name, multiple in (("forward", 0), ("backward", 2), ("weight", 1)):
+        has_both = "input" in row
+        for name, multiple in (("forward", 0), ("backward", 2), ("weight", 1), ("input", 1)):
             sample = convolution_sample(
                 row["dtype"], source, weight, made, row["stride"], multiple, seconds=0.0
             )
-            yield sample, row[name]
-    elif row["kind"] == "attention":
+            if name == "input":
+                sample = replace(sample, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
+            yield sample, None if name == "backward" and has_both else row.get(name)
+    elif row["kind"] == "attention" and row["how"] != "learnt":
         sizes = [row[name] for name in ("B", "H", "S", "Sk", "d")]
         item = ITEM_BYTES[row["dtype"]]
         scores = row["S"] * row["Sk"]
         mask_bytes = {"mask": row["B"] * scores, "full": scores * item}.get(row["how"], 0)
         kind = ATTENTIONS.get(row["how"], Kind.MASKED_ATTENTION)
+        is_stored = row.get("choice") == FORMULA
         drops = row.get("dropout", 0.0) > 0
         for name, shift in (("forward", 0), ("backward", BACKWARD)):
             sample = attention_sample(
                 Kind(kind + shift), row["dtype"], sizes, mask_bytes, seconds=0.0, drops=drops
             )
+            if is_stored:
+                stored = Kind.STORED_ATTENTION_BACKWARD if shift else Kind.STORED_ATTENTION
+                sample = replace(sample, kind=stored)
             yield sample, row[name]
 
 
@@ -162,7 +172,9 @@ def read_models(path: Path) -> list[Sample]:
             sample = _call_sample(call["op"].split(".")[1], call["args"])
             if sample is not None and isinstance(each["seconds"], float):
                 precision = "tf32" if call.get("tf32") else sample.precision
-                sample = replace(sample, precision=precision)
+                image = call["args"]["convolution_backward" in call["op"]]
+                is_last = "convolution" in call["op"] and image["stride"][1] == 1
+                sample = replace(sample, precision=precision, is_last=is_last)
                 seconds = each["seconds"] - _bias_seconds(call, sample)
                 samples.append(
                     replace(sample, seconds=seconds, source=row["row"], calls=each["count"])
@@ -216,6 +228,8 @@ def _call_sample(name: str, args: list[Any]) -> Sample | None:
         mask, dropout, is_causal = args[3 * (1 + shift) :][:3]
         kind = ATTENTIONS["causal" if is_causal else "none"] if not mask else Kind.MASKED_ATTENTION
         batch, heads, queries, size = query["shape"]
+        if _short(query) == "fp32" and key["shape"][1] != heads:
+            kind = Kind(Kind.STORED_ATTENTION - BACKWARD * shift + shift)
         item = 1 if mask and mask["dtype"] == "bool" else ITEM_BYTES[_short(query)]
         return attention_sample(
             Kind(kind + BACKWARD * shift), _short(query),
@@ -243,6 +257,7 @@ def to_products(samples: Sequence[Sample]) -> Products:
         precision=np.array([names.index(each.precision) for each in samples]),
         precisions=names,
         drops=np.array([each.drops for each in samples]),
+        is_last=np.array([each.is_last for each in samples]),
         **sizes,
     )
 

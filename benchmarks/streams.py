@@ -1,6 +1,7 @@
 """Fits the times of ops that only move bytes to kernels measured by `fidelity.py measure`.
 
-    python benchmarks/streams.py FIDELITY.jsonl.gz ... -o src/meshwright/cost/stream.py
+    python benchmarks/streams.py FIDELITY.jsonl.gz ... --updates SWEEP.jsonl.gz \\
+        -o src/meshwright/cost/stream.py
 
 Every row's model is captured again, so that each measured call stands beside the bytes that the
 graph says it moves.
@@ -20,11 +21,12 @@ import numpy.typing as npt
 
 from fidelity import capture_row
 from meshwright.cost.curve import Stream
-from meshwright.cost.fitted import KINDS, stream_seconds
+from meshwright.cost.fitted import KINDS, find_stream, stream_seconds
+from meshwright.cost.stream import STREAMS
 from meshwright.graph.graph import Graph
 
 PEAK_BANDWIDTH = 4.8e12
-LAUNCHES = np.array([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 14.0, 20.0]) * 1e-6
+LAUNCHES = np.array([1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 14, 20, 28, 40, 56, 80, 112, 160]) * 1e-6
 SHARES = np.geomspace(0.004, 4.0, 150)
 TERMS = np.concatenate(([0.0], np.geomspace(1e-13, 8e-9, 80)))
 RELATIVE = 0.3
@@ -33,12 +35,19 @@ LONG = 8e-6
 """Seconds above which a kernel's time is mostly its bytes."""
 EVIDENCE = 1e-4
 """Seconds of such kernels that a fit needs."""
+FOREACH_PASSES = 20
+"""Reads and writes of a number by AdamW's ops on lists of tensors (`meshwright.graph.foreach`)."""
+MANY_NUMBERS = 1 << 26
+RIGHT = 0.1
+"""How far off in sum a kind may be that stays as it is."""
 HEADER = '''"""How fast an H200 runs ops that only move bytes, by kind: data, no code.
 
 Made by
     {command}
-from kernels measured on {date} on an {device} with torch {torch}. Keys: the kind, and
-whether its precision is a 16-bit one; `curve.py` explains the fields.
+from kernels measured on {date} on an {device} with torch {torch}; kinds that these do not
+have, or that are right within a tenth, as they were before, from kernels of 2026-11-15
+(`2026-11-15-fidelity-h200.jsonl.gz` and its second part). Keys: the kind, and whether its precision
+is a 16-bit one; `curve.py` explains the fields.
 """
 
 from meshwright.cost.curve import Stream
@@ -66,10 +75,11 @@ def collect(graphs: Iterator[Graph]) -> Samples:
         moved = graph.bytes_read + graph.bytes_written
         for op in np.flatnonzero(moved > 0).tolist():
             kind = graph.kind[op].removeprefix("biased_").replace("dropout_", "")
+            kind = kind.replace("channels_last_", "")
             if kind not in KINDS:
                 key = (graph.kind[op], graph.precision[op] in ("bf16", "fp16"))
                 seconds = graph.seconds["h200"][op]
-                if np.isfinite(seconds):
+                if np.isfinite(seconds) and not graph.kind[op].startswith("_foreach_"):
                     found[key].append((moved[op], graph.product_depth[op], seconds))
     return found
 
@@ -99,7 +109,8 @@ def text_of(stream: Stream) -> str:
 
 
 def fit_all(samples: Samples) -> dict[tuple[str, bool], Stream]:
-    """A stream for each kind and precision with enough evidence of its own.
+    """A stream for each kind and precision with enough evidence of its own, but for those that are
+    right already.
 
     Too few long kernels say nothing of bandwidth: then both precisions count together, and a kind
     that has too few even so is left to the usual one.
@@ -110,6 +121,8 @@ def fit_all(samples: Samples) -> dict[tuple[str, bool], Stream]:
         both = [*samples.get((kind, False), []), *samples.get((kind, True), [])]
         for is_half in (False, True):
             own = samples.get((kind, is_half), [])
+            if own and is_right(kind, own, is_half):
+                continue
             chosen = own if evidence(own) >= EVIDENCE else both
             if own and (evidence(chosen) >= EVIDENCE or not has_launch):
                 stream, error = fit(chosen, has_launch=has_launch)
@@ -122,6 +135,15 @@ def fit_all(samples: Samples) -> dict[tuple[str, bool], Stream]:
     return fitted
 
 
+def is_right(kind: str, entries: list[tuple[float, float, float]], is_half: bool) -> bool:
+    """Whether the constants in use are near enough."""
+    moved, depth, seconds = np.array(entries).T
+    stream = find_stream(kind, is_half)
+    moving = moved / (stream.share * PEAK_BANDWIDTH)
+    predicted = stream_seconds(moving, depth * stream.term_seconds, stream.launch_seconds)
+    return bool(np.abs(predicted - seconds).sum() <= RIGHT * seconds.sum())
+
+
 def evidence(entries: list[tuple[float, float, float]]) -> float:
     """Seconds in kernels that are long enough to show their bandwidth."""
     return sum(entry[2] for entry in entries if entry[2] > LONG)
@@ -131,20 +153,37 @@ def main() -> None:
     """Fit and write."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("files", type=Path, nargs="+")
+    parser.add_argument("--updates", type=Path, required=True, help="a sweep with rows of AdamW")
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="MODULE")
     arguments = parser.parse_args()
     read = [read_rows(path) for path in arguments.files]
-    rows = [row for _, some in read for row in some]
-    samples = collect(capture_row(row["row"], row) for row in rows)
-    write(fit_all(samples), read[0][0], arguments.output)
+    samples = collect(capture_row(row["row"], row, header) for header, some in read for row in some)
+    fitted = {**fit_all(samples), **fit_updates(arguments.updates)}
+    write(fitted, read[0][0], arguments.output)
+
+
+def fit_updates(path: Path) -> dict[tuple[str, bool], Stream]:
+    """AdamW by lists of tensors, from those of a sweep that keep the device busy."""
+    rows = [row for row in read_rows(path)[1] if row["kind"] == "update"]
+    found = {}
+    for is_half, (name, size) in enumerate((("fp32", 4), ("bf16", 2))):
+        mine = [row for row in rows if row["dtype"] == name]
+        long = [row for row in mine if row["number"] * row["size"] >= MANY_NUMBERS]
+        entries = [
+            (FOREACH_PASSES * row["number"] * row["size"] * size, 0.0, row["seconds"])
+            for row in long
+        ]
+        found["_foreach_adamw_", bool(is_half)], _ = fit(entries, has_launch=False)
+    return found
 
 
 def write(fitted: dict[tuple[str, bool], Stream], header: dict[str, Any], output: Path) -> None:
     """The data module."""
     first, rest = sys.argv[0], [*sys.argv[1:-2], " ".join(sys.argv[-2:])]
     command = " \\\\\n        ".join([f"python {first}", *rest])
-    lines = [HEADER.format(usual=text_of(fitted["mul", False]), **header | {"command": command})]
-    lines += [f"    {key!r}: {text_of(stream)},\n" for key, stream in fitted.items()]
+    whole = {**STREAMS, **fitted}
+    lines = [HEADER.format(usual=text_of(whole["mul", False]), **header | {"command": command})]
+    lines += [f"    {key!r}: {text_of(whole[key])},\n" for key in sorted(whole)]
     output.write_text("".join(lines).replace("'", '"') + "}\n")
 
 

@@ -25,6 +25,7 @@ Row = dict[str, Any]
 
 SEED = 7
 DROPOUT_SEED = 8
+CLASS_SEED = 9
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """tf32 is fp32 with the switch on."""
 WIDTHS = (
@@ -39,6 +40,9 @@ CHANNELS_IN = (
     3, 16, 32, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 448, 512, 768, 1024, 2048,
 )  # fmt: skip
 CHANNELS_OUT = (16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 2048)
+WIDE = (4096, 6144, 8192, 10240, 12288, 16384, 20480, 25600)
+"""Hidden sizes of models of 7 to 1,000 billion parameters."""
+DEPTHWISE = (32, 64, 96, 144, 192, 240, 256, 384, 480, 576, 672, 768, 960, 1152)
 SEQUENCES = (49, 64, 77, 128, 197, 256, 512, 577, 1024, 2048, 4096, 8192)
 MATMUL_FLOPS = {"bf16": 6e12, "fp16": 6e12, "fp32": 6e11, "tf32": 2e12}
 """Larger ones say no more, and take longer."""
@@ -47,8 +51,11 @@ CONVOLUTION_FLOPS = {"bf16": 3e12, "tf32": 1.5e12, "fp32": 3e11}
 ATTENTION_FLOPS = {"bf16": 3e12, "fp32": 2e11}
 
 
-def measure(path: Path) -> None:
-    """Time everything, writing as it comes, so that what was measured is kept."""
+def measure(path: Path, *, has_classes: bool = False) -> None:
+    """Time everything, writing as it comes, so that what was measured is kept.
+
+    `has_classes`: only what the sweep of 2026-11-15 lacks.
+    """
     device = torch.device("cuda")
     header = {
         "kind": "header",
@@ -60,7 +67,8 @@ def measure(path: Path) -> None:
     began = time.perf_counter()
     with gzip.open(path, "wt") if path.suffix == ".gz" else path.open("w") as file:
         file.write(json.dumps(header) + "\n")
-        for number, row in enumerate(Sweep(device).rows()):
+        sweep = Sweep(device)
+        for number, row in enumerate(sweep.classes() if has_classes else sweep.rows()):
             file.write(json.dumps(row) + "\n")
             if number % 100 == 0:
                 file.flush()
@@ -96,6 +104,40 @@ class Sweep:
         for precision, number in (("bf16", 80), ("fp32", 60)):
             yield from self.attentions(precision, number, 0.1)
 
+    def classes(self) -> Iterator[Row]:
+        """Convolutions as in VGG and of each channel by itself, attention with grouped heads and
+        with learnt masks, very large products, and updates by lists of tensors."""
+        self.random = random.Random(CLASS_SEED)
+        for precision, number in (("fp32", 70), ("tf32", 30), ("bf16", 30)):
+            yield from self.convolutions(precision, number, self.draw_plain)
+        for precision, number in (("fp32", 60), ("tf32", 30), ("bf16", 60)):
+            yield from self.convolutions(precision, number, self.draw_depthwise)
+        for precision, number in (("bf16", 80), ("fp32", 60)):
+            yield from self.attentions(precision, number, 0.0, is_plain=False)
+        for precision, number in (("bf16", 25), ("fp32", 25)):
+            yield from self.attentions(precision, number, 0.1, is_plain=False)
+        for precision, number in (("bf16", 50), ("tf32", 12), ("fp32", 4)):
+            yield from self.matmuls(precision, number, is_large=True)
+        yield from self.updates()
+
+    def updates(self) -> Iterator[Row]:
+        """AdamW as torch chooses it, on so many parameters of a size."""
+        for dtype in ("fp32", "bf16"):
+            for number in (8, 64, 256):
+                for size in (1 << 10, 1 << 16, 1 << 20, 1 << 22):
+                    if number * size > 1 << 29:
+                        continue
+                    given = [self.normal(size, dtype=DTYPES[dtype]) for _ in range(number)]
+                    for each in given:
+                        each.requires_grad_().grad = torch.ones_like(each)
+                    optimizer = torch.optim.AdamW(given)
+                    optimizer.step()
+                    yield {
+                        "kind": "update", "dtype": dtype, "number": number, "size": size,
+                        "seconds": self.time(optimizer.step), "host": self.host(optimizer.step),
+                        "bytes": self.bytes(optimizer.step),
+                    }  # fmt: skip
+
     def small(self) -> Iterator[Row]:
         """What an event costs, a launch, and copies of all sizes."""
         one = torch.zeros(1, device=self.device)
@@ -108,7 +150,7 @@ class Sweep:
             cold = self.time(partial(target.copy_, source))
             yield {"kind": "copy", "bytes": 2 * source.nbytes, "cold": cold}
 
-    def matmuls(self, precision: str, number: int) -> Iterator[Row]:
+    def matmuls(self, precision: str, number: int, *, is_large: bool = False) -> Iterator[Row]:
         """Linear layers, forward and backward: a number of tokens and two widths."""
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         dtype = DTYPES.get(precision, torch.float32)
@@ -118,10 +160,14 @@ class Sweep:
                 [self.pick(8, 65536, 8), self.pick(128, 65536, 64), draw.choice(TOKENS)]
             )
             first, second = self.width(), self.width()
+            if is_large:
+                tokens, first = draw.choice(TOKENS[3:7]), draw.choice(WIDE)
+                second = first * draw.choice([1, 3, 4]) // draw.choice([1, 1, 2, 4, 8])
             layout = draw.choice(["nt", "nn", "tn", "ntb"])
             m, n, k = (first, second, tokens) if layout == "tn" else (tokens, first, second)
             held = (m * k + k * n + m * n) * dtype.itemsize
-            if not 1e6 <= 2.0 * m * n * k <= MATMUL_FLOPS[precision] or held > 3e9:
+            most = MATMUL_FLOPS[precision] * (8 if is_large else 1)
+            if not 1e6 <= 2.0 * m * n * k <= most or held > (3e10 if is_large else 3e9):
                 continue
             left, right = self.factors((), m, n, k, layout, dtype)
             bias = self.normal(n, dtype=dtype)
@@ -154,16 +200,23 @@ class Sweep:
             }  # fmt: skip
             number -= 1
 
-    def convolutions(self, precision: str, number: int) -> Iterator[Row]:
+    def convolutions(
+        self, precision: str, number: int, drawn: Callable[[str], Row] | None = None
+    ) -> Iterator[Row]:
         """Of images, forward, backward, and for some the weight's gradient alone."""
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         dtype = DTYPES.get(precision, torch.float32)
         while number:
-            row = self.draw_convolution(precision)
+            row = (drawn or self.draw_convolution)(precision)
             batch, size, made, channels, width, window, stride, groups = list(row.values())[2:]
             flops = 2.0 * batch * made * made * width * (channels // groups) * window * window
             largest = max(batch * channels * size * size, batch * width * made * made)
-            if not 1e8 <= flops <= CONVOLUTION_FLOPS[precision] or largest * dtype.itemsize > 1.2e9:
+            if (
+                not (1e7 if drawn else 1e8)
+                <= flops
+                <= CONVOLUTION_FLOPS[precision] * (2 if drawn else 1)
+                or largest * dtype.itemsize > 1.2e9
+            ):
                 continue
             x = self.normal(batch, channels, size, size, dtype=dtype)
             w = self.normal(width, channels // groups, window, window, dtype=dtype)
@@ -181,6 +234,17 @@ class Sweep:
             row["weight"] = None
             if self.random.random() < 0.3:
                 row["weight"] = self.time(partial(backward, [False, True, False]))
+            if drawn:
+                row["input"] = self.time(partial(backward, [True, False, False]))
+                row["weight"] = self.time(partial(backward, [False, True, False]))
+                row["bytes"] = [
+                    self.bytes(each)
+                    for each in (
+                        forward,
+                        partial(backward, [True, False, False]),
+                        partial(backward, [False, True, False]),
+                    )
+                ]
             yield row
             number -= 1
 
@@ -201,8 +265,42 @@ class Sweep:
             "co": width, "ks": window, "stride": stride, "groups": groups,
         }  # fmt: skip
 
-    def attentions(self, precision: str, number: int, dropout: float) -> Iterator[Row]:
-        """Fused attention, plain, causal, and with a mask a sample or one for all."""
+    def draw_plain(self, precision: str) -> Row:
+        """Windows of three at stride one, as all of VGG's."""
+        draw = self.random
+        size = draw.choice([14, 28, 32, 56, 64, 112, 224])
+        channels = draw.choice([3, 64, 64, 128, 128, 256, 256, 512, 512])
+        width = draw.choice([64, 128, 256, 512])
+        return self.convolution(
+            precision, draw.choice([4, 8, 16, 32, 64, 128]), size, channels, width, 3, 1, 1
+        )
+
+    def draw_depthwise(self, precision: str) -> Row:
+        """A window for each channel, as of MobileNet, EfficientNet and ConvNeXt."""
+        draw = self.random
+        size, channels = draw.choice([7, 14, 28, 56, 112]), draw.choice(DEPTHWISE)
+        window, stride = draw.choice([3, 3, 5, 7, 7]), draw.choice([1, 1, 2])
+        batch = draw.choice([8, 16, 32, 64, 128])
+        return self.convolution(
+            precision, batch, size, channels, channels, window, stride, channels
+        )
+
+    def convolution(
+        self, precision: str, batch: int, size: int, channels: int, width: int, window: int,
+        stride: int, groups: int,
+    ) -> Row:  # fmt: skip
+        """A row without times."""
+        made = (size + 2 * (window // 2) - window) // stride + 1
+        return {
+            "kind": "conv", "dtype": precision, "N": batch, "hw": size, "ho": made, "ci": channels,
+            "co": width, "ks": window, "stride": stride, "groups": groups,
+        }  # fmt: skip
+
+    def attentions(
+        self, precision: str, number: int, dropout: float, *, is_plain: bool = True
+    ) -> Iterator[Row]:
+        """Attention, plain, causal, and with a mask a sample or one for all; and where it is not
+        plain, with fewer heads of keys, or a mask of each head that is learnt."""
         dtype = DTYPES[precision]
         while number:
             draw = self.random
@@ -213,44 +311,73 @@ class Sweep:
             if not 1e8 <= 4.0 * batch * heads * queries * keys * size <= ATTENTION_FLOPS[precision]:
                 continue
             how = draw.choice(["none", "none", "causal", "mask", "full"])
+            groups = heads
+            if not is_plain:
+                how = draw.choice(["none", "causal", "causal", "learnt", "learnt", "mask"])
+                if how in ("none", "causal"):
+                    groups = heads // draw.choice(
+                        [each for each in (2, 4, 5, 8) if not heads % each]
+                    )
             if how == "causal" and keys != queries:
                 continue
             # mostly as a model lays them out: a token's heads side by side
             is_joined = draw.random() < 0.7
             q, k, v = (
                 (
-                    self.normal(batch, length, heads, size, dtype=dtype).transpose(1, 2)
+                    self.normal(batch, length, many, size, dtype=dtype).transpose(1, 2)
                     if is_joined
-                    else self.normal(batch, heads, length, size, dtype=dtype)
+                    else self.normal(batch, many, length, size, dtype=dtype)
                 ).requires_grad_()
-                for length in (queries, keys, keys)
+                for length, many in ((queries, heads), (keys, groups), (keys, groups))
             )
-            mask = self.mask(how, (batch, queries, keys), dtype)
+            is_stored = how == "learnt" or groups < heads  # maybe, and several times
+            if is_stored and batch * heads * queries * keys > 1e9:
+                continue
+            mask = self.mask(how, (batch, queries, keys), dtype, heads)
 
-            def forward(args: Any = (q, k, v, mask, dropout, how == "causal")) -> Tensor:
-                return F.scaled_dot_product_attention(*args)
+            def forward(
+                args: Any = (q, k, v, mask, dropout, how == "causal"),
+                is_grouped: bool = groups < heads,
+            ) -> Tensor:
+                return F.scaled_dot_product_attention(*args, enable_gqa=is_grouped)
 
             try:
                 made = forward()
             except RuntimeError:  # no kernel for these sizes, or no memory
                 continue
+            more = {}
+            if not is_plain:
+                choice = torch._fused_sdp_choice(
+                    q, k, v, mask, dropout, how == "causal", enable_gqa=groups < heads
+                )
+                more = {"groups": groups, "choice": choice, "bytes": [self.bytes(forward)]}
             gradient = torch.randn_like(made)
 
+            inputs = (q, k, v, mask) if how == "learnt" else (q, k, v)
+
             def backward(
-                made: Tensor = made, inputs: Any = (q, k, v), gradient: Tensor = gradient
+                made: Tensor = made, inputs: Any = inputs, gradient: Tensor = gradient
             ) -> object:
                 return torch.autograd.grad(made, inputs, gradient, retain_graph=True)
 
+            if not is_plain:
+                more["bytes"].append(self.bytes(backward))
             yield {
                 "kind": "attention", "dtype": precision, "B": batch, "H": heads, "S": queries,
                 "Sk": keys, "d": size, "how": how, "dropout": dropout,
-                "forward": self.time(forward), "backward": self.time(backward),
+                "forward": self.time(forward), "backward": self.time(backward), **more,
             }  # fmt: skip
             number -= 1
 
-    def mask(self, how: str, sizes: tuple[int, int, int], dtype: torch.dtype) -> Tensor | None:
-        """All true for every sample, or a term of each score that all samples share."""
+    def mask(
+        self, how: str, sizes: tuple[int, int, int], dtype: torch.dtype, heads: int
+    ) -> Tensor | None:
+        """All true for every sample, or a term of each score that all samples share; a learnt one
+        has such a term for each head."""
         batch, queries, keys = sizes
+        if how == "learnt":
+            zeros = torch.zeros(1, heads, queries, keys, dtype=dtype, device=self.device)
+            return zeros.requires_grad_()
         if how == "mask":
             return torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=self.device)
         if how == "full":
@@ -287,6 +414,30 @@ class Sweep:
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Random numbers: products of equal ones draw less power and run faster."""
         return torch.randn(*shape, dtype=torch.float32, device=self.device).to(dtype)
+
+    def bytes(self, run: Callable[[], object]) -> int | str:
+        """What a run takes at its peak, its results among it."""
+        try:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            made = run()
+            torch.cuda.synchronize()
+            del made
+            return torch.cuda.max_memory_allocated() - before
+        except Exception as error:
+            torch.cuda.empty_cache()
+            return str(error)[:100]
+
+    def host(self, run: Callable[[], object]) -> float:
+        """Seconds until the host has launched a run; the median of several."""
+        times = []
+        for _ in range(7):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - begin)
+        return sorted(times)[3]
 
     def time(self, run: Callable[[], object]) -> float | str:
         """Seconds, or why there are none: one kernel that fails must not end a sweep."""

@@ -164,6 +164,7 @@ def _products(sizes: Floats) -> Products:
         precision=np.zeros(number, dtype=np.int64),
         precisions=("bf16",),
         drops=np.zeros(number, dtype=np.bool_),
+        is_last=np.zeros(number, dtype=np.bool_),
     )
 
 

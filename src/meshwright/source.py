@@ -33,7 +33,7 @@ from meshwright.profile.profile import (
 )
 from meshwright.zoo.cache import GraphCache, cache_folder, open_cache
 from meshwright.zoo.find import Origin, capture_once, find_graph, find_origin, needs
-from meshwright.zoo.model import MIXED, Choice, ZooModel, check_names, choose, update_name
+from meshwright.zoo.model import MIXED, TF32, Choice, ZooModel, check_names, choose, update_name
 from meshwright.zoo.table import find_model, near_names, zoo_models
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def capture_model(
         workload = _run_factory(name, batch, sequence, precision, loss)
         how = {"compile": compile, "untie": untie, "inference": inference}
         own = update_name(precision, optimizer)
-        graph = _capture_workload(workload, own, autocast, measured, **how)
+        graph = _capture_workload(workload, own, autocast, measured, precision, **how)
         return graph if batch is None else graph.at_batch(batch)
     choice = replace(
         _choose(name, optimizer, autocast, batch, sequence, precision, loss),
@@ -226,11 +226,13 @@ def step_calls(
         workload = _run_factory(name, batch, sequence, precision, loss)
     else:
         workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision, loss))
+    from meshwright.capture.call import in_tf32
     from meshwright.capture.capture import trace_workload
     from meshwright.capture.profile import distinct_calls
 
     own = find_optimizer(name, precision, optimizer)
-    return distinct_calls(trace_workload(workload, own, autocast))
+    with in_tf32(precision == TF32):
+        return distinct_calls(trace_workload(workload, own, autocast))
 
 
 def find_optimizer(name: str, precision: str | None, optimizer: str) -> str:
@@ -303,6 +305,7 @@ def _capture_choice(choice: Choice, measured: Measured | None = None) -> Graph:
         update_name(choice.precision, choice.optimizer),
         choice.autocast,
         measured,
+        choice.precision,
         compile=choice.compile,
         untie=choice.untie,
         inference=choice.inference,
@@ -315,11 +318,14 @@ def _capture_workload(
     optimizer: str,
     autocast: str | None,
     measured: Measured | None,
+    precision: str | None,
     **how: bool,
 ) -> Graph:
+    from meshwright.capture.call import in_tf32
     from meshwright.capture.capture import capture_workload
 
-    return capture_workload(workload, optimizer, autocast, measured, **how)
+    with in_tf32(precision == TF32):
+        return capture_workload(workload, optimizer, autocast, measured, **how)
 
 
 def _build(choice: Choice, device: str = "meta") -> "Workload":
@@ -335,7 +341,7 @@ def _run_factory(
     from meshwright.capture.factory import run_factory
 
     samples = None if batch is None or batch % 1 != 0 else int(batch)
-    of_weights = "bf16" if precision == MIXED else precision
+    of_weights = {MIXED: "bf16", TF32: "fp32"}.get(precision or "", precision)
     return run_factory(name, batch=samples, sequence=sequence, precision=of_weights, loss=loss)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture.capture import capture  # noqa: E402
 from meshwright.capture.product import find_product  # noqa: E402
-from meshwright.capture.workspace import find_workspace  # noqa: E402
+from meshwright.capture.workspace import find_kept, find_workspace  # noqa: E402
 from meshwright.cluster.cluster import Cluster, Device, DeviceType  # noqa: E402
 from meshwright.graph.graph import Graph, Phase  # noqa: E402
 from meshwright.plan.plan import place_ops  # noqa: E402
@@ -155,16 +155,86 @@ def test_convolutions_copy_unless_images_are_taken_as_they_lie(
         assert workspace(aten.convolution_backward.default, *backward, mask) == expected
 
 
-@pytest.mark.parametrize(("dtype", "bytes_each"), [(torch.bfloat16, 4), (torch.float32, 0)])
+@pytest.mark.parametrize(
+    ("dtype", "key_heads", "bytes_each"),
+    [
+        (torch.bfloat16, 4, 4),
+        (torch.float32, 4, 4),
+        (torch.bfloat16, 2, 4 + 2 * 2),  # keys and values of each of the queries' heads
+    ],
+)
 def test_backward_attention_adds_up_the_queries_gradient_in_fp32(
-    dtype: Any, bytes_each: int
+    dtype: Any, key_heads: int, bytes_each: int
 ) -> None:
-    query, key = empty(2, 4, 6, 8, dtype=dtype), empty(2, 2, 10, 8, dtype=dtype)
+    query, key = empty(2, 4, 6, 8, dtype=dtype), empty(2, key_heads, 10, 8, dtype=dtype)
     rest = None, 0.0, False, None
     made = ours.attention.default(query, key, key, *rest)
     args = made[0], query, key, key, *made, *rest
     expected = query.numel() * bytes_each
     assert workspace(ours.attention_backward.default, *args) == expected
+
+
+@pytest.mark.parametrize(("dropout", "kept"), [(0.0, 4), (0.1, 9)])
+def test_grouped_heads_in_fp32_store_their_scores(dropout: float, kept: int) -> None:
+    query, key = empty(2, 4, 6, 8), empty(2, 2, 10, 8)
+    rest = None, dropout, False, None
+    scores = 2 * 4 * 6 * 10
+    made = ours.attention.default(query, key, key, *rest)
+    product = find_product(ours.attention.default, (query, key, key), made)
+    # Keys and values are kept for each of the queries' heads, 2 more of 10 x 8 each.
+    repeated = 2 * (query.numel() - key.numel()) * 4
+    found = find_kept(ours.attention.default, (query, key, key, *rest), product)
+    assert found == kept * scores + repeated
+    assert workspace(ours.attention.default, query, key, key, *rest) == (9 - kept) * scores
+    args = made[0], query, key, key, *made, *rest
+    assert workspace(ours.attention_backward.default, *args) == 12 * scores
+    half = query.bfloat16(), key.bfloat16(), key.bfloat16(), *rest
+    assert find_kept(ours.attention.default, half, product) == 0
+
+
+def fp32_workspace(target: Any, *args: Any) -> float:
+    product = find_product(target, args, target(*args))
+    return find_workspace(target, args, product, is_tf32=False)
+
+
+def test_gradients_of_convolutions_in_fp32_are_made_of_transformed_tensors() -> None:
+    values, weight, made = empty(2, 64, 30, 30), empty(128, 64, 3, 3), empty(2, 128, 30, 30)
+    backward = made, values, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    # 8 x 8 tiles of 4 x 4 pixels, each 36 numbers, of 2 x 192 planes, and 64 x 128 windows.
+    winograd = 4 * 36 * (2 * 192 * 64 + 64 * 128)
+    target = aten.convolution_backward.default
+    assert fp32_workspace(target, *backward, [False, True, False]) == winograd
+    # One tile of 32 x 17 complex numbers for each pair of channels and each plane.
+    spectra = 32 * 17 * 8 * (64 * 128 + 2 * 192)
+    assert fp32_workspace(target, *backward, [True, False, False]) == spectra
+
+
+def test_large_convolutions_in_fp32_go_by_spectra() -> None:
+    values, weight = empty(8, 512, 14, 14), empty(512, 512, 3, 3)
+    rest = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    # Padded to 16 x 16: 16 x 9 complex numbers; spectra of windows are there twice.
+    spectra = 16 * 9 * 8 * (2 * 512 * 512 + 8 * 1024)
+    assert fp32_workspace(aten.convolution.default, values, weight, *rest) == spectra
+    few = empty(8, 64, 14, 14), empty(64, 64, 3, 3)
+    assert fp32_workspace(aten.convolution.default, *few, *rest) == 0
+
+
+def test_convolutions_of_each_channel_by_itself_copy_nothing() -> None:
+    values, weight = empty(2, 16, 8, 8), empty(16, 1, 3, 3)
+    rest = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 16
+    assert workspace(aten.convolution.default, values, weight, *rest) == 0
+
+
+def test_some_ops_copy_what_they_are_given() -> None:
+    values = empty(4, 6, 8)
+    softmax = values, values, -1, torch.float32
+    assert workspace(aten._softmax_backward_data.default, *softmax) == values.nbytes
+    assert workspace(aten.roll.default, values, [1, 1], [0, 1]) == values.nbytes
+    assert workspace(aten.roll.default, values, [1], [0]) == 0
+    norm = [8], None, None, 1e-5
+    assert workspace(aten.native_layer_norm.default, values, *norm) == 0
+    turned = empty(6, 4, 8).transpose(0, 1)
+    assert workspace(aten.native_layer_norm.default, turned, *norm) == values.nbytes
 
 
 def test_memory_follows_the_batch() -> None:

@@ -199,9 +199,12 @@ def test_a_model_of_the_zoo_is_captured_once(
         (["vit-l", "--sequence", 3], "vit-l: has no sequence, got sequence = 3"),
         (
             ["vit-l", "--precision", "fp8"],
-            "vit-l: precision must be fp32 or bf16 or mixed, got 'fp8'",
+            "vit-l: precision must be fp32 or tf32 or bf16 or mixed, got 'fp8'",
         ),
-        (["fnet-base", "--precision", "bf16"], "fnet-base: precision must be fp32, got 'bf16'"),
+        (
+            ["fnet-base", "--precision", "bf16"],
+            "fnet-base: precision must be fp32 or tf32, got 'bf16'",
+        ),
         (["vit-l", "--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
         (["vit-l", "--autocast", "int4"], "autocast: must be one of bf16, fp16, got 'int4'"),
         (["mlp"], "mlp: is built from formulas, so there is nothing to capture"),

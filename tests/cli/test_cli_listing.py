@@ -83,7 +83,7 @@ def test_zoo_save_takes_a_step(tmp_path: Path) -> None:
     [
         ("gpt2", ["--sequence", 2000], "gpt2: sequence must be at most 1024, got 2000"),
         ("resnet50", ["--sequence", 8], "resnet50: has no sequence, got sequence = 8"),
-        ("mlp", ["--precision", "bf16"], "mlp: precision must be fp32, got 'bf16'"),
+        ("mlp", ["--precision", "bf16"], "mlp: precision must be fp32 or tf32, got 'bf16'"),
         ("gpt2", ["--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
         ("gpt-2", [], "zoo: no model is called 'gpt-2'; did you mean gpt2"),
     ],

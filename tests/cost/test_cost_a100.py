@@ -27,6 +27,7 @@ def seconds(rows: float, columns: float, depth: float, alignment: float = 16.0) 
         precision=np.zeros(1, dtype=np.int64),
         precisions=("fp16",),
         drops=np.zeros(1, dtype=np.bool_),
+        is_last=np.zeros(1, dtype=np.bool_),
     )
     return float(product_seconds(products, np.array([PEAK]), BANDWIDTH, A100)[0])
 

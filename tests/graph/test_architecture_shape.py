@@ -64,7 +64,10 @@ def test_a_shape_is_told_from_a_factory(text: str, is_one: bool) -> None:
         (f"{SMALL},vocabulary=0", "gpt: vocabulary must be from 1 to 1099511627776, got 0"),
         (SMALL.replace("layers=1", "layers=10001"), "layers must be from 1 to 10000, got 10001"),
         (f"{SMALL},batch=0", "batch must be positive, got 0"),
-        (f"{SMALL},precision=fp8", "gpt: precision must be one of mixed, fp32, bf16, got 'fp8'"),
+        (
+            f"{SMALL},precision=fp8",
+            "gpt: precision must be one of mixed, fp32, tf32, bf16, got 'fp8'",
+        ),
         (f"{SMALL},optimizer=lion", "gpt: optimizer must be one of sgd, .*, got 'lion'"),
         (
             f"{EXAMPLES['mixtral']},precision=fp32",

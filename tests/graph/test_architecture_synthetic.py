@@ -32,5 +32,7 @@ def test_a_step_has_one_layer_at_least() -> None:
 
 
 def test_wrong_sizes_are_named() -> None:
-    with pytest.raises(InputError, match="precision must be one of mixed, fp32, bf16, got 'int4'"):
+    with pytest.raises(
+        InputError, match="precision must be one of mixed, fp32, tf32, bf16, got 'int4'"
+    ):
         synthetic_gpt(100, precision="int4")

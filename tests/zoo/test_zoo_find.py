@@ -114,7 +114,11 @@ def test_formulas_alone_are_never_captured() -> None:
     [
         ("swin-l", {}, r"swin-l: needs PyTorch; install meshwright\[torch\]"),
         ("fnet-base", {}, r"needs PyTorch and the package transformers; install meshwright\[zoo"),
-        ("resnet50", {"precision": "bf16"}, "formulas must be fp32, got 'bf16'; anything else"),
+        (
+            "resnet50",
+            {"precision": "bf16"},
+            "formulas must be fp32 or tf32, got 'bf16'; anything else",
+        ),
         ("vgg16", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'; anything"),
         ("mlp", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'$"),
     ],

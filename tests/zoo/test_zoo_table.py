@@ -54,9 +54,9 @@ def test_language_models_are_usually_mixed() -> None:
         (
             "vit-l",
             {"precision": "fp8"},
-            "vit-l: precision must be fp32 or bf16 or mixed, got 'fp8'",
+            "vit-l: precision must be fp32 or tf32 or bf16 or mixed, got 'fp8'",
         ),
-        ("mlp", {"precision": "bf16"}, "mlp: precision must be fp32, got 'bf16'"),
+        ("mlp", {"precision": "bf16"}, "mlp: precision must be fp32 or tf32, got 'bf16'"),
         ("mlp", {"optimizer": "lion"}, "optimizer: must be one of sgd, momentum, adam, adamw"),
         ("mlp", {"autocast": "int4"}, "autocast: must be one of bf16, fp16, got 'int4'"),
     ],

@@ -23,6 +23,9 @@ _SUM_ALIGNMENT = 32
 """... and rows that its sums must have a multiple of."""
 _HEAD_ALIGNMENT = 8
 """Elements that a head must have a multiple of, for all kernels of a GPU."""
+_HALF_BYTES = 2
+_LOADED_BYTES = 16
+"""What memory-efficient attention loads at once."""
 
 Three = tuple[Tensor, Tensor, Tensor]
 """Of query, key and value."""
@@ -86,6 +89,21 @@ def find_kernel(given: Attended) -> Fused | None:
         *given.three, given.mask, 0.0, given.is_causal, enable_gqa=given.is_grouped
     )
     return _ON_GPUS.get(SDPBackend(choice))
+
+
+def stores_scores(query: Tensor, key: Tensor) -> bool:
+    """Whether PyTorch computes attention on CUDA by its formula, on the whole matrix of scores.
+
+    No fused kernel takes heads in groups unless numbers have 16 bits, nor fp64, nor fp32 heads that
+    do not fill 16 bytes (ATen/native/transformers/cuda/sdp_utils.cpp; seen on an H200, torch 2.11).
+    """
+    if query.dim() != 4:
+        return True
+    if query.element_size() <= _HALF_BYTES:
+        return False
+    is_aligned = query.shape[-1] * query.element_size() % _LOADED_BYTES == 0
+    is_grouped = key.shape[-3] != query.shape[-3]
+    return is_grouped or not is_aligned or query.dtype is torch.float64
 
 
 def _cpu_forward(given: Attended) -> tuple[Tensor, Tensor]:

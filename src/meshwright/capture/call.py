@@ -3,14 +3,20 @@
 The text is the key under which a profile keeps the call's time, and enough to run it again.
 """
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+from meshwright.capture.attention_kernel import stores_scores
+
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "_grouped_mm"}
 _CONVOLUTIONS = {"convolution", "convolution_backward"}
+_ATTENTION = {"attention": 0, "attention_backward": 1}
+"""Where the query stands among the arguments."""
 
 
 def describe_call(node: Node) -> str:
@@ -32,7 +38,10 @@ def uses_tf32(node: Node) -> bool:
     The settings of the process that captures stand for those of the process that trains.
     """
     name = str(node.target).split(".")[1] if "." in str(node.target) else ""
-    if name in _PRODUCTS:
+    is_stored = name in _ATTENTION and stores_scores(
+        *(each.meta["val"] for each in node.args[_ATTENTION[name] :][:2])  # type: ignore[union-attr]
+    )
+    if name in _PRODUCTS or is_stored:
         allowed = torch.backends.cuda.matmul.allow_tf32
     elif name in _CONVOLUTIONS:
         allowed = torch.backends.cudnn.allow_tf32
@@ -40,8 +49,24 @@ def uses_tf32(node: Node) -> bool:
         return False
     values = (each.meta.get("val") for each in node.all_input_nodes)
     return bool(allowed) and all(
-        value.dtype is torch.float32 for value in values if isinstance(value, torch.Tensor)
+        value.dtype is torch.float32
+        for value in values
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
     )
+
+
+@contextlib.contextmanager
+def in_tf32(is_tf32: bool) -> Iterator[None]:
+    """While this holds, torch multiplies fp32 matrices in TF32, convolutions included; or, where
+    that is not asked for, as its settings are."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    if is_tf32:
+        matmul.allow_tf32 = cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def _encode(value: Any) -> Any:

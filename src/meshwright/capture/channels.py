@@ -41,3 +41,8 @@ def channels_last_strides(weight: torch.Tensor) -> tuple[int, ...]:
 def _narrows(layer: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     """Whether it makes half as many channels or fewer of those around a pixel."""
     return 2 * layer.out_channels <= layer.in_channels and layer.kernel_size[0] > 1
+
+
+def lies_last(images: torch.Tensor) -> bool:
+    """Whether the channels of every pixel lie side by side."""
+    return bool(images.dim() > 3 and images.stride(1) == 1 and not images.is_contiguous())

@@ -218,8 +218,10 @@ class _Converter:
 
     def _count_held(self) -> list[float]:
         """The step's inputs stay with the first op that reads them, what inference returns although
-        others read it with the op that makes it."""
-        saved = [0.0] * len(self.small.kernels)
+        others read it with the op that makes it. Some kernels keep more for their backward."""
+        saved = [
+            0.0 if self.trace.is_inference else kernel.kept_bytes for kernel in self.small.kernels
+        ]
         for version in self.small.start[len(self.small.start) - self.trace.num_inputs :]:
             each = self.small.versions[version]
             if each.readers:

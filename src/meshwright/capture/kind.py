@@ -1,7 +1,8 @@
 """Names what an op computes as finely as its time depends on it.
 
 The name of the ATen op, with a word before it where another kernel runs: attention with a mask,
-causal or with dropout; convolutions with a bias, and the gradient of their input (that of their
+causal or with dropout, or whose scores are stored; convolutions with a bias, of each channel by
+itself with channels side by side, and the gradient of their input (that of their
 weight has no word of its own); softmax along a dimension that is not the last; element-wise ops
 that broadcast or whose tensors lie differently in memory, which load one number at a time instead
 of 16 bytes. A step that an optimiser takes itself has its name.
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from meshwright.capture.attention_kernel import stores_scores
+from meshwright.capture.channels import lies_last
 from meshwright.capture.stepped import step_op
 
 _ATTENTION_MASK = {"attention": 3, "attention_backward": 6}
@@ -35,12 +38,15 @@ def name_kind(node: Node) -> str:
     if name in _ATTENTION_MASK:
         mask, dropout, is_causal = args[_ATTENTION_MASK[name] :][:3]
         seen = "masked_" if mask is not None else "causal_" if is_causal else ""
+        query, key = (each.meta["val"] for each in args[name.endswith("backward") :][:2])
+        seen = "stored_" if stores_scores(query, key) else seen
         return f"{seen}{'dropout_' if dropout else ''}{name}"
     if name == "convolution":
-        return f"biased_{name}" if args[2] is not None else name
+        return f"{'biased_' * (args[2] is not None)}{_layout(args[0], args[1])}{name}"
     if name == "convolution_backward":
         values, weight, bias = args[10]
-        return f"{'biased_' * bias}{'input_' * (values and not weight)}{name}"
+        words = f"{'biased_' * bias}{_layout(args[1], args[2])}"
+        return f"{words}{'input_' * (values and not weight)}{name}"
     if name in _SOFTMAX_DIM:
         dims = args[0].meta["val"].dim()
         is_last = args[_SOFTMAX_DIM[name]] % max(dims, 1) == dims - 1
@@ -50,6 +56,13 @@ def name_kind(node: Node) -> str:
     if name == "cat":
         return f"{STRIDED}{name}" if _is_narrow(args) else name
     return f"{STRIDED}{name}" if _is_elementwise(node, name) and _is_strided(node) else name
+
+
+def _layout(values: Node, weight: Node) -> str:
+    """Convolutions of each channel by itself have other kernels where channels lie side by side."""
+    images, windows = values.meta["val"], weight.meta["val"]
+    is_alone = windows.shape[1] == 1 < images.shape[1]
+    return "channels_last_" if is_alone and lies_last(images) else ""
 
 
 def _is_elementwise(node: Node, name: str) -> bool:

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from meshwright.capture.call import uses_tf32
 from meshwright.capture.flops import count_flops
 from meshwright.capture.product import Product, find_product
 from meshwright.capture.torch_private import pytree
-from meshwright.capture.workspace import find_workspace
+from meshwright.capture.workspace import find_kept, find_workspace
 
 _FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 """They take memory and do nothing."""
@@ -54,6 +55,8 @@ class Kernel:
     bytes_written: float
     product: Product
     workspace_bytes: float
+    kept_bytes: float
+    """What it keeps for its backward besides its tensors."""
     calls: int
     """Calls that run it: its own, and of the views made since the kernel before."""
     reads: dict[str, int] = field(default_factory=dict)
@@ -231,7 +234,8 @@ def _price(node: Node, read: list[torch.Tensor], made: list[torch.Tensor], calls
         bytes_read=sum(sizes),
         bytes_written=written,
         product=product,
-        workspace_bytes=find_workspace(node.target, args, product),
+        workspace_bytes=find_workspace(node.target, args, product, is_tf32=uses_tf32(node)),
+        kept_bytes=find_kept(node.target, args, product),
         calls=calls,
     )
 

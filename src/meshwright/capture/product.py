@@ -102,6 +102,11 @@ def _normalised(values: Any) -> Product:
     return Product(float(channels), 1.0, values.numel() / max(channels, 1), 1.0, 0.0)
 
 
+def _normalised_rows(values: Any, width: Any) -> Product:
+    """Layer normalisation takes a block for each row, however short: its rows stand for terms."""
+    return Product(1.0, 1.0, values.numel() / max(math.prod(width), 1), 1.0, 0.0)
+
+
 def _scattered(args: tuple[Any, ...], made: Any) -> Product:
     """Interpolation backward adds every gradient to few results, atomically: the more gradients
     share a result, the longer each waits."""
@@ -146,6 +151,8 @@ _FORMULAS: dict[Any, Callable[[tuple[Any, ...], Any], Product]] = {
     aten.upsample_bicubic2d_backward: _scattered,
     aten.sum: _summed,
     aten.mean: _summed,
+    aten.native_layer_norm: lambda args, _: _normalised_rows(args[0], args[1]),
+    aten.native_layer_norm_backward: lambda args, _: _normalised_rows(args[1], args[2]),
     aten.native_batch_norm: lambda args, _: _normalised(args[0]),
     aten.native_batch_norm_backward: lambda args, _: _normalised(args[1]),
     torch.ops.meshwright.attention: _attention,

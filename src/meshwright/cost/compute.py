@@ -13,14 +13,24 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
-from meshwright.graph.graph import ANY_TYPE, Graph, Phase, Split
+from meshwright.graph.graph import ANY_TYPE, Graph, Split
 from meshwright.units import format_count
 
 Floats = npt.NDArray[np.float64]
 
-_FORWARD_CALL_SECONDS = 18e-6
-_BACKWARD_OP_SECONDS = 9e-6
-_UPDATE_SECONDS = 62e-6
+_PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
+_CLASSES = ("other", "product", "convolution", "attention", "_grouped_mm")
+_CALL_SECONDS = np.array([
+    [20e-6, 33e-6, 38e-6, 100e-6, 58e-6],
+    [14e-6, 14e-6, 52e-6, 80e-6, 50e-6],
+    [12e-6] * len(_CLASSES),
+])  # fmt: skip
+"""What the host takes for a call, by phase and class, a module's Python around it included: fitted
+by `benchmarks/launch.py` to phases of steps of 13 models in three precisions on so few samples that
+an H200 waited for its host (2026-11-18, torch 2.11, AdamW by `foreach`). Such times vary by a third
+from run to run, and by half from host to host."""
+_VIEW_SECONDS = np.array([1e-6, 6e-6, 0.0])
+"""Likewise of views, by phase."""
 
 _MEMO_BYTES = 64 << 20
 """Times that are remembered of a graph."""
@@ -135,21 +145,26 @@ def _measured_seconds(graph: Graph, device_type: DeviceType, samples: float) -> 
     return seconds * growth
 
 
-def host_seconds(graph: Graph) -> Floats:
-    """What the host takes to launch each op of a captured graph; zero for other ops."""
-    return launch_seconds(graph.phase, graph.calls)
+def host_seconds(graph: Graph, phase: npt.NDArray[np.int8] | None = None) -> Floats:
+    """What the host takes to launch each op of a captured graph; zero for other ops.
 
-
-def launch_seconds(phase: npt.NDArray[np.int8], calls: Floats) -> Floats:
-    """What a host takes to launch ops of these phases that are made of so many calls.
-
-    Fitted to steps of twelve models on so few samples that an H200 waited for its host all the
-    time (`benchmarks/launch.py`, 2026-11-15, torch 2.11; such times vary by a third from run to
-    run): by call of forward, by op of backward, where no Python runs, and by parameter updated.
+    By the kind of its call, and for the views made since the call before. `phase`: that of each op,
+    where it is not the graph's.
     """
-    by_phase = np.array([_FORWARD_CALL_SECONDS, _BACKWARD_OP_SECONDS, _UPDATE_SECONDS])
-    seconds: Floats = by_phase[phase] * np.where(phase == Phase.FORWARD, calls, calls > 0)
-    return seconds
+    phase = graph.phase if phase is None else phase
+    names, codes = graph.kind_codes
+    classes = np.array([_CLASSES.index(call_class(name)) for name in names], dtype=np.int64)
+    views = np.maximum(graph.calls - 1, 0.0)
+    seconds: Floats = _CALL_SECONDS[phase, classes[codes]] + _VIEW_SECONDS[phase] * views
+    return np.where(graph.calls > 0, seconds, 0.0)
+
+
+def call_class(kind: str) -> str:
+    """Which calls take a host as long as those of a kind."""
+    for name in ("convolution", "attention", "_grouped_mm"):
+        if name in kind:
+            return name
+    return "product" if kind in _PRODUCTS else "other"
 
 
 def roofline_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:

@@ -12,7 +12,8 @@ Tiles = tuple[tuple[int, int], ...]
 
 
 class Kind(IntEnum):
-    """What kind of kernel multiplies; backward attention makes the scores anew.
+    """What kind of kernel multiplies; backward attention makes the scores anew, unless they were
+    stored because no fused kernel takes what it is given.
 
     A convolution's backward is the gradient of its weight, or with two products that of its input,
     too; alone, the latter is a kind of its own.
@@ -28,6 +29,8 @@ class Kind(IntEnum):
     ATTENTION_BACKWARD = 7
     CAUSAL_ATTENTION_BACKWARD = 8
     MASKED_ATTENTION_BACKWARD = 9
+    STORED_ATTENTION = 10
+    STORED_ATTENTION_BACKWARD = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +89,23 @@ class ConvolutionCurve:
     """Backward: `taps_power` of the input's gradient."""
     data_memory: float = 1.0
     """Backward: bytes that the input's gradient moves, relative to the weight's."""
-    winograd_share: float = 0.0
-    """Backward: FLOP/s over peak of the weight's gradient where a transform saves multiplications,
-    so that it may be above 1; 0: no such kernel."""
-    winograd_memory: float = 0.0
+    transform_share: float = 0.0
+    """FLOP/s over peak where a transform (Winograd's or Fourier's) saves multiplications, so that
+    it may be above 1, forward or of the weight's gradient; 0: no such kernel."""
+    transform_memory: float = 0.0
     """What the transforms move, as times the bytes of the tensors."""
+    data_transform_share: float = 0.0
+    """Backward: `transform_share` of the input's gradient."""
+    data_transform_memory: float = 0.0
+    """Backward: `transform_memory` of the input's gradient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepthwiseCurve:
-    """Convolutions of each channel by itself, which no matrix unit helps."""
+    """Convolutions of each channel by itself, which no matrix unit helps.
+
+    The gradient of the input computes a window for each pixel of the input, whatever the stride.
+    """
 
     share: float
     """Share of peak FLOP/s."""
@@ -125,6 +135,19 @@ class AttentionCurve:
     """Times that the bytes of the mask are moved at peak bandwidth."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCurve:
+    """Attention by products of matrices, with ops on all scores between them."""
+
+    products: int
+    """Products as large as that of queries and keys."""
+    memory: float
+    """Times that the bytes of the scores are moved at peak bandwidth besides the products."""
+    dropout_memory: float
+    """Likewise for dropout."""
+    launch_seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Ops that only move bytes, or add terms up."""
@@ -150,5 +173,7 @@ class Calibration:
 
     One curve for both gradients of a backward, under the kind of the weight's.
     """
-    depthwise: Mapping[tuple[str, Kind], DepthwiseCurve]
+    depthwise: Mapping[tuple[str, Kind, bool], DepthwiseCurve]
+    """By precision, kind, and whether channels lie side by side; each gradient has its own."""
     attention: Mapping[tuple[str, Kind], AttentionCurve]
+    stored: Mapping[Kind, StoredCurve]

@@ -12,6 +12,7 @@ from meshwright.units import format_count, format_percent
 
 FULL, HALF = ("fp32", "tf32"), ("bf16", "fp16")
 _H200 = "benchmarks/results/2026-11-15-unseen.jsonl"
+_HELD_OUT = "benchmarks/results/2026-11-18-held-out.jsonl"
 _A100 = "benchmarks/results/2026-11-15-vtrain.jsonl"
 _CPU = "benchmarks/results/2026-11-15-execution-real.jsonl"
 
@@ -57,11 +58,17 @@ EVIDENCE = (
     Evidence(source=Source.MEASURED, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
         mean_error=0.0144, num_steps=9, origin=f"{_H200}: bf16 and amp, not bound by launches"),
     Evidence(source=Source.FITTED, types=("h200",), precisions=FULL, reach=Reach.DEVICE,
-        mean_error=0.0491, num_steps=5, origin=f"{_H200}: fp32"),
+        mean_error=0.0736, num_steps=54,
+        origin=f"{_HELD_OUT}: fp32 and tf32, not bound by launches"),
     Evidence(source=Source.FITTED, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
-        mean_error=0.0301, num_steps=9, origin=f"{_H200}: bf16 and amp, not bound by launches"),
+        mean_error=0.0996, num_steps=37,
+        origin=f"{_HELD_OUT}: bf16 and mixed, not bound by launches"),
+    Evidence(source=Source.LAUNCHES, types=("h200",), precisions=FULL, reach=Reach.DEVICE,
+        mean_error=0.3514, num_steps=6,
+        origin=f"{_HELD_OUT}: fp32 and tf32, bound by launches"),
     Evidence(source=Source.LAUNCHES, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
-        mean_error=0.1198, num_steps=2, origin=f"{_H200}: bound by launches"),
+        mean_error=0.2716, num_steps=23,
+        origin=f"{_HELD_OUT}: bf16 and mixed, bound by launches"),
     Evidence(source=Source.FITTED, types=("a100-80",), precisions=HALF, reach=Reach.HOST,
         mean_error=0.0556, num_steps=340,
         origin=f"{_A100}: one node, 16 and 24 layers (steps of Bang et al., MICRO 2024), with host "

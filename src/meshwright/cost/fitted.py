@@ -25,6 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 _BIASED = "biased_"
 _DROPS = "dropout_"
+_LAST = "channels_last_"
 KINDS = {
     "mm": Kind.MATMUL,
     "addmm": Kind.MATMUL,
@@ -41,15 +42,17 @@ KINDS = {
     "attention_backward": Kind.ATTENTION_BACKWARD,
     "causal_attention_backward": Kind.CAUSAL_ATTENTION_BACKWARD,
     "masked_attention_backward": Kind.MASKED_ATTENTION_BACKWARD,
+    "stored_attention": Kind.STORED_ATTENTION,
+    "stored_attention_backward": Kind.STORED_ATTENTION_BACKWARD,
 }
 CALIBRATIONS: dict[str, Calibration] = {"a100-40": A100, "a100-80": A100}
 """Device types whose products have curves of their own; all others follow the H200's."""
 _LEAST_TERMS = 1e-100
 """Of a product, as files may have it: below this no rate of FLOPs to terms is a number."""
 _UPDATE = "_fused_adamw_"
-"""Stands for all optimisers: they move bytes."""
-_FOREACH = "add_"
-"""Stands for updates by `foreach`, which are such ops on many tensors at once."""
+"""Stands for all optimisers with a kernel of their own: they move bytes."""
+_FOREACH = "_foreach_adamw_"
+"""Stands for all that update by one element-wise op after another, on lists of tensors."""
 _STRIDED = "strided_mul"
 """Stands for element-wise ops that broadcast and were not measured."""
 _SHARPNESS = 4.0
@@ -96,7 +99,7 @@ def has_fitted_kinds(graph: Graph) -> npt.NDArray[np.bool_]:
     """
     names, codes = graph.kind_codes
     kinds, _, _ = _product_kinds(graph)
-    known = [_find(name, is_half) is not USUAL for name in names for is_half in (True, False)]
+    known = [find_stream(name, is_half) is not USUAL for name in names for is_half in (True, False)]
     is_known = np.reshape(np.array(known, dtype=np.bool_), (len(names), 2)).all(axis=1)
     moves_nothing = graph.bytes_read + graph.bytes_written == 0
     found: npt.NDArray[np.bool_] = (is_known | (kinds >= 0))[codes] | moves_nothing
@@ -124,11 +127,12 @@ def _seconds(graph: Graph, device_type: DeviceType, samples: float) -> Floats:
 def _product_kinds(graph: Graph) -> tuple[npt.NDArray[np.int8], Any, Any]:
     """By distinct kind of op its product's kind (-1: none), each op's place there, and prefixes."""
     names, codes = graph.kind_codes
-    plain = [name.removeprefix(_BIASED).replace(_DROPS, "") for name in names]
+    plain = [name.removeprefix(_BIASED).replace(_DROPS, "").replace(_LAST, "") for name in names]
     kinds = np.array([KINDS.get(name, -1) for name in plain], dtype=np.int8)
     is_biased = np.array([name.startswith(_BIASED) for name in names])
     drops = np.array([_DROPS in name for name in names])
-    return kinds, codes, (is_biased[codes], drops[codes])
+    is_last = np.array([_LAST in name for name in names])
+    return kinds, codes, (is_biased[codes], drops[codes], is_last[codes])
 
 
 def _product_seconds(
@@ -139,7 +143,7 @@ def _product_seconds(
     kinds: npt.NDArray[np.int8],
     extra: Any,
 ) -> Floats:
-    is_biased, drops = extra
+    is_biased, drops, is_last = extra
     size = {
         name: graph.scaled(f"product_{name}", samples)[chosen]
         for name in ("rows", "columns", "depth", "count")
@@ -157,6 +161,7 @@ def _product_seconds(
             precision=codes[chosen].astype(np.int64),
             precisions=precisions,
             drops=drops[chosen],
+            is_last=is_last[chosen],
             **size,
         ),
         peaks[codes[chosen]],
@@ -189,8 +194,8 @@ def _stream_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Fl
     launch, share, term = (
         np.where(
             is_half,
-            np.array([getattr(_find(name, True), field) for name in names])[codes],
-            np.array([getattr(_find(name, False), field) for name in names])[codes],
+            np.array([getattr(find_stream(name, True), field) for name in names])[codes],
+            np.array([getattr(find_stream(name, False), field) for name in names])[codes],
         )
         for field in ("launch_seconds", "share", "term_seconds")
     )
@@ -213,7 +218,8 @@ def stream_seconds(moving: Floats, adding: Floats, launch: Floats | float) -> Fl
     return seconds
 
 
-def _find(name: str, is_half: bool) -> Stream:
+def find_stream(name: str, is_half: bool) -> Stream:
+    """What a kind that only moves bytes is timed by."""
     name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
     name = _FOREACH if name.startswith("_foreach_") else name
     like = _STRIDED if name.startswith("strided_") else name

@@ -6,8 +6,8 @@ memory and a launch bound the rest; the constants are fitted to kernels timed on
 library's choice of a kernel, which at times jumps by a factor of two between near sizes.
 
 Times never fall when rows, columns, depth or count grow, and lie above FLOPs over peak except where
-a kernel computes less than the FLOPs counted: causal attention half, and in fp32 the gradient of a
-convolution's weight, which a transform shortens (Winograd).
+a kernel computes less than the FLOPs counted: causal attention half, and in fp32 convolutions that
+a transform shortens (Winograd's or Fourier's).
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ from meshwright.cost.curve import (
     Kind,
     MatmulCurve,
     Roof,
+    StoredCurve,
 )
 from meshwright.cost.h200 import H200
 from meshwright.errors import InputError
@@ -46,12 +47,18 @@ CURVE_OF = {"fp16": "bf16", "bf16": "bf16", "fp8": "bf16", "tf32": "tf32"}
 """Whose curve a precision follows, each with its own peak; all others fp32's."""
 SUM_BYTES = 4
 """Of the logarithm of the sum of a row's scores, which attention keeps in fp32 for its backward."""
-WINOGRAD_TAPS = (7.0, 26.0)
+TRANSFORMED_TAPS = (7.0, 26.0)
 """Windows of three and of five at stride one: those that transforms are made for."""
+TRANSFORMED_PAIRS = 131072
+"""Pairs of channels from which the forward product goes by transforms, if there are half as many
+products of pairs for all pixels as ..."""
+TRANSFORMED_PRODUCTS = 3.2e9
+"""... from which on the gradient of the input does."""
 CONVOLUTIONS = (
     Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
 )  # fmt: skip
 CAUSAL = (Kind.CAUSAL_ATTENTION, Kind.CAUSAL_ATTENTION_BACKWARD)
+STORED = (Kind.STORED_ATTENTION, Kind.STORED_ATTENTION_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,8 @@ class Products:
     """fp64, fp32, tf32, bf16, fp16 or fp8; any other is taken for fp32."""
     drops: Bools
     """Attention draws a random number for every score (dropout)."""
+    is_last: Bools
+    """The channels of a convolution's images lie side by side."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -122,6 +131,7 @@ class Work:
     bytes_moved: Floats
     alignment: Floats
     drops: Bools
+    is_last: Bools
     rate: Floats
     """Peak FLOP/s of one multiprocessor."""
     memory_rate: Floats
@@ -191,6 +201,7 @@ def prepare(
         bytes_moved=products.bytes_moved,
         alignment=alignment,
         drops=products.drops,
+        is_last=products.is_last,
         rate=peak_flops_per_second / calibration.multiprocessors,
         memory_rate=memory_bytes_per_second * ones,
         multiprocessors=calibration.multiprocessors * ones,
@@ -232,6 +243,9 @@ def _group_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
         )
     if key.kind in CONVOLUTIONS:
         return _windowed_seconds(work, key, calibration)
+    if key.kind in STORED:
+        matmul = calibration.matmul[key.precision, key.is_direct]
+        return stored_seconds(work, calibration.stored[key.kind], matmul)
     name = "fp32" if key.precision == "tf32" else key.precision
     return attention_seconds(work, calibration.attention[name, key.kind], key.kind)
 
@@ -252,10 +266,13 @@ def _windowed_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
     is_forward = key.kind == Kind.CONVOLUTION
     kind = Kind.CONVOLUTION if is_forward else Kind.CONVOLUTION_BACKWARD
     curve = calibration.convolution[key.precision, kind, key.is_direct]
-    return np.minimum(
-        convolution_seconds(work, curve, key),
-        depthwise_seconds(work, calibration.depthwise[key.precision, kind]),
+    alone = np.where(
+        work.is_last,
+        depthwise_seconds(work, calibration.depthwise[key.precision, key.kind, True], key.kind),
+        depthwise_seconds(work, calibration.depthwise[key.precision, key.kind, False], key.kind),
     )
+    shared = np.minimum(convolution_seconds(work, curve, key), alone)
+    return np.where((work.columns == 1) & (work.count > 1), alone, shared)
 
 
 def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
@@ -278,35 +295,53 @@ def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats
     rows, columns, depth = work.rows, work.columns, work.depth
     if key.kind == Kind.CONVOLUTION:
         arithmetic = _grid_seconds(work, curve.grid, rows, columns, depth * slower)
+        pairs = columns * depth / taps
+        is_large = (pairs >= TRANSFORMED_PAIRS) & (rows * pairs >= TRANSFORMED_PRODUCTS / 2)
+        forward = curve.transform_share, curve.transform_memory
+        arithmetic = _transformed(work, forward, taps, arithmetic, is_large)
     elif key.kind == Kind.CONVOLUTION_BACKWARD:  # sums over the pixels
         arithmetic = _grid_seconds(work, curve.grid, columns, depth, rows * slower)
-        arithmetic = _transformed(work, curve, taps, arithmetic)
+        own = curve.transform_share, curve.transform_memory
+        arithmetic = _transformed(work, own, taps, arithmetic)
     else:  # has a column an input channel
         slower = sums * taps**curve.data_taps_power / curve.data_share
         # whole: a hair above a tile's width would cost a tile
         channels = np.maximum(np.round(depth / taps), 1.0)
         arithmetic = _grid_seconds(work, curve.grid, rows, channels, columns * taps * slower)
+        own = curve.data_transform_share, curve.data_transform_memory
+        is_large = rows * columns * channels >= TRANSFORMED_PRODUCTS
+        arithmetic = _transformed(work, own, taps, arithmetic, is_large)
     moved = work.bytes_moved * np.where(thin, curve.misaligned_memory, 1.0)
     if key.kind == Kind.INPUT_CONVOLUTION_BACKWARD:
         moved = moved * curve.data_memory
     return _under(work, curve.roof, arithmetic, moved)
 
 
-def _transformed(work: Work, curve: ConvolutionCurve, taps: Floats, seconds: Floats) -> Floats:
-    """The smaller of that and the product by Winograd's transform, where there is one."""
-    if not curve.winograd_share:
+def _transformed(
+    work: Work,
+    transform: tuple[float, float],
+    taps: Floats,
+    seconds: Floats,
+    is_large: Bools | bool = True,
+) -> Floats:
+    """The smaller of that and the product of transformed tensors, by its share of the peak and what
+    it moves, where there is one."""
+    share, memory = transform
+    if not share:
         return seconds
-    low, high = WINOGRAD_TAPS
-    suits = (taps > low) & (taps < high) & (work.alignment >= FULL_ALIGNMENT)
+    low, high = TRANSFORMED_TAPS
+    suits = (taps > low) & (taps < high) & (work.alignment >= FULL_ALIGNMENT) & is_large
     flops = 2 * work.rows * work.columns * work.depth * work.count
-    peak = work.rate * work.multiprocessors * curve.winograd_share
-    moving = curve.winograd_memory * work.bytes_moved / work.memory_rate
+    peak = work.rate * work.multiprocessors * share
+    moving = memory * work.bytes_moved / work.memory_rate
     return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
 
 
-def depthwise_seconds(work: Work, curve: DepthwiseCurve) -> Floats:
+def depthwise_seconds(work: Work, curve: DepthwiseCurve, kind: Kind) -> Floats:
     """Arithmetic without matrix units, then memory."""
     flops = 2 * work.rows * work.columns * work.depth * work.count
+    if kind == Kind.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
+        flops = flops * np.maximum(work.depth / np.maximum(work.taps, 1.0), 1.0)
     arithmetic = flops / (work.rate * work.multiprocessors * curve.share)
     moving = curve.memory * work.bytes_moved / work.memory_rate
     seconds: Floats = arithmetic + moving + curve.launch_seconds
@@ -330,6 +365,21 @@ def attention_seconds(work: Work, curve: AttentionCurve, kind: Kind) -> Floats:
     own += SUM_BYTES * work.rows * work.count
     mask = np.maximum(work.bytes_moved - own, 0.0) * curve.mask_memory / curve.roof.memory
     return _under(work, curve.roof, arithmetic, own + mask)
+
+
+def stored_seconds(work: Work, curve: StoredCurve, matmul: MatmulCurve) -> Floats:
+    """Attention whose scores are stored: its products, and passes over all scores.
+
+    Scores are in fp32, whatever the precision of the products.
+    """
+    ones = np.ones(len(work.rows))
+    scores = SUM_BYTES * work.rows * work.columns * work.count
+    sides = (work.rows + work.columns) * work.depth * work.count * work.item_bytes
+    one = matmul_seconds(replace(work, multiple=ones, bytes_moved=scores + sides), matmul)
+    passes = curve.memory + np.where(work.drops, curve.dropout_memory, 0.0)
+    moving = passes * scores / work.memory_rate
+    seconds: Floats = curve.products * one + moving + curve.launch_seconds
+    return seconds
 
 
 def _grid_seconds(work: Work, grid: Grid, rows: Floats, columns: Floats, depth: Floats) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.compute import launch_seconds, op_seconds
+from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind
@@ -71,7 +71,7 @@ def prepare_work(graph: Graph, cluster: Cluster, plan: Plan) -> Work:
     graph, plan, placement = untie(graph, cluster, plan)
     expansion = expand(graph, placement, plan)
     is_known = expansion.origin >= 0
-    launches = is_known * launch_seconds(graph.phase[expansion.origin], expansion.graph.calls)
+    launches = is_known * host_seconds(expansion.graph, graph.phase[expansion.origin])
     is_forward = expansion.graph.phase == Phase.FORWARD
     is_forward |= is_known & (graph.phase[expansion.origin] == Phase.FORWARD)
     graph = expansion.graph

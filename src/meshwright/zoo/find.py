@@ -6,6 +6,7 @@ handed in, so that it needs no torch.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from meshwright.errors import InputError, quoted
@@ -14,7 +15,7 @@ from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_model, formula_models
 from meshwright.zoo.cache import GraphCache
-from meshwright.zoo.model import FORMULA_OPTIMIZERS, Choice, ZooModel
+from meshwright.zoo.model import FORMULA_OPTIMIZERS, FULL, TF32, Choice, ZooModel
 from meshwright.zoo.shape import find_shape
 from meshwright.zoo.shipped import is_shipped, read_shipped
 
@@ -107,12 +108,15 @@ def _has_formula(model: ZooModel) -> bool:
 
 
 def _build(choice: Choice) -> Graph:
-    """Formulas have weights in fp32 and Adam; anything else has to be captured."""
+    """Formulas have weights in fp32 and Adam; anything else has to be captured.
+
+    In TF32 is what multiplies: all that has FLOPs.
+    """
     name = choice.model.name
     rest = "" if choice.model.source == "formula" else f"; anything else {needs(choice.model)}"
-    if choice.precision != "fp32":
+    if choice.precision not in FULL:
         raise InputError(
-            f"{name}: precision of a graph from formulas must be fp32, got "
+            f"{name}: precision of a graph from formulas must be {' or '.join(FULL)}, got "
             f"{quoted(choice.precision)}{rest}"
         )
     if choice.optimizer not in FORMULA_OPTIMIZERS:
@@ -121,4 +125,8 @@ def _build(choice: Choice) -> Graph:
             f"{name}: optimizer of a graph from formulas must be {known}, got "
             f"{quoted(choice.optimizer)}{rest}"
         )
-    return build_model(name, choice.batch)
+    graph = build_model(name, choice.batch)
+    if choice.precision == TF32:
+        multiplied = (TF32 if flops > 0 else "fp32" for flops in graph.flops.tolist())
+        graph = replace(graph, precision=tuple(multiplied))
+    return graph

@@ -9,6 +9,10 @@ Source = Literal["own", "transformers", "formula"]
 
 MIXED = "mixed"
 """The precision of 16-bit weights with copies in fp32, which the optimiser updates."""
+TF32 = "tf32"
+"""The precision of fp32 weights whose matrices are multiplied in TF32, convolutions included."""
+FULL = ("fp32", TF32)
+"""Those of weights in fp32."""
 _PLAIN = ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
 _FUSED = ("sgd", "momentum", "adam", "adamw")
 OPTIMIZERS = (*_FUSED, *_PLAIN, *(f"{MIXED}-{name}" for name in (*_FUSED, *_PLAIN)))
@@ -35,7 +39,7 @@ class ZooModel:
     """Who wrote it: this package or transformers, in PyTorch, or nobody: formulas only."""
     longest: int | None = None
     """Tokens of the longest sample that the model has positions for; None: no limit."""
-    precisions: tuple[str, ...] = ("fp32", "bf16", MIXED)
+    precisions: tuple[str, ...] = (*FULL, "bf16", MIXED)
     """Those that can be traced; the first is the usual one."""
 
 

@@ -10,10 +10,10 @@ import difflib
 from collections.abc import Iterable
 
 from meshwright.errors import InputError, quoted
-from meshwright.zoo.model import MIXED, ZooModel
+from meshwright.zoo.model import FULL, MIXED, ZooModel
 
 PRETRAINING = "pre-training with both heads"
-TEXT = (MIXED, "bf16", "fp32")
+TEXT = (MIXED, "bf16", *FULL)
 """Precisions of language models, which are trained with 16-bit weights and fp32 copies of them."""
 
 
@@ -102,7 +102,7 @@ def _encoders() -> list[ZooModel]:
         _text("bert-48", f"BERT-Large with 48 layers, {PRETRAINING}", 32, 512, 638_535_484, 512),
         _text(
             "fnet-base", f"FNet-Base, {PRETRAINING}", 64, 128, 83_486_722, 512,
-            precisions=("fp32",),  # torch has no such FFT in bf16
+            precisions=FULL,  # torch has no such FFT in bf16
         ),
     ]  # fmt: skip
 
@@ -149,11 +149,11 @@ def _formulas() -> list[ZooModel]:
         ),
         ZooModel(
             name="mlp", description=mlp, batch=256, parameters=58_639_336, source="formula",
-            precisions=("fp32",),
+            precisions=FULL,
         ),
         ZooModel(
             name="unet", description=unet, batch=16, parameters=31_037_698, source="formula",
-            precisions=("fp32",),
+            precisions=FULL,
         ),
     ]  # fmt: skip
 

@@ -11,9 +11,9 @@ from meshwright.capture.zoo.own import own_recipes
 from meshwright.capture.zoo.workload import Recipe
 from meshwright.errors import InputError
 from meshwright.zoo import table
-from meshwright.zoo.model import MIXED, ZooModel, choose
+from meshwright.zoo.model import FULL, MIXED, ZooModel, choose
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, MIXED: torch.bfloat16}
+_DTYPES = {**dict.fromkeys(FULL, torch.float32), "bf16": torch.bfloat16, MIXED: torch.bfloat16}
 
 
 def zoo_models() -> tuple[ZooModel, ...]:

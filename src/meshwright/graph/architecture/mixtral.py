@@ -121,7 +121,9 @@ class _Mixture:
         tape.record(
             weights,
             (scores,),
-            lambda gradient: tape.run("", "_softmax_backward_data", (gradient, weights), size),
+            lambda gradient: tape.run(
+                "", "_softmax_backward_data", (gradient, weights), size, workspace=gradient.bytes
+            ),
         )
         best, indices = tape.run(
             name, "topk", (weights,), [(self.copies, FP32), (self.copies, INT64)]

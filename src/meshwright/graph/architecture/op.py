@@ -13,8 +13,12 @@ WIDEST = 16
 """Bytes that a thread loads at once (see `Graph.product_alignment`)."""
 NARROW_BYTES = 1024
 """Pieces of rows shorter than this are put together one number at a time, as `capture` has it."""
-SUM_COLUMNS, SUM_ROWS, SUM_BLOCKS = 128, 64, 16 * 132
+SUM_COLUMNS, SUM_ROWS, SUM_BLOCKS, SUM_LOADED = 128, 64, 16 * 132, 4
 """How sums over rows are cut into blocks, each of which keeps its partial sums in fp32."""
+STORED_BYTES, STORED_BACKWARD_BYTES = 9, 12
+"""What there is at once of a score that is stored, and of its gradients."""
+SORTED_TOKENS = 3072
+"""From so many on, gradients of tokens are sorted by their words and added up in fp32."""
 
 
 def alignment(size: int, *steps: int) -> int:
@@ -28,7 +32,8 @@ def summed_rows(columns: int, depth: int) -> tuple[Product, int]:
         return Product(1, columns, depth, 1, 0), 0
     most = math.ceil(SUM_BLOCKS / math.ceil(columns / SUM_COLUMNS))
     blocks = min(math.ceil(depth / SUM_ROWS), most)
-    return Product(1, columns, depth, 1, 0), FP32.size * SUM_COLUMNS * columns * blocks
+    threads = SUM_COLUMNS if columns % SUM_LOADED == 0 else SUM_COLUMNS // SUM_LOADED
+    return Product(1, columns, depth, 1, 0), FP32.size * threads * columns * blocks
 
 
 def sum_rows(tape: Tape, value: Value, columns: int) -> Value:
@@ -122,6 +127,7 @@ def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) ->
         "native_layer_norm",
         (x, weight, bias),
         [(x.elements, x.type), (rows, x.type), (rows, x.type)],
+        product=Product(1, 1, rows, 1, 0),
     )
 
     def backward(gradient: Value) -> list[Value]:
@@ -130,6 +136,7 @@ def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) ->
             "native_layer_norm_backward",
             (gradient, x, mean, deviation, weight, bias),
             [(x.elements, x.type), (weight.elements, x.type), (bias.elements, x.type)],
+            product=Product(1, 1, rows, 1, 0),
         )
 
     return tape.record(made, (x, weight, bias), backward)
@@ -237,7 +244,11 @@ def embedding(tape: Tape, module: str, weight: Value, ids: Value, elements: int)
 
     def backward(gradient: Value) -> list[Value]:
         return tape.run(
-            module, "embedding_dense_backward", (gradient, ids), [(weight.elements, weight.type)]
+            module,
+            "embedding_dense_backward",
+            (gradient, ids),
+            [(weight.elements, weight.type)],
+            workspace=FP32.size * gradient.elements if ids.elements > SORTED_TOKENS else 0,
         )
 
     return tape.record(made, (weight,), backward)
@@ -260,13 +271,24 @@ def attention(
 
     `kind` says what it does besides, before the op's own word: "", "causal_", "dropout_" or both.
 
-    Forward has two products, backward five: the scores once more, and two for each of the two.
+    Forward has two products, backward five: the scores once more, and two for each of the two. In
+    fp32 no fused kernel takes heads in groups or of any size: then scores are stored, as `capture`
+    has it (`stores_scores`, `workspace`).
     """
     samples = queries.elements // (sequence * heads * width)
     product = Product(
         sequence, sequence, width, samples * heads, alignment(queries.type.size, *steps)
     )
     pairs = 2 * samples * heads * sequence * sequence * width
+    scores = samples * heads * sequence * sequence
+    is_grouped = keys.elements != queries.elements
+    is_fp32 = queries.type.size == FP32.size
+    is_stored = is_fp32 and (is_grouped or width * FP32.size % WIDEST > 0)
+    drops = "dropout_" in kind
+    kept = (2 * FP32.size + 1 if drops else FP32.size) * scores
+    repeated = 2 * (queries.elements - keys.elements) * queries.type.size
+    if is_stored:
+        kind = f"stored_{'dropout_' * drops}"
     made, sums = tape.run(
         module,
         "attention",
@@ -275,10 +297,13 @@ def attention(
         kind=f"{kind}attention",
         flops=2 * pairs,
         product=product,
+        workspace=STORED_BYTES * scores - kept if is_stored else 0,
+        kept=kept + repeated if is_stored else 0,
     )
 
     def backward(gradient: Value) -> list[Value]:
-        is_short = queries.type.size < FP32.size  # their gradient is added up in fp32
+        # Their gradient is added up in fp32; those of grouped keys are made for each head first.
+        wide = FP32.size + 2 * queries.type.size * is_grouped
         return tape.run(
             module,
             "attention_backward",
@@ -287,7 +312,7 @@ def attention(
             kind=f"{kind}attention_backward",
             flops=5 * pairs,
             product=product,
-            workspace=FP32.size * queries.elements if is_short else 0,
+            workspace=STORED_BACKWARD_BYTES * scores if is_stored else wide * queries.elements,
         )
 
     return tape.record(made, (queries, keys, values), backward)

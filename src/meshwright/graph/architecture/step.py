@@ -119,7 +119,7 @@ class _Step:
     def _count_held(self) -> tuple[list[int], list[int], list[int]]:
         """Weights, buffers and inputs are with the first op that reads them."""
         tape = self.small
-        parameter, saved = [0] * len(tape.kernels), [0] * len(tape.kernels)
+        parameter, saved = [0] * len(tape.kernels), [kernel.kept for kernel in tape.kernels]
         state = [kernel.state for kernel in tape.kernels]
         for weight in tape.weights:
             storage = tape.storages[weight.value.storage]

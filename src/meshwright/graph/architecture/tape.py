@@ -24,6 +24,8 @@ from meshwright.graph.architecture.value import (
 from meshwright.graph.column import Phase
 from meshwright.graph.path import encloses
 
+_TF32 = ("mm", "addmm", "bmm", "baddbmm", "stored_")
+"""What the kinds of ops start with that TF32 makes faster, as `capture.call` has it."""
 STEP_BYTES = 4
 """Of the step's number that Adam keeps for each parameter, in fp32."""
 
@@ -33,6 +35,8 @@ class Tape:
 
     def __init__(self, precision: str) -> None:
         self.weight_type = TYPES[precision]
+        self.has_tf32 = precision == "tf32"
+        """Whether fp32 matrices are multiplied in TF32."""
         self.has_masters = precision == "mixed"
         """Whether the optimiser updates copies of weights in fp32 (`capture.master`)."""
         self.kernels: list[Kernel] = []
@@ -110,6 +114,7 @@ class Tape:
         written: int | None = None,
         product: Product = NO_PRODUCT,
         workspace: int = 0,
+        kept: int = 0,
         earliest: bool = False,
     ) -> list[Value]:
         """Run a kernel that makes so many numbers of a type each.
@@ -137,12 +142,13 @@ class Tape:
                 kind or name,
                 module,
                 self._phase,
-                precision or _precision(reads, makes),
+                precision or self._precision(kind or name, reads, makes),
                 flops,
                 sum(value.bytes for value in reads) if moved is None else moved,
                 sum(count * each.size for count, each in makes) if written is None else written,
                 product,
                 workspace,
+                kept,
                 self._views + 1,
                 storages,
                 made,
@@ -327,6 +333,13 @@ class Tape:
                 workspace=wide if self.has_masters else 0,  # the gradient in fp32
             )
             self.kernels[-1].state = state + step
+
+    def _precision(
+        self, kind: str, reads: Sequence[Value], makes: Sequence[tuple[int, Type]]
+    ) -> str:
+        """As TF32 has it where matrices are multiplied, else that of what is computed."""
+        found = _precision(reads, makes)
+        return "tf32" if self.has_tf32 and found == "fp32" and kind.startswith(_TF32) else found
 
     def _earliest(self, reads: Sequence[Value]) -> int:
         found = []

@@ -21,7 +21,7 @@ BF16 = Type(2, "bf16")
 INT64 = Type(8, "")
 INT32 = Type(4, "")
 BOOL = Type(1, "")
-TYPES = {"mixed": BF16, "fp32": FP32, "bf16": BF16}
+TYPES = {"mixed": BF16, "fp32": FP32, "tf32": FP32, "bf16": BF16}
 """The type of weights, by precision."""
 
 
@@ -79,6 +79,8 @@ class Kernel:
     bytes_written: int
     product: Product
     workspace: int
+    kept: int
+    """Bytes that it keeps for its backward besides its tensors."""
     calls: int
     reads: tuple[int, ...]
     """Storages, each once."""
