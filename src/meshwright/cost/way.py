@@ -124,8 +124,8 @@ def find_ways(
             offered = (*offered, Algorithm.SWITCH)
     if algorithm is not None and algorithm not in offered:
         raise InputError(
-            f"{collective} on {sum(map(len, blocks)):,} devices of {len(blocks):,} hosts: no algorithm "
-            f"{algorithm} for it (known: {', '.join(offered)})"
+            f"{collective} on {sum(map(len, blocks)):,} devices of {len(blocks):,} hosts: no "
+            f"algorithm {algorithm} for it (known: {', '.join(offered)})"
         )
     if algorithm is not None:
         offered = (algorithm,)
