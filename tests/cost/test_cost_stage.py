@@ -14,10 +14,12 @@ from meshwright.cluster.cluster import Cluster, Device, Link
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.price import price_layer
+from meshwright.cost.layer.state import find_weights
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.cost.stage import Stage, replica_costs, stage_cost
 from meshwright.graph.architecture.gpt import gpt
+from meshwright.graph.graph import Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Recompute
 from meshwright.plan.plan import Plan
@@ -259,3 +261,25 @@ def test_hosts_pay_for_what_a_runtime_calls() -> None:
     assert more == pytest.approx(3 * 4 * 1e3 + 4 * 1e6 + 3 * 3 * 1e9)
     forward = theirs.forward_host_seconds - plain.forward_host_seconds
     assert forward == pytest.approx(3 * 2 * 1e3 + 2 * 1e6 + 3 * 1e9)
+
+
+@pytest.mark.parametrize(("precision", "growth"), [("bf16", 2.0), ("fp32", 1.0)])
+def test_gradients_of_16_bit_weights_are_twice_as_large_in_fp32(
+    precision: Any, growth: Any
+) -> None:
+    stack = find_layers(
+        gpt(
+            hidden=64, heads=4, layers=2, sequence=32, vocabulary=128, positions=64, batch=8,
+            precision=precision,
+        )
+    )  # fmt: skip
+    kind = CLUSTER.types[CLUSTER.devices[0].type]
+    for each in stack.kinds:
+        plain = price_layer(each, Team(), Recompute.NONE, kind, 1.0)
+        wide = plain.under(Runtime(name="theirs", has_fp32_gradients=True))
+        assert wide.gradient_bytes == pytest.approx(growth * plain.gradient_bytes)
+        # Under autocast 16-bit ops make gradients of fp32 weights, which fp32 ops update.
+        updates = each.graph.phase == Phase.UPDATE
+        mixed = tuple("fp32" if is_update else "bf16" for is_update in updates)
+        cast = replace(each, graph=replace(each.graph, precision=mixed))
+        assert find_weights(cast).gradient_growth == 1.0

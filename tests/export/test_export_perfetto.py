@@ -286,3 +286,17 @@ def test_a_hundred_thousand_instructions_take_seconds(tmp_path: Path) -> None:
     begin = time.perf_counter()
     write_trace(timeline, cluster, tmp_path / "t.json")
     assert time.perf_counter() - begin < 10
+
+
+def test_what_zero_moves_beside_layers_has_tracks() -> None:
+    graph = load_graph("gpt:hidden=64,heads=4,layers=3,sequence=32,vocabulary=128,batch=8")
+    cluster = find_cluster("h100-x2")
+    plan = Plan.from_degrees(graph, cluster, data=2, zero=3)
+    timeline = simulate(graph, cluster, plan, granularity="layer")
+    events = check_trace(trace_document(timeline, cluster))
+    ours = {phase: [e for e in events[phase] if e["pid"] == DEVICES] for phase in ("M", "X")}
+    named = {e["tid"]: e["args"]["name"] for e in ours["M"] if e["name"] == "thread_name"}
+    slices = ours["X"]
+    tracks = {each["name"].split()[0]: named[each["tid"]] for each in slices}
+    assert tracks["all_gather"].endswith(" weight gathers")
+    assert tracks["reduce_scatter"].endswith(" collectives")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshwright.graph.graph import Phase, Split
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
-from meshwright.program.program import PAIR, Kind
+from meshwright.program.program import PAIR, Kind, Program
 from meshwright.program.work import Work
 
 Records = npt.NDArray[np.void]
@@ -35,6 +35,16 @@ class Lane(IntEnum):
     """Weights are gathered."""
     TEAM = 3
     """Members of a team talk to each other."""
+
+
+def find_lanes(program: Program) -> npt.NDArray[np.int32]:
+    """The lane of each instruction; -1: a transfer. What ZeRO moves beside the layers of teams is
+    in no stream, and counts as on the lane of its kind."""
+    rows = program.instructions
+    lane = rows["stream"] // max(program.num_devices, 1)
+    own = np.where(rows["kind"] == Kind.ALL_GATHER, Lane.GATHER, Lane.SYNC)
+    is_beside = (rows["stream"] < 0) & (rows["group"] >= 0)
+    return np.where(is_beside, own, lane).astype(np.int32)
 
 
 def num_lanes(work: Work) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.errors import InputError
-from meshwright.program.collective import Lane
+from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.tasks import Network
 from meshwright.table import as_frame, as_html
@@ -198,10 +198,7 @@ class Timeline:
     @property
     def _calls(self) -> npt.NDArray[np.bool_]:
         """Instructions by which members of teams talk, or weights are gathered."""
-        rows = self.program.instructions
-        lane = rows["stream"] // max(self.program.num_devices, 1)
-        gathers = (rows["kind"] == Kind.ALL_GATHER) & (rows["stream"] < 0)  # of teams
-        return np.asarray(np.isin(lane, (Lane.GATHER, Lane.TEAM)) | gathers)
+        return np.isin(find_lanes(self.program), (Lane.GATHER, Lane.TEAM))
 
     def _covered_seconds(self, picked: npt.NDArray[np.bool_]) -> Floats:
         """By device: for how long any of some instructions runs."""

@@ -20,7 +20,7 @@ from meshwright.export.perfetto.link import link_events
 from meshwright.export.perfetto.span import categories, find_spans, nanoseconds, title
 from meshwright.export.perfetto.view import View, choose_view
 from meshwright.files import write_bytes
-from meshwright.program.collective import Lane
+from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
 
@@ -91,9 +91,8 @@ def _all_events(timeline: Timeline, cluster: Cluster, view: View) -> Iterator[Ev
 
 def _track(program: Program) -> Ints:
     """The track of each instruction: 0 for transfers, which stand on links only."""
-    rows = program.instructions
-    lane = rows["stream"] // max(program.num_devices, 1)
-    return np.where(rows["stream"] < 0, 0, _first_track(rows["device"].astype(np.int64)) + lane)
+    lane, device = find_lanes(program), program.instructions["device"].astype(np.int64)
+    return np.where(lane < 0, 0, _first_track(device) + lane)
 
 
 def _first_track(device: Any) -> Any:
