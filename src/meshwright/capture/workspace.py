@@ -83,7 +83,7 @@ def _spectra(args: tuple[Any, ...], product: Product) -> float:
     if side > _SPECTRUM_SIDES[0] and product.rows * pairs < TRANSFORMED_PRODUCTS:
         return 0.0
     padded = next(each for each in _SPECTRUM_SIDES if side <= each - 2)
-    return _spectrum_bytes(padded) * (2 * pairs + batch * (channels + weight.shape[0]))
+    return float(_spectrum_bytes(padded) * (2 * pairs + batch * (channels + weight.shape[0])))
 
 
 def _transformed(args: tuple[Any, ...], product: Product) -> float:
@@ -106,7 +106,7 @@ def _transformed(args: tuple[Any, ...], product: Product) -> float:
         return 0.0
     tiles = 2 if side > _FOURIER_TILE - 2 else 1
     spectra = channels * width + tiles * batch * (channels + width)
-    return _spectrum_bytes(_FOURIER_TILE) * spectra
+    return float(_spectrum_bytes(_FOURIER_TILE) * spectra)
 
 
 def _is_transformed(values: Any, weight: Any, stride: Any, product: Product) -> bool:
@@ -204,7 +204,7 @@ def find_kept(target: Any, args: tuple[Any, ...], product: Product) -> float:
         return 0.0
     query, key = args[:2]
     repeated = 2.0 * (query.numel() - key.numel()) * query.element_size()
-    return _kept_scores(args[4], product) + repeated
+    return float(_kept_scores(args[4], product) + repeated)
 
 
 def _step(args: tuple[Any, ...], _: Product) -> float:

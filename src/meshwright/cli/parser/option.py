@@ -129,7 +129,8 @@ def add_precision(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
-        help="fp32, bf16, or mixed: weights and gradients in bf16, copies of weights and the "
+        help="fp32, tf32 (fp32 with matrices multiplied in TF32), bf16, or mixed: weights and "
+        "gradients in bf16, copies of weights and the "
         "optimiser's state in fp32 (default: the model's own)",
     )
 
