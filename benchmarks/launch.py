@@ -4,8 +4,9 @@
 
 Prints the constants of `meshwright.cost.compute.host_seconds` and their errors. Those in use are of
 a fit without experts in fp32, whose grouped products wait for the device, and with casts and norms
-apart, whose constants then went into those of other calls; errors are within two points. Rows are as `fidelity.py measure --launches` measures them: forward,
-backward and update, each until the host is done.
+apart, whose constants then went into those of other calls; errors are within two points. Rows are
+as `fidelity.py measure --launches` measures them: forward, backward and update, each until the host
+is done.
 """
 
 import argparse
