@@ -14,6 +14,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,16 +212,24 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
         chosen = np.flatnonzero(mine & (products.is_last == is_last))
         found["depthwise"][precision, kind, is_last], _ = fit_curve(
             DEPTHWISE, work.only(chosen), seconds[chosen],
-            lambda w, c, kind=kind: depthwise_seconds(w, c, kind), 0.2,
+            partial(_depthwise, kind), 0.2,
         )  # fmt: skip
-    for kind, start in STORES.items():
+    for kind, usual in STORES.items():
         chosen = groups[Key(kind, "fp32", is_direct=True)]
         matmul = found["matmul"]["fp32", True]
         found["stored"][kind], _ = fit_curve(
-            start, work.only(chosen), seconds[chosen],
-            lambda w, c, matmul=matmul: stored_seconds(w, c, matmul), 0.2,
+            usual, work.only(chosen), seconds[chosen],
+            partial(_stored, matmul), 0.2,
         )  # fmt: skip
     return Calibration(multiprocessors=MULTIPROCESSORS, **found)
+
+
+def _depthwise(kind: Kind, work: Work, curve: DepthwiseCurve) -> Floats:
+    return depthwise_seconds(work, curve, kind)
+
+
+def _stored(matmul: MatmulCurve, work: Work, curve: StoredCurve) -> Floats:
+    return stored_seconds(work, curve, matmul)
 
 
 def fit_convolution(

@@ -25,7 +25,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -174,7 +174,7 @@ def measure_steps(row: str, device: torch.device, *, is_compiled: bool) -> dict[
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             losses.append(find_loss(model(*inputs, **named), workload.loss))
 
-    phases = {
+    phases: dict[str, Callable[[], object]] = {
         "forward": forward,
         "backward": lambda: losses.pop().backward(),
         "update": optimizer.step,
@@ -252,7 +252,7 @@ def measure(path: Path, rows: Sequence[str], *, is_compiled: bool, has_calls: bo
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cudnn": torch.backends.cudnn.version(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         "compiled": is_compiled,
         "optimizer": FOREACH,
     }

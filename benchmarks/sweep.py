@@ -337,15 +337,15 @@ class Sweep:
 
             def forward(
                 args: Any = (q, k, v, mask, dropout, how == "causal"),
-                is_grouped: bool = groups < heads,
+                options: Any = {"enable_gqa": groups < heads},  # noqa: B006 - it is only read
             ) -> Tensor:
-                return F.scaled_dot_product_attention(*args, enable_gqa=is_grouped)
+                return F.scaled_dot_product_attention(*args, **options)
 
             try:
                 made = forward()
             except RuntimeError:  # no kernel for these sizes, or no memory
                 continue
-            more = {}
+            more: dict[str, Any] = {}
             if not is_plain:
                 choice = torch._fused_sdp_choice(
                     q, k, v, mask, dropout, how == "causal", enable_gqa=groups < heads

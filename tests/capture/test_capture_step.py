@@ -13,7 +13,8 @@ from torch.nn import functional as F  # noqa: E402, N812
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from meshwright.capture.capture import capture  # noqa: E402
-from meshwright.capture.optimiser import BETAS, LEARNING_RATE, MOMENTUM, Optimiser  # noqa: E402
+from meshwright.capture.optimiser import BETAS, LEARNING_RATE, Optimiser  # noqa: E402
+from meshwright.capture.stepped import MOMENTUM  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.graph.graph import OP_LINES, Graph, Phase, Split  # noqa: E402

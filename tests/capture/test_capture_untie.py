@@ -14,7 +14,8 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture.capture import capture  # noqa: E402
-from meshwright.capture.optimiser import LEARNING_RATE, MOMENTUM, Optimiser  # noqa: E402
+from meshwright.capture.optimiser import LEARNING_RATE, Optimiser  # noqa: E402
+from meshwright.capture.stepped import MOMENTUM  # noqa: E402
 from meshwright.capture.trace import Trace, find_copies, trace_step  # noqa: E402
 from meshwright.cli.parser import make_parser  # noqa: E402
 from meshwright.graph.graph import OP_LINES, Graph, Phase, Split  # noqa: E402
