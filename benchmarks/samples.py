@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost.curve import Kind
-from meshwright.cost.product import ITEM_BYTES, SUM_BYTES, Products
+from meshwright.cost.multiplication import Products
+from meshwright.cost.product import ITEM_BYTES, SUM_BYTES
 from meshwright.cost.stream import USUAL
 
 Floats = npt.NDArray[np.float64]

@@ -23,7 +23,8 @@ from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.team import Team
 from meshwright.cost.layer.work import Work, find_work
-from meshwright.cost.product import Products, product_seconds
+from meshwright.cost.multiplication import Products
+from meshwright.cost.product import product_seconds
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.graph.graph import Phase
 from meshwright.graph.stack.find import find_layers

@@ -45,3 +45,7 @@ def without_remarks(is_quiet: bool = True) -> Iterator[None]:
         yield
     finally:
         _IS_QUIET.reset(token)
+
+
+def say_nothing(_line: str) -> None:
+    """Take a line of progress, and keep quiet."""

@@ -22,7 +22,7 @@ from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.message import warn
+from meshwright.message import say_nothing, warn
 from meshwright.profile.profile import (
     THREADS,
     Measured,
@@ -127,7 +127,7 @@ def zoo_graph(
         choice,
         capture=_capture_choice if _can_capture(model) else None,
         cache=_open_cache(),
-        say=say or _say_nothing,
+        say=say or say_nothing,
     )
     return graph if batch is None else graph.at_batch(batch)
 
@@ -205,7 +205,7 @@ def capture_model(
         choice,
         capture=lambda choice: _capture_choice(choice, measured),
         cache=_open_cache() if use_cache else None,
-        say=say or _say_nothing,
+        say=say or say_nothing,
     )
 
 
@@ -390,10 +390,6 @@ def _warn_of_threads(
 def _open_cache() -> GraphCache | None:
     folder = cache_folder(os.environ)
     return None if folder is None else open_cache(folder)
-
-
-def _say_nothing(_line: str) -> None:
-    pass
 
 
 def _exists(name: str) -> bool:

@@ -10,7 +10,8 @@ from meshwright.cost.a100 import A100
 from meshwright.cost.curve import Kind
 from meshwright.cost.fitted import fitted_seconds
 from meshwright.cost.h200 import H200
-from meshwright.cost.product import Products, product_seconds
+from meshwright.cost.multiplication import Products
+from meshwright.cost.product import product_seconds
 from meshwright.graph.architecture.gpt import gpt
 
 PEAK, BANDWIDTH = 312e12, 2039e9

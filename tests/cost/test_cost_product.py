@@ -19,7 +19,8 @@ from meshwright.cost.curve import (
     Roof,
     StoredCurve,
 )
-from meshwright.cost.product import Floats, Products, product_seconds
+from meshwright.cost.multiplication import Products
+from meshwright.cost.product import Floats, product_seconds
 from meshwright.errors import InputError
 
 PEAKS = {

@@ -143,3 +143,13 @@ def _variables(cluster: Cluster, hosts: Iterable[str]) -> dict[str, dict[str, st
         if len(some) > 1 and shared == {each.switch for each in some} and not is_joined:
             found[host]["NCCL_CROSS_NIC"] = "0"  # a ring that changes rails would find no way
     return found
+
+
+def without(words: Sequence[str], *options: str) -> Iterator[str]:
+    """The words of a command without `--commands` and some options, which have a value each."""
+    left = iter(words)
+    for word in left:
+        if word in options:
+            next(left)
+        elif word != "--commands" and word.partition("=")[0] not in options:
+            yield word

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshwright.cli.commands import launch_commands
+from meshwright.cli.commands import launch_commands, without
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
@@ -191,21 +191,11 @@ def _print_commands(arguments: Namespace, graph: Graph, cluster: Cluster, plan: 
     if arguments.script:
         words = shlex.split(arguments.script)
     else:
-        words = ["-m", "meshwright", *_without(sys.argv[1:], "--master", "--restarts")]
+        words = ["-m", "meshwright", *without(sys.argv[1:], "--master", "--restarts")]
     lines = launch_commands(cluster, devices, words, arguments.master, arguments.restarts)
     for line in lines:
         print_line(line)
     return ExitCode.DONE
-
-
-def _without(words: Sequence[str], *options: str) -> Iterator[str]:
-    """The words of a command without `--commands` and some options, which have a value each."""
-    left = iter(words)
-    for word in left:
-        if word in options:
-            next(left)
-        elif word != "--commands" and word.partition("=")[0] not in options:
-            yield word
 
 
 def _start_ranks(arguments: Namespace, hosts: Sequence[str], testbed: str | None) -> int:

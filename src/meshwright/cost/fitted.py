@@ -17,7 +17,8 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
 from meshwright.cost.curve import Calibration, Kind, Stream
 from meshwright.cost.h200 import H200
-from meshwright.cost.product import ITEM_BYTES, Products, product_seconds
+from meshwright.cost.multiplication import Products
+from meshwright.cost.product import ITEM_BYTES, product_seconds
 from meshwright.cost.stream import STREAMS, USUAL
 from meshwright.graph.graph import Graph, Phase
 

@@ -52,6 +52,7 @@ from meshwright.execute.trained import Start, Trained
 from meshwright.execute.walk import Times, Walk
 from meshwright.execute.way import Wiring
 from meshwright.execute.weights import Weights, match_weights
+from meshwright.message import say_nothing
 
 _BEHIND = 4
 """So many steps later what ranks tell each other is there, and need not be kept on the device."""
@@ -121,7 +122,7 @@ class Trainer:
         self.exchange = self._open_exchange(wiring, progress)
         self.software = device_software(device, is_compiled=compiler is not None)
         self.inspector = Inspector() if checks_ops else None
-        self.recorded = None if compiler is None else self._make_recorded(show or _say_nothing)
+        self.recorded = None if compiler is None else self._make_recorded(show or say_nothing)
         self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)
         self.keys = find_keys(self.part, self.steps, lowered, seed, device)
         self.scale = None if loss_scale is None else LossScale(device, loss_scale)
@@ -369,10 +370,6 @@ class Trainer:
 
 def _nobody(*_: object) -> None:
     raise AssertionError("only collectives talk")
-
-
-def _say_nothing(_: str) -> None:
-    pass
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:
