@@ -51,8 +51,9 @@ def one(
 ) -> Products:
     """One op whose bytes and FLOPs follow from its sizes; `depth` counts channels without taps."""
     item = ITEM_BYTES[precision]
+    is_forward = kind <= Kind.MASKED_ATTENTION or kind == Kind.STORED_ATTENTION
     if multiple is None:
-        multiple = 2 if kind <= Kind.MASKED_ATTENTION else 5
+        multiple = 2 if is_forward else 5
         if kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.INPUT_CONVOLUTION_BACKWARD):
             multiple = 1
     source = rows * depth
@@ -62,7 +63,7 @@ def one(
     elif kind == Kind.MATMUL:
         moved = source + columns * depth + rows * columns
     else:
-        moved = (2 if kind <= Kind.MASKED_ATTENTION else 4) * (rows + columns) * depth
+        moved = (2 if is_forward else 4) * (rows + columns) * depth
     mask = rows * columns if kind in MASKED else 0.0
     sums = 4.0 * rows * count if kind >= Kind.ATTENTION else 0.0
     return Products(
