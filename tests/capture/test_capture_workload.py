@@ -40,7 +40,10 @@ def test_the_same_batch_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("batch", "message"),
-    [(0, "mine: batch must be positive, got 0"), (10**30, "batch: 10+ samples are too many")],
+    [
+        (0, "mine: batch must be positive, got 0"),
+        (10**30, f"batch: {10**30:,} samples are too many"),
+    ],
 )
 def test_what_cannot_be_a_batch_is_refused(batch: int, message: str) -> None:
     with pytest.raises(InputError, match=message):

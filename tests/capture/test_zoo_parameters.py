@@ -175,9 +175,9 @@ def test_sequence_sets_the_tokens() -> None:
         ({"name": "llama-3-8b", "sequence": 0}, "sequence must be positive, got 0"),
         (
             {"name": "vit-l", "precision": "fp8"},
-            "precision must be fp32 or bf16 or mixed, got 'fp8'",
+            "precision must be fp32 or tf32 or bf16 or mixed, got 'fp8'",
         ),
-        ({"name": "fnet-base", "precision": "bf16"}, "precision must be fp32, got 'bf16'"),
+        ({"name": "fnet-base", "precision": "bf16"}, "precision must be fp32 or tf32, got 'bf16'"),
         (
             {"name": "mixtral-8x7b", "precision": "fp32"},
             "precision must be mixed or bf16, got 'fp32'",
