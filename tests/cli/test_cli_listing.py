@@ -33,7 +33,7 @@ def test_cluster_show_counts() -> None:
     assert [each["groups"] for each in document["levels"]] == [4, 1]
     assert document["bytes_per_second"][0] == 1.4e9
     text = run("cluster", "show", "dgx1-x4").out
-    assert "devices 32" in text
+    assert "4 hosts, 32 devices" in text
     assert "1.4 GB/s" in text
 
 
