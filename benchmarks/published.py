@@ -25,7 +25,7 @@ from meshwright.cluster.catalogue import find_cluster
 
 ROOT = Path(__file__).resolve().parent
 DATA = ROOT / "data" / "published_steps.csv"
-PRECISION = "bf16"
+PRECISION = "mixed"
 Row = dict[str, str]
 
 
