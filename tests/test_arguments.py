@@ -17,6 +17,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "capture_model": {"name": "mlp"},
     "cluster": {"source": CLUSTER},
     "load_graph": {"source": GRAPH},
+    "master_weights": {"params": ()},
     "open_engine": {"name": "one"},
     "plan": {"graph": GRAPH, "cluster": CLUSTER, "method": "single", "budget_seconds": 0.1},
     "read_profile": {"path": "none.json"},

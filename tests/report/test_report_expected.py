@@ -25,7 +25,7 @@ def test_a_step_on_one_h200_has_the_error_of_fitted_ops() -> None:
     assert row is not None
     assert error.mean == pytest.approx(row.mean_error)
     assert sum(each.share for each in error.shares) == pytest.approx(1)
-    assert "; expected error about 3 % (9 held-out steps on h200" in str(answer)
+    assert f"; expected error about 10 % ({row.num_steps} held-out steps on h200" in str(answer)
     assert answer.to_dict()["expected_error"]["shares"][0]["origin"] == row.origin
 
 
@@ -71,4 +71,4 @@ def test_simulate_says_it(
 
     assert main(["simulate", GPT, "--cluster", "h200-x1", "--data", "1", "-q"]) == 0
     words = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "expected error about 3 % (9 held-out steps on h200)" in words
+    assert "expected error about 10 % (37 held-out steps on h200)" in words

@@ -51,8 +51,8 @@ NCCL 2.28 allocates it (issue 2363)."""
 
 RESERVE = 0.106
 """What PyTorch's allocator has reserved beyond its peak, as a part of the peak: the median of the
-277 steps measured on an H200; a tenth is above 27%, and all above 30% have peaks below 10 GB. It gives back what it does
-not use before it fails, so that it never takes more than there is."""
+277 steps measured on an H200; a tenth is above 27%, and all above 30% have peaks below 10 GB. It
+gives back what it does not use before it fails, so that it never takes more than there is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

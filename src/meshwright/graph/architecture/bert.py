@@ -118,7 +118,7 @@ def _embed(model: _Bert, words: Value) -> Value:
     ids = tape.input(tokens, INT64)
     tape.count_views(1)
     x = embedding(tape, f"{name}.word_embeddings", words, ids, tokens * hidden)
-    y = embedding(tape, f"{name}.token_type_embeddings", kinds, segments, tokens * hidden)
+    y = embedding(tape, f"{name}.token_type_embeddings", kinds, segments, tokens * hidden, tokens)
     x = add(tape, name, x, y)
     y = embedding(tape, f"{name}.position_embeddings", places, order, sequence * hidden)
     x = layer_norm(tape, f"{name}.LayerNorm", add_broadcast(tape, name, x, y), *norm)

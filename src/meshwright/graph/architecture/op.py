@@ -235,8 +235,11 @@ def cast(tape: Tape, module: str, x: Value, number_type: Type) -> Value:
     )
 
 
-def embedding(tape: Tape, module: str, weight: Value, ids: Value, elements: int) -> Value:
-    """Rows of a table; as much of it is read as is made."""
+def embedding(
+    tape: Tape, module: str, weight: Value, ids: Value, elements: int, tokens: int = 0
+) -> Value:
+    """Rows of a table; as much of it is read as is made. `tokens`: how many rows, where all samples
+    have the same ids and those are there once."""
     made_bytes = elements * weight.type.size
     (made,) = tape.run(
         module, "embedding", (weight, ids), [(elements, weight.type)], moved=made_bytes + ids.bytes
@@ -248,7 +251,9 @@ def embedding(tape: Tape, module: str, weight: Value, ids: Value, elements: int)
             "embedding_dense_backward",
             (gradient, ids),
             [(weight.elements, weight.type)],
-            workspace=FP32.size * gradient.elements if ids.elements > SORTED_TOKENS else 0,
+            workspace=FP32.size * gradient.elements
+            if (tokens or ids.elements) > SORTED_TOKENS
+            else 0,
         )
 
     return tape.record(made, (weight,), backward)
