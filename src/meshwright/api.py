@@ -14,7 +14,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
-from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
@@ -284,30 +283,21 @@ def training(
     assert plan is not None
     need_type(graph, (Graph, type(None)), "graph", "a Graph or None, which captures it again")
     need_torch("training")
-    from meshwright.capture.capture import capture_traced
     from meshwright.capture.inputs import as_inputs
     from meshwright.capture.torch_private import uncompiled
     from meshwright.capture.workload import Workload
     from meshwright.execute.groups import open_optimizer
     from meshwright.execute.settings import Settings
-    from meshwright.execute.training import open_training
-    from meshwright.execute.unmerge import unmerge
+    from meshwright.execute.training import open_planned
 
     chosen = load_cluster(cluster)
     model, (given, named) = uncompiled(model), as_inputs(args)
     named |= kwargs or {}
     workload = Workload(name=type(model).__name__, model=model, args=given, kwargs=named, loss=loss)
-    optimizer = open_optimizer(optimizer, model, learning_rate)
-    trace = None
-    if graph is None:
-        planned, trace = capture_traced(workload, optimizer, autocast)
-    else:
-        planned = graph
-    plan = plan.in_ops(planned)
     settings = Settings(
         device=device,
         backend=backend,
-        optimizer=optimizer,
+        optimizer=open_optimizer(optimizer, model, learning_rate),
         scheduler=scheduler,
         autocast=autocast,
         scales_loss=loss_scaling,
@@ -326,7 +316,5 @@ def training(
         tensorboard=None if tensorboard is None else Path(tensorboard),
         callbacks=callbacks,
     )
-    if graph is not None and may_be_fused(graph):
-        planned, plan, settings, trace = unmerge(planned, chosen, plan, workload, settings)
-    with open_training(planned, chosen, plan, workload, settings, trace) as opened:
+    with open_planned(graph, chosen, plan, workload, settings) as opened:
         yield opened

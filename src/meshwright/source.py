@@ -177,14 +177,7 @@ def capture_model(
     """
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
-    read = [read_profile(path) for path in profiles]
-    if threads is not None:
-        _warn_of_threads(profiles, read, threads)
-    measured = combine_measured(read, is_compiled=compile, threads=threads)
-    if compile and measured:
-        compile = False  # noqa: A001
-    elif compile:
-        measured = combine_measured(read, threads=threads)
+    measured, compile = _read_measured(profiles, threads, merges=compile)  # noqa: A001
     if names_function(name):
         check_names(optimizer, autocast)
         need_torch()
@@ -207,6 +200,24 @@ def capture_model(
         cache=_open_cache() if use_cache else None,
         say=say or say_nothing,
     )
+
+
+def _read_measured(
+    profiles: Sequence[str | Path], threads: int | None, *, merges: bool
+) -> tuple[Measured, bool]:
+    """The times that profiles have, and whether ops are still to be merged.
+
+    They are not where profiles have those of a compiled run, whose regions' times are shared out to
+    the ops.
+    """
+    read = [read_profile(path) for path in profiles]
+    if threads is not None:
+        _warn_of_threads(profiles, read, threads)
+    if merges:
+        compiled = combine_measured(read, is_compiled=True, threads=threads)
+        if compiled:
+            return compiled, False
+    return combine_measured(read, threads=threads), merges
 
 
 def step_calls(

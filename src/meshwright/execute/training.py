@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from meshwright.capture.capture import capture_traced
 from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
@@ -28,7 +29,7 @@ from meshwright.execute.group import (
     waiting,
     watched,
 )
-from meshwright.execute.groups import make_schedule
+from meshwright.execute.groups import make_schedule, open_optimizer
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import Keeper, stop_restarts, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
@@ -42,7 +43,9 @@ from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
+from meshwright.execute.unmerge import unmerge
 from meshwright.execute.weights import persistent_names
+from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import measured_timeline
@@ -202,6 +205,25 @@ class Training:
             self.course.resume(read_places(found), found.step)  # first: it may be refused
             resume(self.trainer, found)
         return self.num_steps
+
+
+@contextmanager
+def open_planned(
+    graph: Graph | None, cluster: Cluster, plan: Plan, workload: Workload, settings: Settings
+) -> Iterator[Training]:
+    """Open the training of a plan that was made for `graph`, None: the workload's own step.
+
+    A graph of merged ops, as compiled steps are planned, is taken apart into the step's ops first.
+    """
+    trace, is_captured = None, graph is None
+    if graph is None:
+        optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
+        graph, trace = capture_traced(workload, optimizer, settings.autocast)
+    plan = plan.in_ops(graph)
+    if not is_captured and may_be_fused(graph):
+        graph, plan, settings, trace = unmerge(graph, cluster, plan, workload, settings)
+    with open_training(graph, cluster, plan, workload, settings, trace) as opened:
+        yield opened
 
 
 @contextmanager

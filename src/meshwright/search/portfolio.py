@@ -157,13 +157,7 @@ def find_plan(
     check_runtime(runtime, method)
     if prior is not None:
         need_method(method, GUIDED, "prior")
-    subject: dict[str, Any] = {
-        "model": graph.name,
-        "cluster": cluster.name,
-        "batch": graph.batch,
-        "times": time_sources(graph, cluster),
-        "runtime": runtime,
-    }
+    subject = _subject(graph, cluster, runtime)
     choice = _choose(method, graph, cluster, runtime)
     nothing = explain_nothing(cluster) if allocate else ""
     allocates = allocate and not nothing
@@ -188,14 +182,25 @@ def find_plan(
         ((name, search),) = searches.items()
         if allocator is not None and name == "placement":
             search, allocator = joint, None
-        budget = budget_seconds * (1.0 if allocator is None else _ALLOCATED_SHARE)
-        answer = search(graph, cluster, seed=seed, budget_seconds=budget, sharing=sharing)
-        if allocator is not None:
-            answer = allocator(name, answer)
+        share = 1.0 if allocator is None else _ALLOCATED_SHARE
+        options: dict[str, Any] = {"seed": seed, "sharing": sharing}
+        answer = search(graph, cluster, budget_seconds=share * budget_seconds, **options)
+        answer = answer if allocator is None else allocator(name, answer)
         report(describe_answer(name, answer))
         answer = answer if method != "auto" else _only_answer(name, answer, choice.note)
     notes = (*answer.notes, nothing) if nothing else answer.notes
     return replace(answer, notes=notes, **subject)
+
+
+def _subject(graph: Graph, cluster: Cluster, runtime: str) -> dict[str, Any]:
+    """The fields of an answer that say what was planned for what."""
+    return {
+        "model": graph.name,
+        "cluster": cluster.name,
+        "batch": graph.batch,
+        "times": time_sources(graph, cluster),
+        "runtime": runtime,
+    }
 
 
 Allocator = Callable[[str, Answer], Answer]

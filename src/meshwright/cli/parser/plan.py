@@ -58,6 +58,35 @@ def add_plan(commands: Any) -> None:
     parser = add_command(commands, "plan", "search for the fastest plan of a model on a cluster")
     parser.add_argument("graph", metavar="MODEL|GRAPH", help=GRAPH)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER)
+    _add_search(parser)
+    add_batch(parser)
+    add_precision(parser)
+    add_compile(parser)
+    add_runtime(parser)
+    add_foreach(parser)
+    add_sharing(parser)
+    _add_scope(parser)
+    _add_pipeline(parser)
+    _add_quickp(parser)
+    parser.add_argument_group("method deploy").add_argument(
+        "--prior",
+        type=Path,
+        metavar="FILE",
+        help="network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
+        "default: the one that comes with the package)",
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        metavar="DIR",
+        help="write the plan, the answer, the trace and copies of graph and cluster there",
+    )
+    add_json(parser)
+
+
+def _add_search(parser: ArgumentParser) -> None:
+    """How plans are looked for, and how long."""
     parser.add_argument(
         "--method",
         default="auto",
@@ -100,30 +129,6 @@ def add_plan(commands: Any) -> None:
         action="store_true",
         help="share each host's network interfaces out to the destinations, too",
     )
-    add_batch(parser)
-    add_precision(parser)
-    add_compile(parser)
-    add_runtime(parser)
-    add_foreach(parser)
-    add_sharing(parser)
-    _add_scope(parser)
-    _add_pipeline(parser)
-    _add_quickp(parser)
-    parser.add_argument_group("method deploy").add_argument(
-        "--prior",
-        type=Path,
-        metavar="FILE",
-        help="network that guides it, as `python -m meshwright.learn` trains it (also of auto; "
-        "default: the one that comes with the package)",
-    )
-    parser.add_argument(
-        "-o",
-        dest="output",
-        type=Path,
-        metavar="DIR",
-        help="write the plan, the answer, the trace and copies of graph and cluster there",
-    )
-    add_json(parser)
 
 
 def _add_scope(parser: ArgumentParser) -> None:

@@ -38,7 +38,7 @@ _SAMPLES = (1, 2, 4, 8)
 
 
 _SIMULATED = 5
-"""Drafts of a method that fit, after which no more are simulated."""
+"""The number of drafts that fit after which a method simulates no more of them."""
 _MCMC_STEPS = 100_000
 _DRAFT_SHARE = 0.5
 """Of the budget, for drafts; the rest is the simulator's."""
@@ -67,9 +67,18 @@ def hybrid_mcmc(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
 
 
 def unaware(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
-    """The best plan of a search that takes all links for the fastest; see `unaware_drafts`."""
+    """The best plan of a search that takes all links for the fastest; see `unaware_drafts`.
+
+    Its first draft that fits is its answer: to simulate several and take the fastest would let it
+    see the network after all.
+    """
     return _answer(
-        "unaware", lambda space, _, until: unaware_drafts(space, until), graph, cluster, **options
+        "unaware",
+        lambda space, _, until: unaware_drafts(space, until),
+        graph,
+        cluster,
+        most=1,
+        **options,
     )
 
 
@@ -79,6 +88,7 @@ def _answer(
     graph: Graph,
     cluster: Cluster,
     *,
+    most: int = _SIMULATED,
     seed: int = 0,
     budget_seconds: float = 30.0,
     sharing: str = "fair",
@@ -93,7 +103,7 @@ def _answer(
         Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Sequential()
     )
     try:
-        simulate_first(trials, drafts, started + budget_seconds)
+        simulate_first(trials, drafts, started + budget_seconds, most)
     except KeyboardInterrupt:
         if not trials.num_fitting:
             raise
@@ -106,11 +116,13 @@ def _answer(
     return answer_trials(method, space, trials, bound, started, stop, {})
 
 
-def simulate_first(trials: Trials, drafts: Sequence[Draft], until: float = math.inf) -> None:
-    """Simulate drafts until a few fit, or the time is over."""
+def simulate_first(
+    trials: Trials, drafts: Sequence[Draft], until: float = math.inf, most: int = _SIMULATED
+) -> None:
+    """Simulate drafts until `most` of them fit, or the time is over."""
     for draft in drafts:
         trials.run([draft])
-        if trials.num_fitting == _SIMULATED or perf_counter() > until:
+        if trials.num_fitting == most or perf_counter() > until:
             break
 
 

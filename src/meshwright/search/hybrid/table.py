@@ -164,6 +164,12 @@ class _Part:
         experts = np.array([each.team.expert for each in options])[:, None]
         self.holders = size // widths * frame.pods * contexts
         self.expert_holders = self.holders // experts
+        self._set_seconds(lines, frame)
+        self._set_bytes(prices, frame, size, options, type_name)
+
+    def _set_seconds(self, lines: Floats, frame: Frame) -> None:
+        """By option and shape: the time of a microbatch, of its host, and of a step once."""
+        shapes, rows = self.shapes, self.rows
         gather, scatter, synchronise, regather = self._once(lines)
         forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
         compute = rows[:, :, Column.FORWARD], rows[:, :, Column.BACKWARD]
@@ -190,6 +196,12 @@ class _Part:
             self.fill = np.maximum(self.fill, self.host)
         self.load = np.maximum(self.fill, self.host) + self.tail / frame.microbatches
         self.weight = self._sum(Column.WEIGHT)
+
+    def _set_bytes(
+        self, prices: Prices, frame: Frame, size: int, options: Sequence[Option], type_name: str
+    ) -> None:
+        """By option and shape: what is held all the time, for a microbatch, and for a moment."""
+        rows = self.rows
         self.saved_bytes = self._sum(Column.SAVED)
         self.deferred_bytes = self._sum(Column.DEFERRED)
         self.fixed_bytes = self._state() + self._buffers()
@@ -198,13 +210,16 @@ class _Part:
         self.passing_bytes += np.array(
             [_beside_bytes(prices, frame, size, each, type_name) for each in options]
         )[:, None]
+        batch = prices.stack.graph.batch
         side = [
             prices.stack.side_bytes_at(samples_of(batch, frame, size, each)) for each in options
         ]
         is_scattered = np.array([each.team.sequence for each in options])[:, None]
+        widths = np.array([each.team.num_devices for each in options])[:, None]
+        contexts = np.array([each.team.context for each in options])[:, None]
         parts = np.where(is_scattered, widths, contexts)
         self.passing_bytes += self._transfers(np.array(side)[:, None]) / parts
-        self.output_bytes = rows[:, :, Column.OUTPUT][:, shapes.last_kind] / widths
+        self.output_bytes = rows[:, :, Column.OUTPUT][:, self.shapes.last_kind] / widths
 
     def _sum(self, column: Column) -> Floats:
         """Over the layers of a stage: by option and shape.
