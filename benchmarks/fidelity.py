@@ -5,11 +5,9 @@
 
 `measure` trains each row's model for a few steps, eagerly, as users do (no compilation, AdamW as
 `torch.optim.AdamW(parameters)` gives it), and times every distinct kernel of its captured step by
-itself, with the memory that it takes. A row is NAME/BATCH/SEQUENCE/PRECISION, with "-" for models
-without a sequence. Precision: fp32, without TF32 anywhere; tf32: products and convolutions in it;
-bf16; mixed: fp32 weights under autocast to bf16. Files of 2026-11-15 have fused AdamW, fp32 rows
-with torch's own settings of TF32, which their header names, and amp for mixed. One JSON object a
-line; the first names device and software.
+itself, with the memory that it takes. `fidelity_rows.py` says what a row is. Files of 2026-11-15
+have fused AdamW, fp32 rows with torch's own settings of TF32, which their header names, and amp for
+mixed. One JSON object a line; the first names device and software.
 
 `predict` captures each row's step and simulates it on one such device: with the fitted costs alone,
 and with the row's own kernels as a profile. Time errors are over rows whose measurement repeats
@@ -17,7 +15,6 @@ within 3%; rows that the host's launches bound are said to be.
 """
 
 import argparse
-import contextlib
 import gc
 import gzip
 import json
@@ -25,7 +22,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,87 +30,19 @@ from typing import Any
 
 import torch
 
-from fidelity_models import MODELS, NORMS, build_model
+from fidelity_predict import predict
+from fidelity_rows import FOREACH, HELD_OUT, LAUNCHES, ROWS, build_row, tf32_of
 from meshwright.capture.optimiser import Optimiser
 from meshwright.capture.profile import distinct_calls, time_calls
 from meshwright.capture.replay import replayed
 from meshwright.capture.trace import find_loss, trace_step
-from meshwright.capture.workload import Workload
-from meshwright.capture.zoo import build
 
-ROWS = tuple(
-    f"{name}/{size}/{precision}"
-    for name, size in (
-        ("llama-1b", "2/2048"), ("mixtral-s", "4/1024"), ("t5-base", "16/512"), ("gpt2", "8/1024"),
-        ("bert-base", "32/256"), ("resnet18", "128/-"), ("resnet50", "64/-"), ("vgg16", "32/-"),
-        ("alexnet", "128/-"), ("inception-v3", "32/-"), ("mobilenet-v2", "64/-"),
-        ("convnext-t", "32/-"), ("swin-t", "32/-"), ("vit-b", "32/-"),
-    )
-    for precision in ("fp32", "tf32", "bf16", "mixed")
-) + tuple(f"norms-{width}/4/2048/bf16" for width in (1024, 4096, 6144, 12288, 25600))  # fmt: skip
-"""What constants are fitted to, with the files of 2026-11-15."""
-HELD_OUT = tuple(
-    f"{name}/{batch}/{sequence}/{precision}"
-    for name, batches, sequence in (
-        ("qwen-0.5b", (1, 8), "512"), ("llama-3b", (1, 4), "1024"), ("mistral-s", (2, 8), "1024"),
-        ("mixtral-m", (2, 8), "1024"), ("neox-410m", (4, 16), "512"),
-        ("roberta-base", (16, 64), "128"), ("t5-large", (4, 16), "256"),
-        ("bart-base", (8, 32), "256"), ("resnet34", (16, 128), "-"), ("resnet101", (16, 64), "-"),
-        ("vgg19", (16, 64), "-"), ("mobilenet-v1", (32, 128), "-"), ("convnext-s", (16, 64), "-"),
-        ("swin-s", (16, 64), "-"), ("deit-s", (32, 128), "-"),
-    )
-    for batch in batches
-    for precision in ("fp32", "tf32", "bf16", "mixed")
-)  # fmt: skip
-"""What predictions are held against after the last fit."""
-LAUNCHES = tuple(
-    f"{name}/1/{'32' if name in ('llama-1b', 'mixtral-s', 't5-base', 'gpt2', 'bert-base') else '-'}"
-    f"/{precision}"
-    for name in (
-        "llama-1b", "mixtral-s", "t5-base", "gpt2", "bert-base", "resnet18", "resnet50", "vgg16",
-        "inception-v3", "mobilenet-v2", "convnext-t", "swin-t", "vit-b",
-    )
-    for precision in ("fp32", "bf16", "mixed")
-)  # fmt: skip
-"""So few samples that the device waits for its host: what `launch.py` fits."""
 STEPS = 5
 REPEATS = 3
 PHASES = 5
 """Steps whose phases are timed one by one."""
 TRACERS = 12
 """Processes that trace steps while the device is busy with others."""
-REPEATABLE = 0.03
-"""Rows whose timings spread further say nothing about a prediction's error."""
-DEVICE_TYPE = "h200"
-FOREACH = "torch.optim.AdamW, foreach"
-"""What PyTorch gives on CUDA unasked; files without this word have its fused AdamW."""
-
-
-def build_row(row: str, device: str = "meta") -> tuple[Workload, torch.dtype | None]:
-    """A row's workload, and what it autocasts to."""
-    name, batch, sequence, precision = row.split("/")
-    length = None if sequence == "-" else int(sequence)
-    weights = "bf16" if precision == "bf16" else "fp32"
-    if name in MODELS or name.startswith(NORMS):
-        dtype = torch.bfloat16 if weights == "bf16" else torch.float32
-        workload = build_model(name, int(batch), length or 0, dtype, device)
-    else:
-        workload = build(name, int(batch), length, weights, device=device)
-    return workload, torch.bfloat16 if precision in ("mixed", "amp") else None
-
-
-@contextlib.contextmanager
-def tf32_of(row: str, settings: dict[str, bool] | None = None) -> Iterator[None]:
-    """Torch's settings of TF32 as a row, or a file's header, has them."""
-    is_tf32 = row.endswith("/tf32")
-    chosen = settings or {"matmul": is_tf32, "cudnn": is_tf32}
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32, cudnn.allow_tf32 = chosen["matmul"], chosen["cudnn"]
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def trace_calls(row: str) -> Counter[str]:
@@ -301,117 +230,6 @@ def write_rows(path: Path, header: dict[str, Any], rows: list[dict[str, Any]]) -
     """All rows so far."""
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps(line) + "\n" for line in (header, *rows))
-
-
-def capture_row(
-    row: str,
-    found: dict[str, Any],
-    header: dict[str, Any] | None = None,
-) -> Any:
-    """The graph of a row, with the times of its own kernels as those of the device type.
-
-    `header`: that of its file; None: one of 2026-11-18 or later.
-    """
-    from meshwright.capture.capture import capture  # not needed to measure
-
-    workload, autocast = build_row(row)
-    known = {
-        each["call"]: each["seconds"]
-        for each in found["calls"]
-        if isinstance(each["seconds"], float)
-    }
-    header = {"optimizer": FOREACH} if header is None else header
-    with tf32_of(row, header.get("tf32")):
-        return capture(
-            workload.model,
-            workload.args,
-            workload.kwargs,
-            loss=workload.loss,
-            batch=workload.batch,
-            autocast=autocast,
-            measured={DEVICE_TYPE: known},
-            compile=header.get("compiled", False),
-            foreach=header.get("optimizer") == FOREACH,
-        )
-
-
-def predict_row(found: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
-    """A row's step time and peak memory as predicted, beside what was measured."""
-    from dataclasses import replace
-
-    from meshwright.cluster.builder.draft import Draft
-    from meshwright.plan.plan import place_ops
-    from meshwright.simulate.simulate import simulate
-
-    graph = capture_row(found["row"], found, header)
-    draft = Draft("one")
-    draft.add_host("host", DEVICE_TYPE, 1)
-    cluster = draft.finish()
-    plan = place_ops(graph.op_names, [0] * graph.num_ops, [cluster.devices[0].name])
-    fitted = simulate(replace(graph, seconds={}), cluster, plan)
-    profiled = simulate(graph, cluster, plan)
-    return {
-        "row": found["row"],
-        "step_seconds": found["step_seconds"],
-        "spread": found["spread"],
-        "fitted_seconds": fitted.step_seconds,
-        "profiled_seconds": profiled.step_seconds,
-        "launch_bound": fitted.is_launch_bound,
-        "peak_bytes": found["peak_bytes"],
-        "predicted_bytes": max(fitted.peak_bytes),
-    }
-
-
-def predict(path: Path, output: Path | None) -> None:
-    """Predict every row and say how far off that is."""
-    with gzip.open(path, "rt") as file:
-        header, *rows = (json.loads(line) for line in file)
-    lines = [{"command": " ".join(["python", *sys.argv]), "measured": header}]
-    print(f"{'row':28} {'step':>9} {'spread':>7} {'fitted':>7} {'profile':>7} {'memory':>7}")
-    for found in rows:
-        if "error" in found:
-            print(f"{found['row']:28} {found['error'][:80]}")
-            continue
-        line = predict_row(found, header)
-        lines.append(line)
-        print(
-            f"{line['row']:28} {line['step_seconds'] * 1e3:6.1f} ms {line['spread']:7.1%} "
-            f"{line['fitted_seconds'] / line['step_seconds']:7.3f} "
-            f"{line['profiled_seconds'] / line['step_seconds']:7.3f} "
-            f"{line['predicted_bytes'] / line['peak_bytes']:7.3f}"
-            f"{' launch-bound' if line['launch_bound'] else ''}",
-            flush=True,
-        )
-    lines.append(summarise(lines[1:]))
-    print(json.dumps(lines[-1], indent=1))
-    if output is not None:
-        output.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean absolute errors and rank correlation."""
-    steady = [line for line in lines if line["spread"] <= REPEATABLE]
-    times = [line["step_seconds"] for line in steady]
-
-    def error(name: str, over: list[dict[str, Any]], truth: str) -> float:
-        return statistics.fmean(abs(line[name] / line[truth] - 1) for line in over)
-
-    return {
-        "rows": len(lines),
-        "repeatable_rows": len(steady),
-        "fitted_error": error("fitted_seconds", steady, "step_seconds"),
-        "fitted_worst": max(abs(x["fitted_seconds"] / x["step_seconds"] - 1) for x in steady),
-        "fitted_spearman": spearman([line["fitted_seconds"] for line in steady], times),
-        "profiled_error": error("profiled_seconds", steady, "step_seconds"),
-        "memory_error": error("predicted_bytes", lines, "peak_bytes"),
-        "memory_lowest": min(line["predicted_bytes"] / line["peak_bytes"] for line in lines),
-    }
-
-
-def spearman(first: list[float], second: list[float]) -> float:
-    """Rank correlation; there are no ties among times."""
-    ranks = [[sorted(values).index(value) for value in values] for values in (first, second)]
-    return statistics.correlation(*ranks) if len(first) > 1 else 1.0
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from fidelity import capture_row
+from fidelity_predict import capture_row
 from meshwright.cost.compute import call_class
 from meshwright.graph.graph import Graph, Phase
 from streams import read_rows

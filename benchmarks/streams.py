@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fidelity import capture_row
+from fidelity_predict import capture_row
 from meshwright.cost.curve import Stream
 from meshwright.cost.fitted import KINDS, find_stream, stream_seconds
 from meshwright.cost.stream import STREAMS
