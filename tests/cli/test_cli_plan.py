@@ -296,6 +296,32 @@ def test_ctrl_c_in_a_real_search_leaves_its_best_so_far(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES[:-1]  # no trace
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        # CPython remembers it for the end of the process, whoever handles it.
+        "entry._run = lambda _: exec('raise KeyboardInterrupt')",
+        # While the command line's modules are imported.
+        "import sys; del sys.modules['meshwright.cli']; sys.meta_path.insert(0, Pressed())",
+    ],
+)
+def test_ctrl_c_in_any_code_ends_with_the_code_of_an_interrupt(code: str) -> None:
+    program = f"""
+from meshwright.__main__ import program
+from meshwright.cli import entry
+
+class Pressed:
+    def find_spec(self, *_):
+        raise KeyboardInterrupt
+
+{code}
+program()
+"""
+    command = [sys.executable, "-c", program, "zoo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (130, "meshwright: interrupted\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("model", ["graph.json", "swin-l"])  # while it searches or captures
