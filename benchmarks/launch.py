@@ -1,6 +1,6 @@
 """Fits what a host takes to launch a step to steps on so few samples that the device waits for it.
 
-    python benchmarks/launch.py benchmarks/results/2026-11-18-launch-h200.jsonl.gz
+    python benchmarks/launch.py benchmarks/results/2026-11-18-launch*-h200.jsonl.gz
 
 Prints the constants of `meshwright.cost.compute.host_seconds` and their errors. Those in use are of
 a fit without experts in fp32, whose grouped products wait for the device, and with casts and norms
@@ -41,9 +41,15 @@ def count_calls(graph: Graph, phase: Phase) -> list[float]:
 def main() -> None:
     """Fit by least squares of relative errors, none negative, and print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("file", type=Path)
-    header, rows = read_rows(parser.parse_args().file)
-    graphs = [capture_row(row["row"], row, header) for row in rows]
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="one a host")
+    read = [read_rows(path) for path in parser.parse_args().files]
+    rows = [row for _, found in read for row in found]
+    captured: dict[str, Graph] = {}
+    for header, found in read:
+        for row in found:
+            if row["row"] not in captured:
+                captured[row["row"]] = capture_row(row["row"], row, header)
+    graphs = [captured[row["row"]] for row in rows]
     for phase, usual in USUAL_SECONDS.items():
         seconds = np.array([row["phases"][phase.name.lower()]["host"] for row in rows])
         counts = np.array([count_calls(graph, phase) for graph in graphs])

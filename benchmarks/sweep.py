@@ -6,7 +6,6 @@ sweep can be repeated on another device or with another version of the libraries
 
 import gzip
 import json
-import math
 import random
 import sys
 import time
@@ -17,17 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
 
 from meshwright.capture.profile import CACHE_BYTES, time_kernel
+from sweep_attention import DTYPES, draw_attention, draw_size, make_calls
 
 Row = dict[str, Any]
 
 SEED = 7
 DROPOUT_SEED = 8
 CLASS_SEED = 9
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-"""tf32 is fp32 with the switch on."""
 WIDTHS = (
     64, 128, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 1600, 2048, 2304, 2560, 3072, 3200,
     4096, 5120, 6400, 8192, 11008, 14336, 16384, 28672, 30522, 32000, 50257, 128256,
@@ -43,12 +40,10 @@ CHANNELS_OUT = (16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024, 20
 WIDE = (4096, 6144, 8192, 10240, 12288, 16384, 20480, 25600)
 """Hidden sizes of models of 7 to 1,000 billion parameters."""
 DEPTHWISE = (32, 64, 96, 144, 192, 240, 256, 384, 480, 576, 672, 768, 960, 1152)
-SEQUENCES = (49, 64, 77, 128, 197, 256, 512, 577, 1024, 2048, 4096, 8192)
 MATMUL_FLOPS = {"bf16": 6e12, "fp16": 6e12, "fp32": 6e11, "tf32": 2e12}
 """Larger ones say no more, and take longer."""
 BMM_FLOPS = {"bf16": 2e12, "fp32": 3e11}
 CONVOLUTION_FLOPS = {"bf16": 3e12, "tf32": 1.5e12, "fp32": 3e11}
-ATTENTION_FLOPS = {"bf16": 3e12, "fp32": 2e11}
 
 
 def measure(path: Path, *, has_classes: bool = False) -> None:
@@ -301,88 +296,22 @@ class Sweep:
     ) -> Iterator[Row]:
         """Attention, plain, causal, and with a mask a sample or one for all; and where it is not
         plain, with fewer heads of keys, or a mask of each head that is learnt."""
-        dtype = DTYPES[precision]
         while number:
-            draw = self.random
-            batch = self.pick(1, 128, 1)
-            heads, queries = draw.choice([4, 8, 12, 16, 20, 25, 32]), draw.choice(SEQUENCES)
-            size = draw.choice([32, 64, 64, 64, 80, 96, 128, 128])
-            keys = queries if draw.random() < 0.85 else draw.choice([64, 128, 512, 1024])
-            if not 1e8 <= 4.0 * batch * heads * queries * keys * size <= ATTENTION_FLOPS[precision]:
+            case = draw_attention(self.random, precision, dropout, is_plain=is_plain)
+            calls = None if case is None else make_calls(case, self.normal)
+            if case is None or calls is None:
                 continue
-            how = draw.choice(["none", "none", "causal", "mask", "full"])
-            groups = heads
+            more: Row = {}
             if not is_plain:
-                how = draw.choice(["none", "causal", "causal", "learnt", "learnt", "mask"])
-                if how in ("none", "causal"):
-                    groups = heads // draw.choice(
-                        [each for each in (2, 4, 5, 8) if not heads % each]
-                    )
-            if how == "causal" and keys != queries:
-                continue
-            # mostly as a model lays them out: a token's heads side by side
-            is_joined = draw.random() < 0.7
-            q, k, v = (
-                (
-                    self.normal(batch, length, many, size, dtype=dtype).transpose(1, 2)
-                    if is_joined
-                    else self.normal(batch, many, length, size, dtype=dtype)
-                ).requires_grad_()
-                for length, many in ((queries, heads), (keys, groups), (keys, groups))
-            )
-            is_stored = how == "learnt" or groups < heads  # maybe, and several times
-            if is_stored and batch * heads * queries * keys > 1e9:
-                continue
-            mask = self.mask(how, (batch, queries, keys), dtype, heads)
-
-            def forward(
-                args: Any = (q, k, v, mask, dropout, how == "causal"),
-                options: Any = {"enable_gqa": groups < heads},  # noqa: B006 - it is only read
-            ) -> Tensor:
-                return F.scaled_dot_product_attention(*args, **options)
-
-            try:
-                made = forward()
-            except RuntimeError:  # no kernel for these sizes, or no memory
-                continue
-            more: dict[str, Any] = {}
-            if not is_plain:
-                choice = torch._fused_sdp_choice(
-                    q, k, v, mask, dropout, how == "causal", enable_gqa=groups < heads
-                )
-                more = {"groups": groups, "choice": choice, "bytes": [self.bytes(forward)]}
-            gradient = torch.randn_like(made)
-
-            inputs = (q, k, v, mask) if how == "learnt" else (q, k, v)
-
-            def backward(
-                made: Tensor = made, inputs: Any = inputs, gradient: Tensor = gradient
-            ) -> object:
-                return torch.autograd.grad(made, inputs, gradient, retain_graph=True)
-
-            if not is_plain:
-                more["bytes"].append(self.bytes(backward))
+                taken = [self.bytes(calls.forward), self.bytes(calls.backward)]
+                more = {"groups": case.groups, "choice": calls.choice, "bytes": taken}
             yield {
-                "kind": "attention", "dtype": precision, "B": batch, "H": heads, "S": queries,
-                "Sk": keys, "d": size, "how": how, "dropout": dropout,
-                "forward": self.time(forward), "backward": self.time(backward), **more,
+                "kind": "attention", "dtype": precision, "B": case.batch, "H": case.heads,
+                "S": case.queries, "Sk": case.keys, "d": case.size, "how": case.how,
+                "dropout": dropout, "forward": self.time(calls.forward),
+                "backward": self.time(calls.backward), **more,
             }  # fmt: skip
             number -= 1
-
-    def mask(
-        self, how: str, sizes: tuple[int, int, int], dtype: torch.dtype, heads: int
-    ) -> Tensor | None:
-        """All true for every sample, or a term of each score that all samples share; a learnt one
-        has such a term for each head."""
-        batch, queries, keys = sizes
-        if how == "learnt":
-            zeros = torch.zeros(1, heads, queries, keys, dtype=dtype, device=self.device)
-            return zeros.requires_grad_()
-        if how == "mask":
-            return torch.ones(batch, 1, queries, keys, dtype=torch.bool, device=self.device)
-        if how == "full":
-            return torch.zeros(1, 1, queries, keys, dtype=dtype, device=self.device)
-        return None
 
     def factors(
         self, batch: tuple[int, ...], m: int, n: int, k: int, layout: str, dtype: torch.dtype
@@ -407,9 +336,8 @@ class Sweep:
         return self.pick(16, 16384, self.random.choice([1, 8, 8, 64]))
 
     def pick(self, low: int, high: int, multiple: int) -> int:
-        """Evenly on a logarithmic scale, then rounded down to a multiple."""
-        value = int(2 ** self.random.uniform(math.log2(low), math.log2(high)))
-        return max(multiple, value // multiple * multiple)
+        """Draw a size; see `draw_size`."""
+        return draw_size(self.random, low, high, multiple)
 
     def normal(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Random numbers: products of equal ones draw less power and run faster."""
