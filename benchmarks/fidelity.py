@@ -246,9 +246,10 @@ def main() -> None:
     predicting = commands.add_parser("predict", help="hold predictions against a file of them")
     predicting.add_argument("file", type=Path)
     predicting.add_argument("-o", dest="output", type=Path, metavar="TABLE")
+    predicting.add_argument("--jobs", type=int, default=1, metavar="N", help="rows at once")
     arguments = parser.parse_args()
     if arguments.command == "predict":
-        predict(arguments.file, arguments.output)
+        predict(arguments.file, arguments.output, arguments.jobs)
     else:
         rows = LAUNCHES if arguments.launches else arguments.rows
         rows = HELD_OUT if arguments.held_out else rows

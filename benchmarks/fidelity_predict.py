@@ -4,6 +4,10 @@ import gzip
 import json
 import statistics
 import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +77,17 @@ def predict_row(found: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]
     }
 
 
-def predict(path: Path, output: Path | None) -> None:
-    """Predict every row and say how far off that is."""
+def predict(path: Path, output: Path | None, jobs: int) -> None:
+    """Predict every row, as many at once as there are jobs, and say how far off that is."""
     with gzip.open(path, "rt") as file:
         header, *rows = (json.loads(line) for line in file)
     lines = [{"command": " ".join(["python", *sys.argv]), "measured": header}]
-    print(f"{'row':28} {'step':>9} {'spread':>7} {'fitted':>7} {'profile':>7} {'memory':>7}")
     for found in rows:
         if "error" in found:
             print(f"{found['row']:28} {found['error'][:80]}")
-            continue
-        line = predict_row(found, header)
+    measured = [found for found in rows if "error" not in found]
+    print(f"{'row':28} {'step':>9} {'spread':>7} {'fitted':>7} {'profile':>7} {'memory':>7}")
+    for line in _predicted(measured, header, jobs):
         lines.append(line)
         print(
             f"{line['row']:28} {line['step_seconds'] * 1e3:6.1f} ms {line['spread']:7.1%} "
@@ -97,6 +101,18 @@ def predict(path: Path, output: Path | None) -> None:
     print(json.dumps(lines[-1], indent=1))
     if output is not None:
         output.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def _predicted(
+    rows: Sequence[dict[str, Any]], header: dict[str, Any], jobs: int
+) -> Iterator[dict[str, Any]]:
+    """The predictions of rows, in their order."""
+    one = partial(predict_row, header=header)
+    if jobs == 1:
+        yield from map(one, rows)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, rows)
 
 
 def summarise(lines: list[dict[str, Any]]) -> dict[str, Any]:
