@@ -21,15 +21,15 @@ Floats = npt.NDArray[np.float64]
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _CLASSES = ("other", "product", "convolution", "attention", "_grouped_mm")
 _CALL_SECONDS = np.array([
-    [20e-6, 33e-6, 38e-6, 100e-6, 58e-6],
-    [14e-6, 14e-6, 52e-6, 80e-6, 50e-6],
-    [12e-6] * len(_CLASSES),
+    [20e-6, 39e-6, 48e-6, 136e-6, 81e-6],
+    [14e-6, 31e-6, 51e-6, 155e-6, 60e-6],
+    [17e-6] * len(_CLASSES),
 ])  # fmt: skip
 """What the host takes for a call, by phase and class, a module's Python around it included: fitted
 by `benchmarks/launch.py` to phases of steps of 13 models in three precisions on so few samples that
-an H200 waited for its host (2026-11-18, torch 2.11, AdamW by `foreach`). Such times vary by a third
-from run to run, and by half from host to host."""
-_VIEW_SECONDS = np.array([1e-6, 6e-6, 0.0])
+an H200 waited for its host, on three such machines (2026-11-18, torch 2.11, AdamW by `foreach`).
+Such times vary by a third from run to run, and by half from host to host."""
+_VIEW_SECONDS = np.array([0.0, 2e-6, 0.0])
 """Likewise of views, by phase."""
 
 _MEMO_BYTES = 64 << 20
