@@ -91,14 +91,29 @@ def need_type(value: Any, kind: type | tuple[type, ...], what: str, wanted: str)
         raise InputError(f"{what}: must be {wanted}, got {shown(value)}")
 
 
+def need_flag(value: Any, what: str) -> None:
+    """Refuse what is neither True nor False: a text or a number counts as True by itself."""
+    need_type(value, (bool, np.bool_), what, "True or False")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, which True and False are not."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number, which True and False are not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def need_number(
     value: Any, what: str, *, is_positive: bool = False, is_whole: bool = False
 ) -> None:
     """Refuse what is no number from 0; infinity is one."""
     wanted = f"a {'whole ' * is_whole}{'positive ' * is_positive}number"
     kind = Integral if is_whole else Real
-    is_number = isinstance(value, kind) and not isinstance(value, bool)
-    if not is_number or not (value > 0 if is_positive else value >= 0):
+    is_of_kind = isinstance(value, kind) and not isinstance(value, bool)
+    if not is_of_kind or not (value > 0 if is_positive else value >= 0):
         more = "" if is_positive else " from 0"
         raise InputError(f"{what}: must be {wanted}{more}, got {shown(value)}")
 

@@ -101,7 +101,8 @@ def _parse(value: float | str, what: str, find: Find, wanted: str) -> float:
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value) if len(value) <= MAX_TEXT else None
         if match is None:
-            raise InputError(f"{what}: must be {wanted}, got {quoted(value)}")
+            hint = "; write it without commas" if re.match(r"\s*[0-9]+,[0-9]", value) else ""
+            raise InputError(f"{what}: must be {wanted}, got {quoted(value)}{hint}")
         unit = re.sub(_PER, "/", match[2])
         scale = find(unit)
         if scale is None:
@@ -176,6 +177,13 @@ def format_percent(share: float) -> str:
     if not math.isfinite(share):
         return "unknown"
     return f"{float(f'{100 * share:.3g}'):,g} %" if abs(share) >= 1e-6 else "0 %"
+
+
+def format_flops(flops: float) -> str:
+    """14340.0 -> '14.34 kFLOP'; from 1e12 on in TFLOP."""
+    scales = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+    scale, prefix = next((each for each in scales if flops >= each[0]), (1.0, ""))
+    return f"{format_number(flops / scale)} {prefix}FLOP"
 
 
 def format_bytes(size: float) -> str:

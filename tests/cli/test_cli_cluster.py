@@ -35,7 +35,7 @@ def test_check_says_what_4096_devices_mean_on_a_screen(path: Path) -> None:
     assert "8 x h100" in rows["512: host0 ... host511"]
     assert "989.5 TFLOP/s bf16" in rows["512: host0 ... host511"]
     assert "450 GB/s" in rows["another of its host (512 hosts)"]
-    assert "4 us     50 GB/s" in rows["another host of its rack (32 racks)"]
+    assert "4 us    50 GB/s" in rows["another host of its rack (32 racks)"]
     assert "25 GB/s" in rows["another rack"]
     assert "around a rack (16: host0 ... host15; 128 devices): 3.2 TB/s each way" in shown.out
     assert "doubts: none" in shown.out

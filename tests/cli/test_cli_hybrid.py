@@ -241,7 +241,7 @@ def test_whole_hosts_and_runs_are_named() -> None:
         "host0.0, host0.2, host2.0-host2.1 (4 devices)"
     )
     assert name_devices(cluster, names[::2]) == (
-        "host0.0, host0.2, host1.0, ... 3 more runs (6 devices)"
+        "host0.0, host0.2, host1.0, ... 3 more ranges (6 devices)"
     )
 
 

@@ -56,9 +56,9 @@ def test_rates_are_shown_a_line_each(plan: Path) -> None:
     assert result.code == 0
     lines = [line.split() for line in result.out.splitlines() if line.startswith("h")][1:]
     assert lines == [
-        ["h0", "eth0", "h1", "10.77.0.2", "600000", "60.0%"],
-        ["h0", "eth0", "h2", "10.77.0.3", "250000", "25.0%"],
-        ["h0", "eth1", "h1", "10.77.1.2", "400000", "40.0%"],
+        ["h0", "eth0", "h1", "10.77.0.2", "600,000", "60", "%"],
+        ["h0", "eth0", "h2", "10.77.0.3", "250,000", "25", "%"],
+        ["h0", "eth1", "h1", "10.77.1.2", "400,000", "40", "%"],
     ]
 
 

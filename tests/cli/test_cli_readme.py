@@ -11,6 +11,7 @@ from cli_runner import run
 
 from canary import heard, plant
 from meshwright.cli.parser import make_parser
+from meshwright.cli.zoo import zoo_documents
 from meshwright.cluster.file import read_cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +74,10 @@ def test_commands_that_need_a_gpu_are_understood() -> None:
         make_parser().parse_args(words)
 
 
+def test_the_models_are_counted() -> None:
+    assert f"# {len(zoo_documents())} models that need no file" in README
+
+
 @pytest.mark.slow
 def test_commands_run_in_order(tmp_path: Path) -> None:
     given = [words[2:] if words[:2] == ["python", "-m"] else words for words in commands()]
@@ -104,11 +109,23 @@ def _write_example(folder: Path) -> None:
 def test_the_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
     (shown,) = blocks("text")
     out = run_in(tmp_path, demo_command())
-    # Times of the search depend on the machine, and with them the plan that it ends with.
-    first = shown.splitlines()[0]
-    assert out.splitlines()[0] == first
-    heads = [line for line in shown.splitlines() if line.startswith("device ")]
-    assert all(line in out for line in heads)
+    # Times of the search depend on the machine, and with them the plan that it ends with, and with
+    # that the widths of columns, and which of them stand below.
+    assert out.splitlines()[0] == shown.splitlines()[0]
+    assert _facts(shown)[:2] == ["step", "bound"]
+    assert _facts(out) == _facts(shown)
+    assert {"type", "work", "busy", "peak"} <= _heads(shown) == _heads(out)
+
+
+def _facts(text: str) -> list[str]:
+    """What stands at the left of the panel."""
+    return re.findall(r"^│ (\w+)  ", text, flags=re.MULTILINE)
+
+
+def _heads(text: str) -> set[str]:
+    """The words of the heads of the table of devices."""
+    heads = [line.split() for line in text.splitlines() if line.startswith("device ")]
+    return {word for head in heads for word in head}
 
 
 @pytest.mark.slow

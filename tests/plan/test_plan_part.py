@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.degrees import Degrees
 from meshwright.plan.plan import (
     Allocation,
     Discipline,
@@ -275,5 +276,35 @@ def test_choices_may_be_written_by_their_texts() -> None:
     ],
 )
 def test_other_texts_and_types_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Part(**PLAIN, tensor=True), "tensor must be a whole number of at least 1, got Tr"),
+        (lambda: Part(**PLAIN, zero=True), "zero must be 0, 1, 2 or 3, got True"),
+        (lambda: Part(**PLAIN, zero=1.0), "zero must be 0, 1, 2 or 3, got 1.0"),
+        (lambda: Part(**PLAIN, sequence="no"), "sequence: must be True or False, got 'no'"),
+        (lambda: Part(**PLAIN, shares=("half", 0.5)), "at most 1, got 'half'"),
+        (lambda: Part(**PLAIN, priorities=("high", 1.0)), "must be finite, got 'high' for op"),
+        (lambda: Schedule(kind="1f1b", microbatches=True), "must be a whole number, got True"),
+        (lambda: Plan(parts=(Part(**PLAIN),), batch_statistics="no"), "True or False, got 'no'"),
+        (
+            lambda: Allocation(source="a", target="b", bytes_per_second="1 GB/s"),
+            "allocation a -> b: bytes_per_second must be a number, got '1 GB/s'",
+        ),
+        (
+            lambda: Allocation(source="a", target="b", bytes_per_second=1e9, shares=("all",)),
+            "a share must be from 0 to 1, got 'all'",
+        ),
+        (lambda: Allocation(source=0, target="b", bytes_per_second=1e9), "source: must be a host"),
+        (lambda: Degrees(tensor=2, sequence_parallel="no"), "True or False, got 'no'"),
+        (lambda: Degrees(schedule=""), "schedule: must be one of gpipe, .*, got ''"),
+        (lambda: Degrees(pipeline=2, layers=(True, 3)), "got"),
+    ],
+)
+def test_what_only_looks_like_a_value_is_refused(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()

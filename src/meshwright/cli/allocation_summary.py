@@ -1,9 +1,8 @@
 """The allocations of a plan for people: which host may send how much to which, over which ways."""
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from meshwright.cli.sheet import Sheet
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.part import Allocation
@@ -41,20 +40,14 @@ def show_allocations(console: Console, cluster: Cluster, plan: Plan) -> None:
     """One line a pair of hosts; nothing for a plan without allocations."""
     if not plan.allocations:
         return
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in ("from host", "to host", "rate", "ways"):
-        table.add_column(
-            name,
-            no_wrap=name != "ways",
-            overflow="ellipsis",
-            justify="right" if name == "rate" else "left",
-        )
-    for each in plan.allocations[:MAX_ROWS]:
-        row = each.source, each.target, format_rate(each.bytes_per_second), _ways(cluster, each)
-        table.add_row(*row)
+    rows: list[tuple[str, ...]] = [
+        (each.source, each.target, format_rate(each.bytes_per_second), _ways(cluster, each))
+        for each in plan.allocations[:MAX_ROWS]
+    ]
     if len(plan.allocations) > MAX_ROWS:
-        table.add_row(f"... {len(plan.allocations) - MAX_ROWS} more")
-    console.print(table)
+        rows.append((f"... {len(plan.allocations) - MAX_ROWS:,} more",))
+    heads = ("from host", "to host", "rate", "ways")
+    console.print(Sheet(heads, rows, wraps=("ways",), right=("rate",)))
     console.print()
 
 

@@ -12,7 +12,7 @@ from meshwright.graph.foreach import update_by_foreach
 from meshwright.graph.graph import Graph
 from meshwright.message import remark
 from meshwright.source import capture_model
-from meshwright.units import format_bytes, format_number
+from meshwright.units import format_bytes, format_count, format_flops
 
 
 def run_capture(arguments: Namespace) -> int:
@@ -41,11 +41,10 @@ def run_capture(arguments: Namespace) -> int:
     if arguments.json:
         print_json({**_document(graph), "graph": str(arguments.output)})
     else:
-        flops = format_number(float(graph.flops.sum()) / 1e12)
         remark(
-            f"wrote {arguments.output}: {graph.num_ops:,} ops, "
+            f"wrote {arguments.output}: {format_count(graph.num_ops, 'op')}, "
             f"{format_bytes(float(graph.parameter_bytes.sum()))} of parameters, "
-            f"{flops} TFLOP a step at batch {graph.batch:,.10g}"
+            f"{format_flops(float(graph.flops.sum()))} a step at batch {graph.batch:,.10g}"
         )
         if arguments.profiles:
             remark(_describe_measured(graph))

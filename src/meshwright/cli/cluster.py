@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.cli.cluster_summary import check_cluster, list_devices
-from meshwright.cli.console import print_json, print_line, print_table
+from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.machine import load_cluster_here, remark_cpu
 from meshwright.cli.schema import show_schema
+from meshwright.cli.sheet import print_table
 from meshwright.cluster.catalogue import list_clusters
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
@@ -97,6 +98,7 @@ def _list(*, is_json: bool) -> None:
     print_table(
         ("for example", "what it is, and how such names are made"),
         [row for each in entries for row in ((each.example, each.description), ("", each.pattern))],
+        wraps=("what it is, and how such names are made",),
     )
 
 

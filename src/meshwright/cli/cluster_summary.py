@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from meshwright.cli.console import print_json, print_line, print_table
+from meshwright.cli.console import print_json, print_line
 from meshwright.cli.machine import find_machine, load_cluster_here, remark_cpu
+from meshwright.cli.sheet import print_table
 from meshwright.cluster.builder.inside import INSIDE
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
@@ -35,7 +36,8 @@ def list_devices(*, is_json: bool) -> None:
         shown.append((kind.name, format_bytes(kind.memory_bytes), rate, _peaks(kind)))
         shown.append(("", "", "", f"in a host: {INSIDE[kind.name].words()}"))
         shown.append(("", "", "", f"[{kind.source}]"))
-    print_table(("type", "memory", "bandwidth", "peaks, links each way, [source]"), shown)
+    last = "peaks, links each way, [source]"
+    print_table(("type", "memory", "bandwidth", last), shown, wraps=(last,))
 
 
 def _device_document(kind: DeviceType) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.api import simulate
-from meshwright.cli.console import Words, make_console, print_json, print_table
+from meshwright.cli.console import Words, make_console, print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.plan_folder import GRAPH_FILE, PLAN_FILE, read_plan_folder
 from meshwright.cli.progress import shown_progress
+from meshwright.cli.sheet import print_table
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.export.perfetto.compare import write_comparison
@@ -218,7 +219,8 @@ def _show(case: _Case, comparison: Comparison) -> None:
         )
         for group in comparison.groups[:MAX_GROUPS]
     ]
-    print_table(("what", "which", "count", "predicted", "measured", "difference"), rows)
+    columns = ("what", "which", "count", "predicted", "measured", "difference")
+    print_table(columns, rows, wraps=("which",))
 
 
 def _device_rows(comparison: Comparison) -> list[tuple[str, ...]]:

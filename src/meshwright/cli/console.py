@@ -7,20 +7,20 @@ neither as an escape sequence by the terminal nor as markup by rich.
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 from meshwright.errors import is_visible, printable
 
 WIDTH = 100
 """Columns where there is no terminal to ask."""
+Cell = str | Text
+"""What stands in a table."""
 MAX_SHOWN = 2000
 """Characters of one piece of text; the longest of our own, notes of a search, have some hundred."""
 
@@ -63,16 +63,6 @@ def make_console(*, is_error: bool = False) -> Console:
 def print_line(text: str = "") -> None:
     """Print one line as it is."""
     sys.stdout.write(printable(text, MAX_SHOWN) + "\n")
-
-
-def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table; the last column wraps, the others do not."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, no_wrap=place < len(heads) - 1)
-    for row in rows:
-        table.add_row(*row)
-    make_console().print(table)
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -7,12 +7,11 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
-from rich.table import Table
 
-from meshwright.cli.console import Words
+from meshwright.cli.console import Cell, Words
 from meshwright.cli.gantt import GLYPHS, Activity, draw_activities
+from meshwright.cli.sheet import Sheet
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import Footprint
 from meshwright.errors import printable
@@ -94,27 +93,28 @@ def find_rows(
     return rows
 
 
-def device_table(cluster: Cluster, rows: Rows) -> Table:
+def device_table(cluster: Cluster, rows: Rows) -> Sheet:
     """A line for each row, and how many devices there are besides."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     beside = ["as nvidia-smi shows"] if any(row.shown for row in rows) else []
-    for name in ("device", "type", "work", "busy", "peak memory", *beside):
-        table.add_column(name, no_wrap=name != "work", overflow="ellipsis")
+    lines: list[Sequence[Cell]] = []
     for row, devices in rows.items():
         busy = _bar(round(row.busy_percent / 100 * _BAR))
         memory = _bar(row.eighths)
-        table.add_row(
-            _name(cluster, devices),
-            row.type,
-            row.work,
-            Words.assemble((busy, "green"), f" {row.busy_percent:3} %"),
-            Words.assemble((memory, row.style), f" {row.sizes}", *([" OVER"] * row.is_over)),
-            *([row.shown] if beside else []),
+        lines.append(
+            (
+                _name(cluster, devices),
+                row.type,
+                row.work,
+                Words.assemble((busy, "green"), f" {row.busy_percent:3} %"),
+                Words.assemble((memory, row.style), f" {row.sizes}", *([" OVER"] * row.is_over)),
+                *([row.shown] if beside else []),
+            )
         )
     left = cluster.num_devices - sum(map(len, rows.values()))
     if left:
-        table.add_row(f"... {left:,} more")
-    return table
+        lines.append((f"... {left:,} more",))
+    heads = ("device", "type", "work", "busy", "peak memory", *beside)
+    return Sheet(heads, lines, wraps=("device", "work"))
 
 
 def show_devices(

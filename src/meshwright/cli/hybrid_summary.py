@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from meshwright.cli.console import Words
+from meshwright.cli.console import Cell, Words
+from meshwright.cli.sheet import Sheet
 from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import Degrees, word_degrees
@@ -75,29 +74,20 @@ def show_runner_ups(console: Console, answer: Answer) -> None:
     """The next best plans, if the search kept any."""
     if not answer.runner_ups:
         return
-    table = _table("next best", "step", "slower")
+    rows = []
     for each in answer.runner_ups[:MAX_RUNNER_UPS]:
         slower = each.step_seconds / answer.step_seconds - 1 if answer.step_seconds else 0.0
-        table.add_row(each.description, format_seconds(each.step_seconds), f"{100 * slower:.2f} %")
-    console.print(table)
+        rows.append((each.description, format_seconds(each.step_seconds), f"{100 * slower:.2f} %"))
+    console.print(Sheet(("next best", "step", "slower"), rows, wraps=("next best",)))
     console.print()
 
 
-def _table(*heads: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for head in heads:
-        table.add_column(head, no_wrap=head not in ("devices", "next best"))
-    return table
-
-
-def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Table:
-    heads = "#", "layers", "devices", "parallelism", "ZeRO", "recompute"
-    table = _table(*heads, "forward", "backward", "busy")
-    for number, stage in enumerate(stages[:MAX_STAGES]):
-        table.add_row(
+def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Sheet:
+    rows = [
+        (
             str(number),
             _name_layers(stage),
-            f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices)})",
+            f"{name_runs(cluster, stage.part.devices)} ({len(stage.part.devices):,})",
             _name_degrees(stage.part),
             str(stage.part.zero),
             str(stage.part.recompute),
@@ -105,7 +95,11 @@ def _stage_table(cluster: Cluster, stages: Sequence[StageFacts]) -> Table:
             _name_seconds(stage.backward_seconds, stage.backward_call_seconds),
             f"{100 * stage.busy:.0f} %",
         )
-    return _shortened(table, stages)
+        for number, stage in enumerate(stages[:MAX_STAGES])
+    ]
+    heads = ("#", "layers", "devices", "parallelism", "ZeRO", "recompute")
+    times = ("forward", "backward", "busy")
+    return Sheet((*heads, *times), [*rows, *_left_out(stages)], wraps=("devices",))
 
 
 def _name_layers(stage: StageFacts) -> str:
@@ -127,19 +121,20 @@ def _name_seconds(seconds: float, calls: float) -> str:
     return format_seconds(float(f"{seconds:.3g}")) + (f" ({share:.0f} %)" if share >= 0.5 else "")
 
 
-def _memory_table(stages: Sequence[StageFacts]) -> Table:
+def _memory_table(stages: Sequence[StageFacts]) -> Sheet:
     shown = [name for name in _ITEMS if any(stage.memory[name] > 0 for stage in stages)]
-    table = _table("#", *(_ITEMS[name] for name in shown), "peak", "of usable GiB")
-    for name, (*texts, peak, style, usable) in _alike(
-        [_memory_cells(stage, shown) for stage in stages[:MAX_STAGES]]
-    ):
-        table.add_row(name, *texts, Words(peak, style=style), usable)
-    return _shortened(table, stages)
+    rows: list[Sequence[Cell]] = [
+        (name, *texts, Words(peak, style=style), usable)
+        for name, (*texts, peak, style, usable) in _alike(
+            [_memory_cells(stage, shown) for stage in stages[:MAX_STAGES]]
+        )
+    ]
+    heads = ("#", *(_ITEMS[name] for name in shown), "peak", "of usable GiB")
+    return Sheet(heads, [*rows, *_left_out(stages)])
 
 
-def _beside_table(stages: Sequence[StageFacts]) -> Table:
+def _beside_table(stages: Sequence[StageFacts]) -> Sheet:
     """What else is in the memory of the same devices."""
-    table = _table("#", "peak", *_BESIDE.values(), "as nvidia-smi shows", "of GiB")
     rows = [
         tuple(
             f"{size / GIB:.2f}"
@@ -152,9 +147,9 @@ def _beside_table(stages: Sequence[StageFacts]) -> Table:
         )
         for stage in stages[:MAX_STAGES]
     ]
-    for name, cells in _alike(rows):
-        table.add_row(name, *cells)
-    return _shortened(table, stages)
+    heads = ("#", "peak", *_BESIDE.values(), "as nvidia-smi shows", "of GiB")
+    lines = [(name, *cells) for name, cells in _alike(rows)]
+    return Sheet(heads, [*lines, *_left_out(stages)])
 
 
 def _alike(rows: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -187,7 +182,7 @@ def _legend(stages: Sequence[StageFacts]) -> str:
     return text
 
 
-def _shortened(table: Table, stages: Sequence[StageFacts]) -> Table:
-    if len(stages) > MAX_STAGES:
-        table.add_row("", f"... {len(stages) - MAX_STAGES} more")
-    return table
+def _left_out(stages: Sequence[StageFacts]) -> list[tuple[str, ...]]:
+    """A row that says how many stages have none."""
+    left = len(stages) - MAX_STAGES
+    return [("", f"... {left:,} more")] if left > 0 else []

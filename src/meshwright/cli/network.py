@@ -7,16 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.cli.console import print_json, print_line, print_table
+from meshwright.cli.console import print_json, print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.folder import check_folder
 from meshwright.cli.plan_folder import read_plan_folder
+from meshwright.cli.sheet import print_table
 from meshwright.errors import InputError
 from meshwright.message import remark, say
 from meshwright.network.local import Ran, check_machine, choose_host, run_script
 from meshwright.network.script import interface_document, write_scripts
 from meshwright.network.shape import HostNetwork, shape_network
 from meshwright.plan.check import resolve
+from meshwright.units import format_percent
 
 
 def run_network(arguments: Namespace) -> int:
@@ -103,8 +105,8 @@ def _print_rates(networks: Sequence[HostNetwork]) -> None:
                 interface.name,
                 queue.target,
                 queue.address,
-                f"{queue.kbit_per_second}",
-                f"{queue.kbit_per_second / interface.kbit_per_second:.1%}",
+                f"{queue.kbit_per_second:,}",
+                format_percent(queue.kbit_per_second / interface.kbit_per_second),
             )
             for network in networks
             for interface in network.interfaces

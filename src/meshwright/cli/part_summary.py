@@ -7,10 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from meshwright.cli.sheet import Sheet
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Graph, Phase
@@ -55,17 +54,16 @@ def has_replicated_parts(plan: Plan) -> bool:
 
 def show_parts(console: Console, graph: Graph, cluster: Cluster, plan: Plan) -> None:
     """A line for each part; ops on one device each are one line together."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in ("work", "ops", "mostly", "devices", "samples each", "gradients"):
-        table.add_column(name, no_wrap=name in ("work", "ops"), overflow="fold")
+    lines: list[tuple[str, ...]] = []
     rows = sorted(_make_rows(graph, cluster, plan), key=lambda row: -row.work)
     for row in rows[:MAX_PARTS]:
         cells = (f"{row.ops:,}", row.kinds, row.devices, row.samples, row.gradients)
-        table.add_row(f"{100 * row.work:3.0f} %", *cells)
+        lines.append((f"{100 * row.work:3.0f} %", *cells))
     if left := rows[MAX_PARTS:]:
         work, ops = sum(row.work for row in left), sum(row.ops for row in left)
-        table.add_row(f"{100 * work:3.0f} %", f"{ops:,}", f"... {len(left)} more parts")
-    console.print(table)
+        lines.append((f"{100 * work:3.0f} %", f"{ops:,}", f"... {len(left)} more parts"))
+    texts = ("mostly", "devices", "samples each", "gradients")
+    console.print(Sheet(("work", "ops", *texts), lines, wraps=texts))
     console.print()
 
 

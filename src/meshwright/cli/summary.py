@@ -43,6 +43,8 @@ _STOPS = {
     Stop.INTERRUPTED: "Ctrl-C cut the search short, the plan is the best so far",
     Stop.INFEASIBLE: "no plan that fits was found",
 }
+_FRAME = 6
+"""Columns of a panel's frame beside its title: two corners, and a line and a space on each side."""
 _FACT_STYLES = {"step": "bold green"}
 _COSTS = {"compute": "green", "transfer": "yellow", "collective": "orange3", "wait": "bright_black"}
 
@@ -80,7 +82,7 @@ def show_answer(
         rows["methods"] = compared
     if answer.notes:
         rows["note"] = "; ".join(answer.notes)
-    console.print(_panel(_facts(rows), _title(graph, cluster)))
+    _print_panel(console, _facts(rows), _title(graph, cluster))
     if detail is Detail.SHORT:
         return
     show_allocations(console, cluster, answer.plan)
@@ -144,7 +146,7 @@ def show_simulation(
         "sharing": timeline.sharing,
         "times": f"{time_sources(graph, cluster)}; {expected_error(graph, cluster, timeline)}",
     }
-    console.print(_panel(_facts(rows), _title(graph, cluster)))
+    _print_panel(console, _facts(rows), _title(graph, cluster))
     if detail is Detail.SHORT:
         return
     if has_replicated_parts(plan):
@@ -224,8 +226,14 @@ def _title(graph: Graph, cluster: Cluster) -> str:
     )
 
 
-def _panel(content: RenderableType, title: str) -> Panel:
-    return Panel(content, title=Words(title, style="bold"), title_align="left", border_style="cyan")
+def _print_panel(console: Console, content: RenderableType, title: str) -> None:
+    """A panel with its title in its frame, or above it where the frame is too short for it."""
+    words = Words(title, style="bold")
+    has_room = words.cell_len <= console.width - _FRAME
+    if not has_room:
+        console.print(words)
+    head = words if has_room else None
+    console.print(Panel(content, title=head, title_align="left", border_style="cyan"))
 
 
 def _facts(rows: dict[str, str]) -> Table:

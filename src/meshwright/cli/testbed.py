@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from meshwright.cli.console import print_json, print_table
+from meshwright.cli.console import print_json
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.plan_folder import read_plan_folder
+from meshwright.cli.sheet import print_table
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted

@@ -3,8 +3,9 @@
 from argparse import Namespace
 from typing import Any
 
-from meshwright.cli.console import make_console, print_json, print_table
+from meshwright.cli.console import make_console, print_json
 from meshwright.cli.exit_code import ExitCode
+from meshwright.cli.sheet import print_table
 from meshwright.message import remark
 from meshwright.source import list_zoo, zoo_graph
 from meshwright.units import format_number
@@ -38,7 +39,7 @@ def run_zoo(arguments: Namespace) -> int:
         [
             (
                 each["name"],
-                str(each["batch"]),
+                f"{each['batch']:,}",
                 str(each["sequence"] or ""),
                 _millions(each["parameters"]),
                 each["source"],
@@ -46,6 +47,7 @@ def run_zoo(arguments: Namespace) -> int:
             )
             for each in models
         ],
+        wraps=("what it is",),
     )
     make_console().print(_SOURCES)
     return ExitCode.DONE

@@ -40,7 +40,7 @@ from meshwright.graph.column import (
 from meshwright.graph.file import encode_columns
 from meshwright.graph.recognise import read_columns
 from meshwright.table import as_frame, as_html
-from meshwright.units import format_bytes, format_count, format_number
+from meshwright.units import format_bytes, format_count, format_flops
 
 __all__ = [
     "ANY_TYPE",
@@ -194,7 +194,7 @@ class Graph:
             "ops": f"{self.num_ops:,} ({', '.join(phases)})",
             "tensors": f"{self.num_tensors:,}",
             "weights": format_bytes(float(self.parameter_bytes.sum())),
-            "compute": f"{format_number(float(self.flops.sum()) / 1e12)} TFLOP a step",
+            "compute": f"{format_flops(float(self.flops.sum()))} a step",
             "precision": ", ".join(dict.fromkeys(self.precision)),
         }
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import accumulate, pairwise
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.argument import need_type, read_choice
+from meshwright.argument import is_whole, need_flag, need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.nest import find_nest
 from meshwright.cost.group_price import group_prices
@@ -73,12 +72,14 @@ class Degrees:
         counts = ("tensor", "context", "expert", "pipeline", "chunks", "data", "microbatches")
         for name in (*counts, "zero", "pods"):
             value, fewest = getattr(self, name), least.get(name, 1)
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < fewest:
+            if not is_whole(value) or value < fewest:
                 raise InputError(f"{name}: must be a whole number from {fewest}, got {value!r:.60}")
+        need_flag(self.sequence_parallel, "sequence_parallel")
         for name, kind in (("keys", Keys), ("recompute", Recompute)):
             object.__setattr__(self, name, read_choice(getattr(self, name), kind, name))
         default = ScheduleKind.INTERLEAVED if self.chunks > 1 else ScheduleKind.ONE_F_ONE_B
-        chosen = read_choice(self.schedule or default, ScheduleKind, "schedule")
+        given = default if self.schedule is None else self.schedule
+        chosen = read_choice(given, ScheduleKind, "schedule")
         object.__setattr__(self, "schedule", chosen)
         need_type(self.layers, (tuple, list), "layers", "a list of whole numbers")
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -135,7 +136,7 @@ class Degrees:
                 f"{self.chunks}) stages, got {len(self.layers):,}"
             )
         for each in self.layers:
-            if not isinstance(each, Integral) or each < 1:
+            if not is_whole(each) or each < 1:
                 yield f"layers: each stage must have at least one, got {each!r:.60}"
 
 

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from math import fsum, isfinite
 from numbers import Integral
 
-from meshwright.argument import need_type, read_choice
+from meshwright.argument import is_number, is_whole, need_flag, need_type, read_choice, shown
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.errors import InputError, quoted
 from meshwright.units import LEAST_RATE, broken_rule, format_count
@@ -79,7 +79,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", read_choice(self.kind, ScheduleKind, "schedule: kind"))
-        if not isinstance(self.microbatches, Integral):
+        if not is_whole(self.microbatches):
             raise InputError(
                 f"schedule {self.kind}: microbatches must be a whole number, got "
                 f"{self.microbatches!r:.60}"
@@ -144,8 +144,10 @@ class Part:
             raise self._error(
                 f"replicas must be on different devices, {quoted(twice)} stands twice"
             )
-        if self.zero not in (0, 1, 2, 3):
-            raise self._error(f"zero must be 0, 1, 2 or 3, got {self.zero}")
+        if not is_whole(self.zero) or self.zero not in (0, 1, 2, 3):
+            raise self._error(f"zero must be 0, 1, 2 or 3, got {shown(self.zero)}")
+        if self.sequence is not True and self.sequence is not False:
+            need_flag(self.sequence, f"{self._describe()}: sequence")
         if isinstance(self.recompute, bool):  # as before there were choices
             chosen = Recompute.FULL if self.recompute else Recompute.NONE
             object.__setattr__(self, "recompute", chosen)
@@ -183,7 +185,7 @@ class Part:
     def _check_widths(self) -> None:
         for name in ("tensor", "context", "expert"):
             width = getattr(self, name)
-            if not isinstance(width, Integral) or width < 1:
+            if not is_whole(width) or width < 1:
                 raise self._error(f"{name} must be a whole number of at least 1, got {width!r:.60}")
         if len(self.devices) % self.width:
             raise self._error(
@@ -207,8 +209,8 @@ class Part:
                 f"shares must be one a {each} ({self.num_replicas}), got {len(self.shares):,}"
             )
         for share in self.shares:
-            if not 0 < share <= 1:
-                raise self._error(f"a share must be above 0 and at most 1, got {share}")
+            if not is_number(share) or not 0 < share <= 1:
+                raise self._error(f"a share must be above 0 and at most 1, got {shown(share)}")
         if abs(fsum(self.shares) - 1) > SHARES_TOLERANCE:
             raise self._error(f"shares must add up to 1, got {fsum(self.shares)}")
 
@@ -219,13 +221,10 @@ class Part:
             raise self._error(
                 f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities):,}"
             )
-        if not all(map(isfinite, self.priorities)):
-            op, bad = next(
-                each
-                for each in zip(self.ops, self.priorities, strict=True)
-                if not isfinite(each[1])
-            )
-            raise self._error(f"priorities must be finite, got {bad} for op {quoted(op)}")
+        for op, each in zip(self.ops, self.priorities, strict=True):
+            if not is_number(each) or not isfinite(each):
+                bad = shown(each)
+                raise self._error(f"priorities must be finite, got {bad} for op {quoted(op)}")
 
     def _error(self, rule: str) -> InputError:
         return InputError(f"{self._describe()}: {rule}")
@@ -288,22 +287,20 @@ class Allocation:
     all of it on the route that the cluster has anyway."""
 
     def __post_init__(self) -> None:
-        rule = broken_rule(self.bytes_per_second, least=LEAST_ALLOCATION, is_positive=True)
+        for name in ("source", "target"):
+            need_type(getattr(self, name), str, f"allocation: {name}", "a host's name")
+        what = f"allocation {self.source} -> {self.target}"
+        need_type(self.shares, (tuple, list), f"{what}: shares", "a tuple")
+        rate = self.bytes_per_second
+        if not is_number(rate):
+            raise InputError(f"{what}: bytes_per_second must be a number, got {shown(rate)}")
+        rule = broken_rule(rate, least=LEAST_ALLOCATION, is_positive=True)
         if rule:
-            raise InputError(
-                f"allocation {self.source} -> {self.target}: bytes_per_second {rule}, "
-                f"got {self.bytes_per_second}"
-            )
+            raise InputError(f"{what}: bytes_per_second {rule}, got {rate}")
         if not self.shares:
             return
-        bad = [each for each in self.shares if not 0 <= each <= 1]
-        if bad:
-            raise InputError(
-                f"allocation {self.source} -> {self.target}: a share must be from 0 to 1, "
-                f"got {bad[0]}"
-            )
+        for each in self.shares:
+            if not is_number(each) or not 0 <= each <= 1:
+                raise InputError(f"{what}: a share must be from 0 to 1, got {shown(each)}")
         if abs(sum(self.shares) - 1) > SHARE_TOLERANCE:
-            raise InputError(
-                f"allocation {self.source} -> {self.target}: shares must add up to 1, "
-                f"got {sum(self.shares)}"
-            )
+            raise InputError(f"{what}: shares must add up to 1, got {sum(self.shares)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright.argument import need_one_of, need_type, read_choice
+from meshwright.argument import need_flag, need_one_of, need_type, read_choice
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
 from meshwright.errors import InputError, some
@@ -73,6 +73,7 @@ class Plan:
         object.__setattr__(
             self, "discipline", read_choice(self.discipline, Discipline, "plan: discipline")
         )
+        need_flag(self.batch_statistics, "plan: batch_statistics")
         need_one_of(self.runtime, tuple(RUNTIMES), "plan: runtime")
         need_type(self.schedule, (Schedule, type(None)), "plan: schedule", "a Schedule or None")
         for name, kind in (("parts", Part), ("allocations", Allocation)):

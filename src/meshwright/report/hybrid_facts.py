@@ -22,7 +22,7 @@ from meshwright.program.program import Program
 from meshwright.program.team.stage import TeamStage, schedule_of, team_stages
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
-from meshwright.units import format_percent
+from meshwright.units import format_count, format_percent
 
 FULL = 0.9
 """Of a device's usable memory: above this it is said to be what made a stage compute again."""
@@ -215,7 +215,7 @@ def name_runs(cluster: Cluster, names: Sequence[str], most_runs: int = 3) -> str
     runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
     texts = [_name_run(cluster, int(run[0]), int(run[-1])) for run in runs[:most_runs]]
     if len(runs) > most_runs:
-        texts.append(f"... {len(runs) - most_runs} more runs")
+        texts.append(f"... {format_count(len(runs) - most_runs, 'more range')}")
     return ", ".join(texts)
 
 
