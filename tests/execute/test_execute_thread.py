@@ -63,3 +63,17 @@ def test_a_thread_that_does_not_end_is_left(end: str, code: int) -> None:
     assert found == code
     assert "terminate" not in said
     assert ("spoilt" in said) == bool(end)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from meshwright.execute.work import Line; left = Line()",
+        "from meshwright.execute.walk import _Sends; left = _Sends()",
+    ],
+)
+def test_threads_that_nobody_has_closed_are_told_to_end(start: str) -> None:
+    # As after a fault: they wait for work that never comes, and torchrun for this process.
+    found, said = run(0, 1e6, start, "raise ValueError('spoilt')")
+    assert found == 1
+    assert "spoilt" in said

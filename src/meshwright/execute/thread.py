@@ -3,8 +3,9 @@
 A daemon thread that comes back from torch's code while the interpreter ends is made to exit in the
 midst of C++, which aborts the process ("terminate called without an active exception"). A thread
 that has to be joined instead may keep the process from ending at all, because a call of the store
-blocks as long as another process is stopped. So threads are waited for before the interpreter ends,
-for a bounded time, and what is left then is left to the operating system.
+blocks as long as another process is stopped. So before the interpreter ends threads are told to end
+(after a fault nobody else has told them) and waited for, for a bounded time, and what is left then
+is left to the operating system.
 """
 
 import atexit
@@ -16,17 +17,22 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-END_SECONDS = 30.0
+END_SECONDS = 10.0
 """So long the end of the process waits for its threads; those of a run that has ended are done as
-soon as the store answers or has gone."""
+soon as the store answers or has gone. torchrun kills the other ranks 30 s after one has failed."""
 
-_started: "weakref.WeakSet[threading.Thread]" = weakref.WeakSet()
+_started: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]]" = (
+    weakref.WeakKeyDictionary()
+)
+"""The threads, and what tells each of them to end."""
 
 
-def start_thread(work: Callable[..., None], name: str, *args: Any) -> threading.Thread:
-    """Start a thread that may call torch."""
+def start_thread(
+    work: Callable[..., None], name: str, *args: Any, end: Callable[[], None] = lambda: None
+) -> threading.Thread:
+    """Start a thread that may call torch; `end` tells it to end when it has done what it has."""
     thread = threading.Thread(target=work, args=args, name=f"meshwright-{name}", daemon=True)
-    _started.add(thread)
+    _started[thread] = end
     thread.start()
     return thread
 
@@ -34,6 +40,8 @@ def start_thread(work: Callable[..., None], name: str, *args: Any) -> threading.
 @atexit.register
 def _wait_for_threads() -> None:
     until = time.monotonic() + END_SECONDS
+    for end in tuple(_started.values()):
+        end()
     for thread in tuple(_started):
         thread.join(max(0.0, until - time.monotonic()))
     if any(thread.is_alive() for thread in _started):

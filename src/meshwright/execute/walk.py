@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -301,7 +302,7 @@ class _Sends:
         """By instruction how many were started up to its last one."""
         self.error: BaseException | None = None
         self.idle = threading.Condition()
-        self.thread = start_thread(self._serve, "sends")
+        self.thread = start_thread(self._serve, "sends", end=partial(self.queue.put, None))
 
     def add(self, work: Work, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
@@ -355,7 +356,8 @@ class _Waiters:
         """Let a peer's thread wait for a receive."""
         if peer not in self.queues:
             self.queues[peer] = queue.SimpleQueue()
-            self.threads.append(start_thread(self._serve, "receives", self.queues[peer]))
+            end = partial(self.queues[peer].put, None)
+            self.threads.append(start_thread(self._serve, "receives", self.queues[peer], end=end))
         self.queues[peer].put((pending, instruction, times))
 
     def check(self) -> None:

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -170,7 +171,7 @@ class Line:
 
     def __init__(self) -> None:
         self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        self.thread = start_thread(self._serve, "collectives")
+        self.thread = start_thread(self._serve, "collectives", end=partial(self.queue.put, None))
 
     def add(self, start: Callable[[], Waitable]) -> Work:
         """Start a collective after all that came before."""
