@@ -12,7 +12,7 @@ from meshwright.program.program import freeze_order
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 
-MANY = 1e6
+MANY = 3e6
 """Calls of the forward op, so many that hosts take seconds."""
 
 
