@@ -58,15 +58,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def search_clock() -> Iterator[Any]:
-    """Searches count looks at the clock for a test's whole file (see `counted`)."""
-    from counted import counted_clock
-
-    with counted_clock() as clock:
-        yield clock
-
-
 @pytest.fixture(scope="session")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with plans to run, and the models that they are for (see `places`)."""

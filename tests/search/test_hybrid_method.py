@@ -22,7 +22,6 @@ from meshwright.search.hybrid.scope import Scope
 from meshwright.search.portfolio import find_plan
 from quick import few
 
-pytestmark = pytest.mark.usefixtures("search_clock")
 LOOKS = 128
 """How often a search may look at the clock before its time is over."""
 SCOPE = Scope(zero=(0, 3), recompute=(Recompute.NONE,), schedules=(ScheduleKind.ONE_F_ONE_B,))
