@@ -22,6 +22,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
 """Cases that took more than four seconds of a worker and are left to `scripts/test-all`, since
 quicker cases of the same tests, or tests of the same code, stay in `scripts/test`."""
+_WITH_PROCESSES = ("test_pipeline_trial.py", "test_search_engine.py")
+"""Files of `search` that wait for other processes, for which no count of looks stands."""
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "benchmarks"
 
 
@@ -56,6 +58,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("MESHWRIGHT_CACHE", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def search_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In tests of searches the clock counts looks at it, of which a second has 1,024: no budget
+    depends on the machine (see `counted`)."""
+    if request.path.parent.name != "search" or request.path.name in _WITH_PROCESSES:
+        yield
+        return
+    from counted import counted_clock  # imports all searches
+
+    with counted_clock():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -355,6 +355,17 @@ def test_a_key_that_stands_twice_is_refused_by_name(tmp_path: Path) -> None:
                 reads[kind](path)
 
 
-def test_equal_keys_of_other_mappings_and_broken_json_are_not_its_business() -> None:
-    for text in (b'{"a": {"b": 1}, "c": [{"b": 2}, {"b": 3}]}', b'{"a": 1, "a"', b"[" * 100_000):
-        need_keys_once(text, "f")
+@pytest.mark.parametrize(
+    ("passed", "refused"),
+    [
+        (b'{"a": {"b": 1}, "c": [{"b": 2}]}', b'{"a": {"b": 1, "b": 2}, "c": []}'),
+        (b'[{"b": 2}, {"b": 3}]', b'[{"a": 2, "b": 1, "b": 3}]'),
+        (b'{"b": "b", "c": ["b", "b"]}', b'{"b": ["b"], "c": 1, "b": 2}'),
+        (b'{"b": 1, "b"', b'{"b": 1, "b": 2}'),  # broken JSON is for others to refuse
+        (b"[" * 100_000, b'[[{"b": 1, "b": 2}]]'),
+    ],
+)
+def test_equal_keys_are_refused_in_one_mapping_only(passed: bytes, refused: bytes) -> None:
+    need_keys_once(passed, "f")
+    with pytest.raises(InputError, match="key 'b' stands in its mapping twice"):
+        need_keys_once(refused, "f")

@@ -1,7 +1,6 @@
 import gzip
 import json
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from meshwright.plan.plan import (
     Sync,
     place_ops,
 )
+from work import count_lines
 
 SUFFIXES = (".json", ".yaml", ".yml", ".json.gz", ".yaml.gz", ".plan")
 NAMES = st.text(min_size=1, max_size=12)
@@ -286,20 +286,19 @@ def test_many_plans_survive_a_round_trip(tmp_path: Path, plan: Plan, suffix: str
     assert Plan.load(path) == plan
 
 
-@pytest.mark.slow
-def test_26000_ops_load_in_a_tenth_of_a_second(tmp_path: Path) -> None:
-    names = [f"model.layers.{i // 100}.block.attention.op_{i}" for i in range(26_000)]
-    plan = place_ops(
-        names, [i % 8 for i in range(26_000)], [f"d{i}" for i in range(8)], range(26_000)
-    )
-    path = tmp_path / "plan.json"
-    plan.save(path)
-    seconds = []
-    for _ in range(3):
-        start = time.perf_counter()
-        assert len(Plan.load(path).parts) == 8
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.1  # 9 ms when measured, on a busy two-core machine
+def test_26000_ops_load_in_as_many_lines_as_260(tmp_path: Path) -> None:
+    counts = []
+    for num_ops in (260, 260, 26_000):  # the first time something may be imported
+        names = [f"model.layers.{i // 100}.block.attention.op_{i}" for i in range(num_ops)]
+        plan = place_ops(
+            names, [i % 8 for i in range(num_ops)], [f"d{i}" for i in range(8)], range(num_ops)
+        )
+        path = tmp_path / "plan.json"
+        plan.save(path)
+        loaded, lines = count_lines(lambda path=path: Plan.load(path))  # type: ignore[misc]
+        assert loaded == plan
+        counts.append(lines)
+    assert counts[2] < 2 * counts[1]
 
 
 def test_shares_of_allocations_need_the_third_version(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def test_any_name_gives_a_type_that_can_be_written(name: str) -> None:
     check_device_type(find_device_type(name))
 
 
-@given(st.text(alphabet="ab -", min_size=50, max_size=90))
-def test_long_names_are_cut(name: str) -> None:
-    check_device_type(find_device_type(name))
+@given(st.text(alphabet="ab", min_size=50, max_size=90))
+def test_names_of_more_than_64_letters_are_cut(name: str) -> None:
+    assert find_device_type(name) == name[:64]
+
+
+def test_a_name_is_not_cut_within_its_dashes() -> None:
+    assert find_device_type(f"{'a' * 63} -- b") == "a" * 63
+    assert find_device_type(f"{'a' * 62} -- b") == f"{'a' * 62}-b"

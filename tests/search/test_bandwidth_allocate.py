@@ -60,17 +60,14 @@ def test_plans_of_every_kind_are_never_slower_and_the_gap_is_proven(
     check(allocate(case.graph, case.cluster, case.plan, sharing=sharing), case, sharing)
 
 
-@given(cases(max_per_host=1), st.sampled_from(SHARINGS))
-@settings(max_examples=30, deadline=None)
-def test_with_a_device_a_host_the_simulator_takes_what_the_model_says(
-    case: Case, sharing: str
-) -> None:
-    found = allocate(case.graph, case.cluster, case.plan, sharing=sharing)
+@given(cases(max_per_host=1))
+@settings(max_examples=80, deadline=None)
+def test_with_a_device_a_host_the_simulator_takes_what_the_model_says(case: Case) -> None:
+    """Where links are shared it may take longer: the model leaves a pair's rate to one transfer."""
+    found = allocate(case.graph, case.cluster, case.plan, sharing="none")
     assume(found.plan.allocations)
     # What is left is the gap, the floor, whole kbit/s and orders that changed.
-    assert found.step_seconds <= found.model_seconds * 1.01 or found.step_seconds <= (
-        found.uniform_seconds
-    )
+    assert found.step_seconds <= found.model_seconds * 1.002
 
 
 def with_rates(case: Case, rates: dict[tuple[str, str], float]) -> Plan:

@@ -2,13 +2,13 @@
 
 import math
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 from deploy_cases import chain, hosts
 
+from counted import counted_clock
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
@@ -51,7 +51,7 @@ def test_two_layers_are_deployed_as_well_as_any_strategy_of_the_menu() -> None:
 @pytest.mark.parametrize(
     ("model", "batch", "cluster"),
     [
-        ("alexnet", 32, "mixed-s11"),
+        ("alexnet-32", 32, "mixed-s11"),
         pytest.param("alexnet", 32, "mixed-s2", marks=pytest.mark.slow),
         pytest.param("bert-small", 16, "mixed-s3", marks=pytest.mark.slow),
     ],
@@ -93,13 +93,12 @@ def test_without_polish_the_tree_search_has_the_last_word() -> None:
     assert answer.step_seconds >= find(graph, MIXED, budget_seconds=30.0).step_seconds
 
 
-@pytest.mark.slow
 def test_the_budget_is_kept() -> None:
-    graph, cluster = zoo_graph("alexnet", 64), find_cluster("tag-testbed")
-    find(graph, cluster, budget_seconds=0.1)  # compiles
-    started = perf_counter()
-    answer = find(graph, cluster, budget_seconds=2.0)
-    assert perf_counter() - started < 4.0  # on a busy machine
+    graph, cluster = zoo_graph("alexnet-32", 64), find_cluster("tag-testbed")
+    with counted_clock() as clock:
+        answer = find(graph, cluster, budget_seconds=50 * clock.tick_seconds)
+    assert clock.looks <= 50 + 20  # what is begun ends, and has a look when it does
+    assert answer.stop is Stop.LIMIT
     assert answer.plan is not None
 
 

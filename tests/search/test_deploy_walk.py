@@ -2,13 +2,13 @@
 
 import math
 from itertools import product
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 from search_strategies import make_cluster
 
+from counted import counted_clock
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
@@ -28,7 +28,7 @@ def walk(analysis: Analysis, steps: int, seed: int = 0, beta: float = 300.0) -> 
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(zoo_graph("alexnet", 32), find_cluster("mixed-s2"), max_groups=6)
+    return analyse(zoo_graph("alexnet-32", 32), find_cluster("mixed-s2"), max_groups=6)
 
 
 def test_one_step_is_data_parallelism(analysis: Analysis) -> None:
@@ -61,14 +61,12 @@ def test_few_strategies_are_walked_to_the_best() -> None:
     assert evaluator.rank(walk(analysis, 2000, beta=1.0)) == best
 
 
-@pytest.mark.slow
 def test_the_time_is_kept() -> None:
-    graph, cluster = zoo_graph("vgg16", 32), find_cluster("tag-testbed")
-    flexflow(graph, cluster, budget_seconds=0.1)
-    began = perf_counter()
-    answer = flexflow(graph, cluster, budget_seconds=1.0)
-    assert perf_counter() - began < 10.0
-    assert answer.method == "flexflow"
+    graph, cluster = zoo_graph("vgg16-32", 32), find_cluster("tag-testbed")
+    with counted_clock() as clock:
+        answer = flexflow(graph, cluster, budget_seconds=50 * clock.tick_seconds)
+    assert clock.looks <= 50 + 20  # what is begun ends, and has a look when it does
+    assert (answer.method, answer.stop) == ("flexflow", Stop.LIMIT)
     assert answer.bound_seconds <= answer.step_seconds <= answer.statistics["first_seconds"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hybrid_strategies import small_model
 
+from counted import TICK_SECONDS
 from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.architecture.gpt import gpt
@@ -19,6 +20,8 @@ from meshwright.search.hybrid.smallest import explain_lack, least_bytes
 from meshwright.search.hybrid.space import Space, make_space
 from quick import few
 
+BUDGET = 48 * TICK_SECONDS
+"""So many looks at the clock."""
 MODEL = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
 
 
@@ -45,9 +48,9 @@ def test_the_least_memory_fits_and_two_percent_less_does_not(count: int, batch: 
     graph = MODEL.at_batch(batch)
     space = make_space(graph, cluster, Scope())
     memory = least_bytes(space) * cluster.devices[0].memory_bytes / space.layouts.usable_bytes[0]
-    enough = hybrid(graph, with_memory(cluster, memory * 1.0001), budget_seconds=1)
+    enough = hybrid(graph, with_memory(cluster, memory * 1.0001), budget_seconds=BUDGET)
     assert enough.plan is not None
-    less = hybrid(graph, with_memory(cluster, memory * 0.98), budget_seconds=1)
+    less = hybrid(graph, with_memory(cluster, memory * 0.98), budget_seconds=BUDGET)
     assert less.plan is None
     assert less.stop is Stop.INFEASIBLE
 
@@ -63,11 +66,11 @@ def test_the_line_names_memory_and_devices_that_do() -> None:
     assert match is not None
     number, prefix, devices = match.groups()
     memory = float(number) * {"M": 2**20, "G": 2**30}[prefix]
-    assert hybrid(MODEL, with_memory(cluster, memory), budget_seconds=1).plan is not None
+    assert hybrid(MODEL, with_memory(cluster, memory), budget_seconds=BUDGET).plan is not None
     more = fully_connected(
         num_devices=int(devices), device_type="h100", bytes_per_second=1e10, name="more"
     )
-    assert hybrid(MODEL, with_memory(more, 4e8), budget_seconds=1).plan is not None
+    assert hybrid(MODEL, with_memory(more, 4e8), budget_seconds=BUDGET).plan is not None
 
 
 @pytest.mark.parametrize("gib", [3.9, 4.3])
@@ -75,13 +78,13 @@ def test_memory_that_would_do_counts_what_is_beside_the_peak(gib: float) -> None
     """Contexts and NCCL's buffers, which devices of examples, below 4 GiB, do not have."""
     graph = gpt(hidden=4096, heads=32, layers=8, sequence=1024, vocabulary=8192, batch=8)
     cluster = find_cluster("h100-x4")
-    answer = hybrid(graph, with_memory(cluster, gib * 2**30), budget_seconds=1)
+    answer = hybrid(graph, with_memory(cluster, gib * 2**30), budget_seconds=BUDGET)
     match = re.search(r"memory of (\S+) GiB a device would do", answer.binding)
     assert match is not None
     memory = float(match[1]) * 2**30
     assert memory > 5 * 2**30
-    assert hybrid(graph, with_memory(cluster, memory), budget_seconds=1).plan is not None
-    assert hybrid(graph, with_memory(cluster, 0.85 * memory), budget_seconds=1).plan is None
+    assert hybrid(graph, with_memory(cluster, memory), budget_seconds=BUDGET).plan is not None
+    assert hybrid(graph, with_memory(cluster, 0.85 * memory), budget_seconds=BUDGET).plan is None
 
 
 def test_of_mixed_devices_the_smallest_counts() -> None:

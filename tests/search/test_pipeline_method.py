@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
 import pytest
@@ -221,18 +223,38 @@ def test_an_interrupted_search_gives_its_best_so_far(monkeypatch: pytest.MonkeyP
     assert answer.stop is Stop.INTERRUPTED
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        Options(num_clusters=8),
-        Options(num_clusters=8, refines=False, tunes=False),
-        Options(num_clusters=0, maps=False, interleaves=False),
-        Options(tries_usual=False),
-    ],
-)
-def test_every_part_of_the_search_can_be_left_out(options: Options) -> None:
-    graph, cluster = build_model("unet", batch=8), make_cluster(["fast"] * 2, rate=1e9)
-    answer = pipeline(graph, cluster, budget_seconds=20, options=options)
+PARTS = {
+    "clusters": "cutter.gather_blocks",
+    "refines": "cutter.refine_split",
+    "tries_usual": "pipeline.usual_candidates",
+    "interleaves": "pipeline._Search._interleaved_candidates",
+    "maps": "pipeline.mapped_homes",
+    "tunes": "pipeline.neighbours",
+}
+"""By option, what does that part of the search."""
+
+
+@pytest.mark.parametrize("left_out", [(), ("refines", "tunes"), ("maps", "clusters"), tuple(PARTS)])
+def test_every_part_of_the_search_can_be_left_out(
+    monkeypatch: pytest.MonkeyPatch, left_out: tuple[str, ...]
+) -> None:
+    ran = set()
+    for option, name in PARTS.items():
+        folder = "meshwright.search.pipeline."
+        part = resolve_name(folder + name)
+
+        def run(*given: Any, _option: str = option, _part: Any = part, **more: Any) -> Any:
+            ran.add(_option)
+            return _part(*given, **more)
+
+        monkeypatch.setattr(folder + name, run)
+    options = Options(
+        num_clusters=0 if "clusters" in left_out else 8,
+        **{option: option not in left_out for option in PARTS if option != "clusters"},  # type: ignore[arg-type]
+    )
+    graph, cluster = build_model("unet", batch=8), find_cluster("dgx1")
+    answer = pipeline(graph, cluster, options=options, num_workers=0)
+    assert ran == set(PARTS) - set(left_out)
     assert answer.plan is not None
     resolve(graph, cluster, answer.plan)
 

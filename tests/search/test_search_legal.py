@@ -100,7 +100,7 @@ def test_hybrid_says_what_the_simulator_says_on_a_link_that_crawls() -> None:
         hidden=64, heads=4, layers=2, sequence=32, vocabulary=128, positions=64, batch=12,
         precision="bf16", name="small",
     )  # fmt: skip
-    answer = find_plan(graph, cluster, "hybrid", budget_seconds=2.0)
+    answer = find_plan(graph, cluster, "hybrid", budget_seconds=0.03)
     assert answer.plan is not None
     assert answer.step_seconds == simulate(graph, cluster, answer.plan).step_seconds
     for other in answer.runner_ups:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from placement_strategies import ROUNDED, instances, least_step
 
 import meshwright as mw
+from counted import counted_clock
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
@@ -273,25 +273,17 @@ def test_one_seed_gives_one_answer() -> None:
     assert one.bound_seconds == other.bound_seconds
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARINGS)
-def test_a_budget_of_no_time_gives_a_plan(sharing: str) -> None:
+@pytest.mark.parametrize("looks", [1, 40])
+def test_a_budget_is_kept_to(sharing: str, looks: int) -> None:
     graph, cluster = mw.load_graph("inception-v3"), mw.cluster("nvlink50-eth20-x2")
-    placement(graph, cluster, budget_seconds=1e-3, sharing=sharing)  # kernels are compiled
-    started = perf_counter()
-    answer = placement(graph, cluster, budget_seconds=1e-3, sharing=sharing)
-    assert perf_counter() - started < 3  # 0.2 s on an idle machine
+    with counted_clock() as clock:
+        answer = placement(
+            graph, cluster, budget_seconds=looks * clock.tick_seconds, sharing=sharing
+        )
+        assert clock.looks <= looks + 20  # what is begun ends, and has a look when it does
+    assert answer.stop is Stop.LIMIT
     check_answer(answer, graph, cluster, sharing)
-
-
-@pytest.mark.slow
-def test_a_budget_is_kept_to() -> None:
-    graph, cluster = synthetic_gpt(3000), connected(4, 1e10, 1e-6)
-    placement(graph, cluster, budget_seconds=1e-3)
-    started = perf_counter()
-    answer = placement(graph, cluster, budget_seconds=1.0)
-    assert perf_counter() - started < 4  # 1.3 s on an idle machine
-    check_answer(answer, graph, cluster, "fair")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +292,7 @@ def test_a_budget_is_kept_to() -> None:
 @pytest.mark.parametrize("sharing", SHARINGS)
 def test_no_shipped_step_is_slower_than_by_heft_or_on_one_device(name: str, sharing: str) -> None:
     graph, cluster = mw.load_graph(name), mw.cluster("nvlink50-eth20-x2")
-    answer = placement(graph, cluster, sharing=sharing, budget_seconds=0.5)
+    answer = placement(graph, cluster, sharing=sharing, budget_seconds=0.1)
     check_answer(answer, graph, cluster, sharing)
     for method in ("heft", "single"):
         other = find_plan(graph, cluster, method, sharing=sharing)

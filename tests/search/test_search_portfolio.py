@@ -65,8 +65,8 @@ def test_auto_leaves_large_steps_to_hybrid(
 
 def test_the_bound_of_auto_holds_for_teams_too() -> None:
     cluster = make_cluster(["fast"] * 2)
-    hybrid = find_plan(small_step(), cluster, "hybrid", budget_seconds=2)
-    answer = find_plan(small_step(), cluster, budget_seconds=5)
+    hybrid = find_plan(small_step(), cluster, "hybrid", budget_seconds=0.5)
+    answer = find_plan(small_step(), cluster, budget_seconds=1)
     assert answer.bound_seconds <= hybrid.bound_seconds
     assert answer.bound_seconds <= answer.step_seconds <= hybrid.step_seconds
 
