@@ -30,7 +30,7 @@ import numpy as np
 
 from meshwright.compiled import compiled, inlined, outlined
 from meshwright.search.partition.lattice import has_node
-from meshwright.search.piper.fit import FITS, NO_ROOM, find_fit
+from solver.piper.fit import FITS, NO_ROOM, find_fit
 
 DONE, PAUSED, FULL = 0, 1, 2
 

@@ -12,18 +12,18 @@ from hypothesis import event, given, settings
 from piper_strategies import Document, as_problem, documents, least_time
 
 from meshwright.plan.answer import Stop
-from meshwright.search.piper import solve as solving
-from meshwright.search.piper.enough import explain_misfit, find_enough_memory
-from meshwright.search.piper.order import (
+from solver.piper import solve as solving
+from solver.piper.enough import explain_misfit, find_enough_memory
+from solver.piper.order import (
     keep_abreast,
     order_by_branch,
     order_by_level,
     reorder,
     restore,
 )
-from meshwright.search.piper.problem import find_fault, plan_seconds
-from meshwright.search.piper.read import read_problem
-from meshwright.search.piper.solve import Found, solve
+from solver.piper.problem import find_fault, plan_seconds
+from solver.piper.read import read_problem
+from solver.piper.solve import Found, solve
 
 GIB = 2**30
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "piper.py"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from meshwright.search.piper.problem import Problem, Stage
+from solver.piper.problem import Problem, Stage
 
 Pairs = list[tuple[int, int]]
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.compiled import compiled
-from meshwright.search.piper.choose import cheapest_choice
-from meshwright.search.piper.fit import FITS, FITS_NOT, NO_ROOM, find_fit
-from meshwright.search.piper.price import flight_grid
+from solver.piper.choose import cheapest_choice
+from solver.piper.fit import FITS, FITS_NOT, NO_ROOM, find_fit
+from solver.piper.price import flight_grid
 
 Floats = npt.NDArray[np.float64]
 Classes = list[tuple[Floats, Floats]]

@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from meshwright.search.piper.problem import Problem
-from meshwright.search.piper.read import read_problem
+from solver.piper.problem import Problem
+from solver.piper.read import read_problem
 
 Document = dict[str, Any]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshwright.search.partition.downset import downset_weights
 from meshwright.search.partition.lattice import Lattice
 from meshwright.search.partition.problem import Floats
-from meshwright.search.piper.problem import Way
+from solver.piper.problem import Way
 
 _QUANTILES = (0.2, 0.5, 0.8)
 """Prices at which so many of the nodes would rather take their leanest way."""

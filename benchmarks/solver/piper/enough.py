@@ -5,8 +5,8 @@ from dataclasses import replace
 from time import perf_counter
 
 from meshwright.search.partition.lattice import Lattice
-from meshwright.search.piper.chain import Chains, OutOfTimeError, find_upsets
-from meshwright.search.piper.problem import Problem, microbatches_in_flight, stage_bytes
+from solver.piper.chain import Chains, OutOfTimeError, find_upsets
+from solver.piper.problem import Problem, microbatches_in_flight, stage_bytes
 
 _MOST_UPSETS = 2000
 _NEAR = 1e-3

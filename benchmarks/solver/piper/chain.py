@@ -18,10 +18,10 @@ import numpy.typing as npt
 from meshwright.search.partition.downset import downset_weights
 from meshwright.search.partition.lattice import Lattice, find_lattice
 from meshwright.search.partition.problem import Floats, make_problem
-from meshwright.search.piper.choose import choose_ways
-from meshwright.search.piper.grow import DONE, FULL, UNKNOWN, advance
-from meshwright.search.piper.price import NUM_SUMS, flight_grid, price_upsets
-from meshwright.search.piper.problem import Problem, Stage, Way
+from solver.piper.choose import choose_ways
+from solver.piper.grow import DONE, FULL, UNKNOWN, advance
+from solver.piper.price import NUM_SUMS, flight_grid, price_upsets
+from solver.piper.problem import Problem, Stage, Way
 
 _WORK = 300_000
 """Stages that the kernel looks at before it returns to have the clock looked at: about a second."""

@@ -10,7 +10,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.files import decode_json
 from meshwright.graph.foreign import edge_ends, number_nodes
 from meshwright.graph.piper import PiperDocument, PiperEdge, PiperNode, PiperWay
-from meshwright.search.piper.problem import Edge, Node, Problem, Resources, Way
+from solver.piper.problem import Edge, Node, Problem, Resources, Way
 
 
 class _Instance(PiperDocument, rename="camel"):

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from meshwright.plan.answer import Stop
-from meshwright.search.piper.chain import (
+from solver.piper.chain import (
     Chains,
     OutOfTimeError,
     bytes_an_upset,
     find_upsets,
 )
-from meshwright.search.piper.order import (
+from solver.piper.order import (
     keep_abreast,
     line_up,
     order_by_branch,
@@ -24,7 +24,7 @@ from meshwright.search.piper.order import (
     reorder,
     restore,
 )
-from meshwright.search.piper.problem import Problem, Stage, find_fault, plan_seconds
+from solver.piper.problem import Problem, Stage, find_fault, plan_seconds
 
 TOLERANCE = 1e-10
 """Relative: plans that are better by less than this are not looked for."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.search.piper.problem import (
+from solver.piper.problem import (
     Problem,
     Stage,
     find_fault,
@@ -17,7 +17,7 @@ from meshwright.search.piper.problem import (
     stage_bytes,
     stage_seconds,
 )
-from meshwright.search.piper.read import read_problem
+from solver.piper.read import read_problem
 
 
 def way(name: str, time: float, **sync: dict[str, float]) -> dict[str, Any]:
