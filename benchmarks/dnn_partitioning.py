@@ -26,13 +26,13 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.latency.evaluate import split_milliseconds
-from meshwright.search.latency.minimise import greedy_split, minimise_latency
-from meshwright.search.latency.problem import read_problem
 from meshwright.search.partition.free.free import FreeSplit, solve_free
 from meshwright.search.partition.problem import Ints, Kind, make_problem
 from meshwright.search.partition.split import Split, solve_split
-from meshwright.search.partition.throughput import ACCELERATOR, Throughput, read_throughput
+from solver.latency.evaluate import split_milliseconds
+from solver.latency.minimise import greedy_split, minimise_latency
+from solver.latency.problem import read_problem
+from solver.throughput import ACCELERATOR, Throughput, read_throughput
 
 DEFAULT_BUDGET_SECONDS = 60.0
 

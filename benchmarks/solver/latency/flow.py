@@ -6,7 +6,7 @@ the starts to the ends. Knows nothing of splits.
 
 from collections import deque
 
-from meshwright.search.latency.problem import Floats
+from solver.latency.problem import Floats
 
 _START, _END = -1, -2
 _LEAST = 1e-12

@@ -1,4 +1,4 @@
-"""Times splits: the objective of `meshwright.search.latency.problem`, as a kernel.
+"""Times splits: the objective of `solver.latency.problem`, as a kernel.
 
 A search gives every op a *slot*: -1 for the CPUs, or the number of a piece, which belongs to a
 device. Pieces of one device run in the order in which they can start; that order is part of what
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, outlined
-from meshwright.search.latency.problem import Ints, Problem
+from solver.latency.problem import Ints, Problem
 
 OP = np.dtype(
     [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled
-from meshwright.search.latency.problem import Floats, Ints, Problem
+from solver.latency.problem import Floats, Ints, Problem
 
 
 def make_blocks(problem: Problem) -> tuple[list[list[int]], list[list[int]]]:

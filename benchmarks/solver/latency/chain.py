@@ -21,8 +21,8 @@ import math
 
 import numpy as np
 
-from meshwright.search.latency.flow import Flow
-from meshwright.search.latency.problem import Bools, Floats, Problem
+from solver.latency.flow import Flow
+from solver.latency.problem import Bools, Floats, Problem
 
 _UNITS = 40
 """Memory of an accelerator in the programme's units; bytes are rounded down to them."""

@@ -9,7 +9,7 @@ neighbour runs, having the op beside it adds no time, moves nothing and closes n
 
 import numpy as np
 
-from meshwright.search.latency.problem import Ints, Problem, make_problem
+from solver.latency.problem import Ints, Problem, make_problem
 
 
 def fold_free_ops(problem: Problem) -> tuple[Problem, Ints]:

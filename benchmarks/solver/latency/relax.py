@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.latency.chain import longest_trunk, trunk_places
-from meshwright.search.latency.problem import Ints, Problem
+from solver.latency.chain import longest_trunk, trunk_places
+from solver.latency.problem import Ints, Problem
 
 TICKS = 1 << 30
 """The best known latency in ticks. Rounding takes less than one an op: a

@@ -1,7 +1,7 @@
 """The compiled annealing of a split: moves ops, and parts of pieces, between slots.
 
-Knows the board of `meshwright.search.latency.evaluate`; when to stop and where to start is
-`meshwright.search.latency.minimise`'s.
+Knows the board of `solver.latency.evaluate`; when to stop and where to start is
+`solver.latency.minimise`'s.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined, outlined
-from meshwright.search.latency.evaluate import Board, time_slots
-from meshwright.search.latency.problem import Ints
+from solver.latency.evaluate import Board, time_slots
+from solver.latency.problem import Ints
 
 NOW, BEST, SCALE, COOLING, OVER = range(5)
 """Places in the array of times: penalised time now, best latency, temperature, its factor a step,

@@ -12,8 +12,8 @@ import pytest
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.partition.split import solve_split
-from meshwright.search.partition.throughput import read_throughput
 from quick import few
+from solver.throughput import read_throughput
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "dnn_partitioning.py"
 LISTED_MS = {

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.latency.chain import chain_bound, longest_trunk
-from meshwright.search.latency.evaluate import Board, Split, split_milliseconds
-from meshwright.search.latency.flow import Flow
-from meshwright.search.latency.fold import fold_free_ops
-from meshwright.search.latency.minimise import greedy_split, minimise_latency
-from meshwright.search.latency.problem import Problem, make_problem, read_problem
-from meshwright.search.latency.start import cut_line, line_up, make_blocks
+from solver.latency.chain import chain_bound, longest_trunk
+from solver.latency.evaluate import Board, Split, split_milliseconds
+from solver.latency.flow import Flow
+from solver.latency.fold import fold_free_ops
+from solver.latency.minimise import greedy_split, minimise_latency
+from solver.latency.problem import Problem, make_problem, read_problem
+from solver.latency.start import cut_line, line_up, make_blocks
 
 BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "dnn_partitioning.py"
 

@@ -14,13 +14,13 @@ from time import perf_counter
 import numpy as np
 
 from meshwright.plan.answer import Stop
-from meshwright.search.latency.chain import chain_bound, longest_trunk
-from meshwright.search.latency.evaluate import Board, Split, split_milliseconds
-from meshwright.search.latency.fold import fold_free_ops
-from meshwright.search.latency.problem import Floats, Ints, Problem
-from meshwright.search.latency.relax import solve_relaxation
-from meshwright.search.latency.start import cut_line, greedy_slots, line_up, make_blocks
-from meshwright.search.latency.walk import Walk
+from solver.latency.chain import chain_bound, longest_trunk
+from solver.latency.evaluate import Board, Split, split_milliseconds
+from solver.latency.fold import fold_free_ops
+from solver.latency.problem import Floats, Ints, Problem
+from solver.latency.relax import solve_relaxation
+from solver.latency.start import cut_line, greedy_slots, line_up, make_blocks
+from solver.latency.walk import Walk
 
 _LINES = 100
 """Random lines that are cut to start from, beside the graph's own order."""
