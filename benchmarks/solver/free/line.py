@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.free.price import TURN
 from meshwright.search.partition.problem import SplitProblem
+from solver.free.price import TURN
 
 _OUT, _IN, _BOTH = 0, 1, 2
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.partition.free.curve import DOWN, whole_loads
 from meshwright.search.partition.problem import Floats, Ints, SplitProblem
 from meshwright.search.solver import run_solver
+from solver.free.curve import DOWN, whole_loads
 
 _UNITS = 2**38
 """In the largest load of the split that is to be beaten: fine enough for an equal bound to count

@@ -2,8 +2,8 @@
 
 Give every node a price. A device whose load is at most L holds nodes that are worth at most P(L),
 the most valuable set of that load. If all devices together hold less than all nodes are worth, no
-split has a largest load of L. The dynamic programme of `free_price` finds P for all loads at once,
-the linear programme of `free_master` looks for the prices that prove most: this is column
+split has a largest load of L. The dynamic programme of `price` finds P for all loads at once,
+the linear programme of `master` looks for the prices that prove most: this is column
 generation (Gilmore and Gomory, 1961) for the covering of the nodes by sets, whose bounds are far
 above those of programmes that say which device takes which node, as equal devices do not blur them.
 
@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.search.partition.free.curve import DOWN, Fidelity, Longs, Pricer
-from meshwright.search.partition.free.fraction import fractional_bound
-from meshwright.search.partition.free.line import node_wires
-from meshwright.search.partition.free.master import Master
 from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from solver.free.curve import DOWN, Fidelity, Longs, Pricer
+from solver.free.fraction import fractional_bound
+from solver.free.line import node_wires
+from solver.free.master import Master
 
 _UNITS = 2**46
 """In the largest load of the split that is to be proved best."""

@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.search.partition.free.walk import (
+from meshwright.search.partition.lattice import predecessors, successors
+from meshwright.search.partition.problem import Ints, SplitProblem, device_loads, fits_memory
+from meshwright.search.partition.stage_walk import (
     BEST,
     COOLING,
     DEVICE,
@@ -21,8 +23,6 @@ from meshwright.search.partition.free.walk import (
     WIRE,
     walk,
 )
-from meshwright.search.partition.lattice import predecessors, successors
-from meshwright.search.partition.problem import Ints, SplitProblem, device_loads, fits_memory
 
 _WALKS = (
     (3, 1.0, 8.0, 0.1),

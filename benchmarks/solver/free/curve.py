@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.free.line import Line, make_line
-from meshwright.search.partition.free.price import LABEL, price, trace
 from meshwright.search.partition.problem import Floats, SplitProblem
+from solver.free.line import Line, make_line
+from solver.free.price import LABEL, price, trace
 
 Longs = npt.NDArray[np.int64]
 

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.free import bound as free_bound
-from meshwright.search.partition.free.anneal import Annealing
-from meshwright.search.partition.free.bound import Bounding
-from meshwright.search.partition.free.curve import Fidelity, whole_loads
-from meshwright.search.partition.free.fraction import fractional_bound
-from meshwright.search.partition.free.free import FreeSplit, solve_free
-from meshwright.search.partition.free.line import line_up, make_line
-from meshwright.search.partition.free.reduce import reduce_problem
+from meshwright.search.partition.anneal import Annealing
 from meshwright.search.partition.problem import (
     Kind,
     SplitProblem,
@@ -24,6 +17,13 @@ from meshwright.search.partition.problem import (
     fits_memory,
     make_problem,
 )
+from solver.free import bound as free_bound
+from solver.free.bound import Bounding
+from solver.free.curve import Fidelity, whole_loads
+from solver.free.fraction import fractional_bound
+from solver.free.line import line_up, make_line
+from solver.free.reduce import reduce_problem
+from solver.free.solve import FreeSplit, solve_free
 
 ROUNDING = 1e-9
 

@@ -16,11 +16,7 @@ import numpy as np
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.free.anneal import Annealing
-from meshwright.search.partition.free.bound import Bounding
-from meshwright.search.partition.free.exact import solve_exactly
-from meshwright.search.partition.free.line import line_up
-from meshwright.search.partition.free.reduce import reduce_problem
+from meshwright.search.partition.anneal import Annealing
 from meshwright.search.partition.problem import (
     Ints,
     SplitProblem,
@@ -29,6 +25,10 @@ from meshwright.search.partition.problem import (
     fits_memory,
     without_misfits,
 )
+from solver.free.bound import Bounding
+from solver.free.exact import solve_exactly
+from solver.free.line import line_up
+from solver.free.reduce import reduce_problem
 
 _STEP_SECONDS = 2.5e-7
 """A step of a walk (one core of a server, 2026-11-15)."""
