@@ -46,15 +46,6 @@ class Blocks:
         return bool(self.is_wrapped.any())
 
     @cached_property
-    def wires_of_block(self) -> tuple[tuple[int, ...], ...]:
-        """The wires that each block is a pin of."""
-        found: list[list[int]] = [[] for _ in range(self.num_blocks)]
-        for wire, (pins, _) in enumerate(self.wires):
-            for block in pins:
-                found[block].append(wire)
-        return tuple(map(tuple, found))
-
-    @cached_property
     def preceding(self) -> tuple[tuple[int, ...], ...]:
         """The blocks just before each."""
         return _gather(self.num_blocks, ((v, u) for u, v in self.edges))
