@@ -16,14 +16,12 @@ from meshwright.files import decode_json
 from meshwright.graph.dnn_partitioning import (
     Document,
     Node,
-    accelerators,
-    check_node,
-    colour_classes,
     join_edges,
 )
 from meshwright.graph.foreign import number_nodes
 from meshwright.search.partition.cycle import number_components
 from meshwright.search.partition.problem import Floats, Ints, Kind, SplitProblem, make_problem
+from solver.document import accelerators, check_node, colour_classes
 
 ACCELERATOR, CPU = 0, 1
 """The kinds of devices, in the order of the problem's."""

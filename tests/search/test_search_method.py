@@ -12,7 +12,6 @@ from search_strategies import clusters, graphs, make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
@@ -28,6 +27,7 @@ from meshwright.search.mcmc import Walk, mcmc
 from meshwright.search.method import BASELINES, METHODS, SEARCHES
 from meshwright.search.metis import partition_units
 from meshwright.search.portfolio import find_plan
+from synthetic import synthetic_gpt
 
 
 def chain(num_ops: int, state_bytes: float = 0.0) -> Graph:

@@ -13,7 +13,6 @@ from placement_strategies import ROUNDED, instances, least_step
 import meshwright as mw
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
@@ -25,6 +24,7 @@ from meshwright.search.placement.walk import Walk
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers
+from synthetic import synthetic_gpt
 
 SHARINGS = ("none", "fair")
 

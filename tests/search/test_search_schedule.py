@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from search_strategies import clusters, graphs, make_cluster
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline
@@ -23,6 +22,7 @@ from meshwright.search.instance import (
 from meshwright.search.list_schedule import Schedule, longest_path, order_seconds
 from meshwright.search.mcmc import Walk
 from meshwright.simulate.simulate import simulate
+from synthetic import synthetic_gpt
 
 
 def random_placement(instance: Instance, seed: int) -> Ints:

@@ -33,12 +33,10 @@ from meshwright.files import decode_json
 from meshwright.graph.dnn_partitioning import (
     Document,
     Node,
-    accelerators,
-    check_node,
-    colour_classes,
     join_edges,
 )
 from meshwright.graph.foreign import number_nodes
+from solver.document import accelerators, check_node, colour_classes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]

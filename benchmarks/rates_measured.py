@@ -133,7 +133,7 @@ class _Processes:
 
     def start(self, host: EmulatedHost, *arguments: str) -> "subprocess.Popen[str]":
         """In the namespace of a host."""
-        program = str(Path(__file__).with_name("testbed_traffic.py"))
+        program = str(Path(__file__).with_name("rates_traffic.py"))
         prefix = [find_program("ip"), "netns", "exec", host.namespace, sys.executable, "-IS"]
         process = subprocess.Popen(
             [*prefix, program, *arguments],

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.graph.architecture.synthetic import synthetic_gpt
+from synthetic import synthetic_gpt
 
 
 @pytest.mark.slow
