@@ -2,8 +2,7 @@
 
 Every co-location group on every device, and on every device every order of its ops, is counted:
 first placements with their bounds, then, best bound first, the orders of each. What bounds rule out
-is not walked. Times and memory of complete orders follow the simulator's rules (`exhaustive_leaf`),
-and the simulator has the last word on the plan that is returned.
+is not walked. The simulator times complete orders and counts their memory (`exhaustive_leaf`).
 
 Other disciplines have nothing to add: what a device runs first-in-first-out or by priority is some
 order of its ops, and with that order fixed every op starts no later.

@@ -123,7 +123,7 @@ class _Walk:
         """Judge a complete order."""
         best = self.best
         best.num_judged += 1
-        lack, seconds = self.placed.judge(self.order, self.start, self.finish)
+        lack, seconds = self.placed.judge(self.order, self.finish)
         if best.is_beaten_by(lack, seconds):
             best.lack_bytes, best.seconds = lack, seconds
             best.device, best.order = self.placed.device, self.order.copy()
