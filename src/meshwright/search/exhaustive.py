@@ -52,8 +52,6 @@ class Exhausted:
     proof that none does, and none at all that the incumbent is the best."""
     num_nodes: int
     """Beginnings of orders that were looked at."""
-    num_simulated: int
-    """Complete orders whose time and memory were worked out."""
 
 
 def exhaust(
@@ -88,7 +86,6 @@ def exhaust(
         verdict=verdict,
         is_complete=is_complete,
         num_nodes=best.num_nodes,
-        num_simulated=best.num_judged,
     )
 
 
