@@ -28,8 +28,9 @@ import numpy.typing as npt
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
-from meshwright.cost.table import fit_link, fit_table, table_seconds
+from meshwright.cost.table import table_seconds
 from meshwright.errors import InputError
+from table_fit import fit_link, fit_table
 
 Floats = npt.NDArray[np.float64]
 Model = Callable[[float], float]

@@ -19,10 +19,10 @@ from itertools import count
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from simulator import best_milliseconds
+from synthetic import synthetic_gpt
 
 NUM_OPS = 26_000
 CLUSTER = "h100-spineleaf-1024"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from deploy_factors import kind_of_factor
 from meshwright.cluster.build import multi_rail
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
@@ -20,7 +21,6 @@ from meshwright.search.deploy.evaluate import Evaluator
 from meshwright.search.deploy.net import NetworkPrior, load_prior
 from meshwright.search.deploy.prior import Prior, uniform_prior
 from meshwright.search.deploy.sfb import choose_duplicated, find_factors
-from meshwright.search.deploy.sfb_kind import kind_of_factor
 from meshwright.search.deploy.tree import iterations_to_beat
 from meshwright.search.heft import heft
 from meshwright.search.mcmc import mcmc

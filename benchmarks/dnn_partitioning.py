@@ -26,13 +26,14 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.latency.evaluate import split_milliseconds
-from meshwright.search.latency.minimise import greedy_split, minimise_latency
-from meshwright.search.latency.problem import read_problem
-from meshwright.search.partition.free.free import FreeSplit, solve_free
 from meshwright.search.partition.problem import Ints, Kind, make_problem
 from meshwright.search.partition.split import Split, solve_split
-from meshwright.search.partition.throughput import ACCELERATOR, Throughput, read_throughput
+from solver.free.contiguous import price_bounds
+from solver.free.solve import FreeSplit, solve_free
+from solver.latency.evaluate import split_milliseconds
+from solver.latency.minimise import greedy_split, minimise_latency
+from solver.latency.problem import read_problem
+from solver.throughput import ACCELERATOR, Throughput, read_throughput
 
 DEFAULT_BUDGET_SECONDS = 60.0
 
@@ -59,7 +60,7 @@ def measure_contiguous(path: str, budget_seconds: float, seed: int) -> dict[str,
     """One file's record: the best pipeline."""
     read = read_throughput(read_bytes(path), path, contiguous=True)
     started = perf_counter()
-    found = solve_split(read.problem, budget_seconds=budget_seconds, seed=seed)
+    found = solve_split(read.problem, budget_seconds=budget_seconds, seed=seed, bounds=price_bounds)
     seconds = perf_counter() - started
     record = _record(path, found, seconds)
     downsets = found.statistics.get("downsets", math.inf)
@@ -81,7 +82,9 @@ def measure_free(path: str, budget_seconds: float, seed: int) -> dict[str, Any]:
     stages = read_throughput(data, path, contiguous=True)
     read = read_throughput(data, path, contiguous=False)
     started = perf_counter()
-    pipeline = solve_split(stages.problem, budget_seconds=budget_seconds / 2, seed=seed)
+    pipeline = solve_split(
+        stages.problem, budget_seconds=budget_seconds / 2, seed=seed, bounds=price_bounds
+    )
     if "interrupted" in pipeline.statistics:
         budget_seconds = 0.0
     left = max(0.0, budget_seconds - (perf_counter() - started))

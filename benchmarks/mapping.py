@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mapping_stages import stage_problem
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -32,7 +33,6 @@ from meshwright.search.mapping.evaluate import stage_seconds
 from meshwright.search.mapping.parmesan import parmesan_mapping
 from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.search.mapping.solve import solve_mapping
-from meshwright.search.mapping.stages import stage_problem
 from meshwright.search.mapping.warm import compile_mapping
 from meshwright.source import load_graph
 

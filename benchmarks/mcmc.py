@@ -18,10 +18,10 @@ import numpy as np
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.search.instance import make_instance
-from meshwright.search.list_schedule import fifo_seconds
+from meshwright.search.list_schedule import Schedule
 from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
+from synthetic import synthetic_gpt
 
 
 def measure(num_ops: int, cluster_name: str, steps: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -39,7 +39,7 @@ def measure(num_ops: int, cluster_name: str, steps: int, seed: int) -> Iterator[
         walk.run(steps, math.inf)
         seconds = time.perf_counter() - began
         began = time.perf_counter()
-        fifo_seconds(instance, walk.best_device_of_op)
+        Schedule(instance, walk.best_device_of_op)
         yield {
             "start": name,
             "cluster": cluster_name,

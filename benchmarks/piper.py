@@ -19,8 +19,8 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.piper.enough import explain_misfit
-from meshwright.search.piper.problem import (
+from solver.piper.enough import explain_misfit
+from solver.piper.problem import (
     Edge,
     Node,
     Problem,
@@ -33,8 +33,8 @@ from meshwright.search.piper.problem import (
     stage_bytes,
     stage_seconds,
 )
-from meshwright.search.piper.read import read_problem
-from meshwright.search.piper.solve import solve
+from solver.piper.read import read_problem
+from solver.piper.solve import solve
 
 GIB = 2**30
 DEFAULT_BUDGET_SECONDS = 600.0

@@ -25,7 +25,6 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.coarsen.fusion import fuse_ops
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -39,6 +38,7 @@ from meshwright.search.quickp import find_scheme, quickp, reference_delays
 from meshwright.search.quickp_scope import Coarsener, QuickpScope, ThresholdRule
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
+from synthetic import synthetic_gpt
 
 MODELS = (
     ("alexnet-32", 512), ("vgg16-32", 512), ("fnet-base", 64), ("bert-base", 64), ("bert-base", 16),

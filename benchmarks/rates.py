@@ -19,10 +19,10 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.network.script import Kind
 from meshwright.network.testbed_apply import built
-from meshwright.network.testbed_rate import Demand, MeasuredRate, measure_rates
 from meshwright.plan.plan import Allocation, Part, Plan
 from meshwright.search.bandwidth.divide import divide_allocations
 from rates_figure import Line, Panel, draw
+from rates_measured import Demand, MeasuredRate, measure_rates
 
 MBIT = 1e6 / 8
 LINK_MBIT = 300

@@ -20,7 +20,6 @@ import numpy as np
 
 from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.lower import lower
@@ -28,6 +27,7 @@ from meshwright.search.chain import make_chain
 from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
 from meshwright.simulate.simulate import run_program, simulate
+from synthetic import synthetic_gpt
 
 NUM_DEVICES = 16
 SIZES = (2_600, 26_000, 260_000)

@@ -37,7 +37,6 @@ from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.team import Team
 from meshwright.cost.stage import Stage, stage_cost
-from meshwright.cost.table import fit_table
 from meshwright.errors import InputError
 from meshwright.graph.graph import Phase
 from meshwright.graph.stack.find import find_layers
@@ -47,6 +46,7 @@ from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.program.team.lower import lower_stages
 from meshwright.program.team.stage import TeamStage, team_stages
 from meshwright.simulate.simulate import run_program
+from table_fit import fit_table
 from vtrain_step import Shape, megatron_step
 
 FORWARD_LAUNCH_SECONDS = 114.1e-6

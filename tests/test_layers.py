@@ -26,6 +26,8 @@ FORBIDDEN = {("cluster", "graph"), ("cluster", "zoo")}
 """Pairs that the order alone would allow."""
 TORCH_LAYERS = {"capture", "execute", "learn"}
 NUMBA_MODULES = {f"{PACKAGE}.compiled"}
+BENCHMARKS = {path.stem for path in (SOURCE.parent / "benchmarks").iterdir()}
+"""What tests can import besides the package, and the package must not."""
 
 Imports = Mapping[str, Mapping[str, int]]
 """For each module what it imports, as dotted names, and the line of the first import of each."""
@@ -153,7 +155,7 @@ def _cycle_within(component: set[str], following: Mapping[str, list[str]]) -> li
 
 
 def find_misplaced(imports: Imports) -> list[str]:
-    """Imports of torch outside its layers and of numba outside its module."""
+    """Imports of torch outside its layers, of numba outside its module, and of benchmarks."""
     faults = []
     for module, found in imports.items():
         for target, line in found.items():
@@ -162,6 +164,8 @@ def find_misplaced(imports: Imports) -> list[str]:
                 faults.append(f"{module}, line {line}: only {sorted(TORCH_LAYERS)} import torch")
             if package == "numba" and module not in NUMBA_MODULES:
                 faults.append(f"{module}, line {line}: only {sorted(NUMBA_MODULES)} import numba")
+            if package in BENCHMARKS:
+                faults.append(f"{module}, line {line}: {package} is a benchmark's")
     return faults
 
 
@@ -180,7 +184,7 @@ def test_no_import_cycles(imports: Imports) -> None:
     assert not (cycles := find_cycles(imports)), "\n".join(cycles)
 
 
-def test_torch_and_numba_stay_in_their_places(imports: Imports) -> None:
+def test_torch_numba_and_benchmarks_stay_in_their_places(imports: Imports) -> None:
     assert not (faults := find_misplaced(imports)), "\n".join(faults)
 
 
@@ -287,3 +291,9 @@ def test_checker_finds_torch_and_numba_out_of_place(tmp_path: Path) -> None:
         "meshwright.plan.part, line 1: only ['capture', 'execute', 'learn'] import torch",
         "meshwright.simulate.engine, line 2: only ['meshwright.compiled'] import numba",
     ]
+
+
+def test_checker_finds_an_import_of_a_benchmark(tmp_path: Path) -> None:
+    files = {**CLEAN, "plan/part.py": "def f():\n    from solver.piper.solve import solve"}
+    (fault,) = find_misplaced(_plant(tmp_path, files))
+    assert fault == "meshwright.plan.part, line 2: solver is a benchmark's"

@@ -222,8 +222,7 @@ class _Announcer(event.Listener):
         self.process: subprocess.Popen[bytes] | None = None
 
     def on_start(self, event: Any) -> None:
-        function = event.data["dispatcher"].py_func
-        if not self.announced and function.__module__.startswith("meshwright."):
+        if not self.announced and isinstance(event.data["dispatcher"], _Kernel):
             self.announced = True
             self._start_beside()
             remark("compiling its kernels for this machine, once (under 30 s) ...")

@@ -9,7 +9,6 @@ from meshwright.cluster import cluster as cluster_module
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster, Device, Link
 from meshwright.cost.collective import Collective, collective_model
-from meshwright.cost.p2p import transfer_seconds
 from meshwright.cost.ring import order_hosts
 
 NAMES = (
@@ -86,10 +85,11 @@ def test_a_ring_over_classes_of_hosts_is_that_over_hosts(monkeypatch: pytest.Mon
 
 
 def test_transfers_take_the_same_without_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = transfer_seconds(find_cluster("dgx1-x4"), np.arange(32), np.arange(32)[::-1], 1e6)
+    expected = find_cluster("dgx1-x4").routes_between(np.arange(32), np.arange(32)[::-1])
     monkeypatch.setattr(cluster_module, "MAX_TABLE_DEVICES", 0)
-    found = transfer_seconds(find_cluster("dgx1-x4"), np.arange(32), np.arange(32)[::-1], 1e6)
-    np.testing.assert_array_equal(found, expected)
+    found = find_cluster("dgx1-x4").routes_between(np.arange(32), np.arange(32)[::-1])
+    np.testing.assert_array_equal(found.latency, expected.latency)
+    np.testing.assert_array_equal(found.bandwidth, expected.bandwidth)
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from meshwright.cost.collective import (
     collective_model,
 )
 from meshwright.cost.limit import HostLimit, Limits
-from meshwright.cost.p2p import transfer_seconds
 from meshwright.errors import InputError
 from meshwright.search.hybrid.tier import find_tiers
 
@@ -106,9 +105,12 @@ def test_a_broadcast_passes_the_message_along_the_rings() -> None:
 
 def test_a_transfer_gets_what_is_reached_of_its_links() -> None:
     cluster = find_cluster("h100-x8x2")
-    assert transfer_seconds(cluster, 0, 1, 1e6) == pytest.approx(6.9e-6 + 1e6 / (450e9 * 0.786))
-    assert transfer_seconds(cluster, 0, 8, 1e6) == pytest.approx(39e-6 + 1e6 / (50e9 * 0.9))
-    assert transfer_seconds(cluster.plain, 0, 8, 1e6) == pytest.approx(4e-6 + 1e6 / 50e9)
+    routes = cluster.routes_between([0, 0], [1, 8])
+    assert routes.latency.tolist() == pytest.approx([6.9e-6, 39e-6])
+    assert routes.bandwidth.tolist() == pytest.approx([450e9 * 0.786, 50e9 * 0.9])
+    plain = cluster.plain.routes_between([0], [8])
+    assert plain.latency.tolist() == pytest.approx([4e-6])
+    assert plain.bandwidth.tolist() == pytest.approx([50e9])
 
 
 @pytest.mark.parametrize("name", ["h100-x8", "a100-80-x8x4", "v100-32-x8", "l40s-x4", "mi300x-x8"])

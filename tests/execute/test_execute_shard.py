@@ -18,7 +18,6 @@ from meshwright.execute.shard import (  # noqa: E402
     shard_length,
     storage_row,
     unpack,
-    unpack_new,
     unpack_shards,
 )
 from meshwright.execute.traced import Layout  # noqa: E402
@@ -94,7 +93,9 @@ def test_shards_come_back_as_the_tensors_they_were(tensors: list[Tensor], holder
         rows.append(pack_shards(shards, layouts, holders))
     gathered = {dtype: torch.stack([each[dtype] for each in rows]) for dtype in buffers}
     assert all(torch.equal(gathered[dtype], buffers[dtype]) for dtype in buffers)
-    for tensor, layout, new in zip(tensors, layouts, unpack_new(gathered, layouts), strict=True):
+    made = [layout.empty(gathered[layout.dtype].device) for layout in layouts]
+    unpack(gathered, made)
+    for tensor, layout, new in zip(tensors, layouts, made, strict=True):
         assert torch.equal(tensor, new)
         assert new.stride() == layout.stride
     targets = [torch.zeros_like(each) for each in tensors]

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "fuzz")]
+sys.path[:0] = [str(TESTS), str(TESTS / "fuzz"), str(TESTS.parent / "benchmarks")]
 
 from fuzz_loop import Progress, describe, fuzz, limits, run_input, save_failure  # noqa: E402
 from fuzz_readers import READERS, warm_up  # noqa: E402

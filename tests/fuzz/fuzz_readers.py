@@ -34,9 +34,6 @@ from meshwright.profile.profile import merge_profiles, read_profile
 from meshwright.report.calibrate import calibrated_cluster, measured_graph
 from meshwright.report.compare import compare
 from meshwright.search.deploy.net import FORMAT, VERSION, CheckpointError, Sizes, read_weights
-from meshwright.search.latency.problem import read_problem as read_latency
-from meshwright.search.partition.throughput import read_throughput
-from meshwright.search.piper.read import read_problem as read_piper
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.simulate import simulate
@@ -53,6 +50,9 @@ from meshwright.zoo.cache import GraphCache
 from meshwright.zoo.find import capture_once
 from meshwright.zoo.model import choose
 from meshwright.zoo.table import find_model
+from solver.latency.problem import read_problem as read_latency
+from solver.piper.read import read_problem as read_piper
+from solver.throughput import read_throughput
 
 SEEDS = Path(__file__).parent / "seeds"
 METHODS = ("single", "data", "data-proportional", "round-robin", "heft", "consecutive", "metis")

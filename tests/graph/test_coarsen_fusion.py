@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.build import GraphBuilder
+from meshwright.graph.coarsen.coarsening import contract
 from meshwright.graph.coarsen.fusion import fuse_ops, fuse_web, share_cap
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web
@@ -104,7 +105,7 @@ def test_groups_of_fused_ops_unite() -> None:
 def test_times_by_device_type_add_up() -> None:
     graph = chain_of(line(2), 2)
     times = {"fast": np.array([1.0, 2.0]), "slow": np.array([np.inf, 4.0])}
-    coarse = fuse_ops(graph, np.ones(2), device_seconds=times).graph
+    coarse = contract(graph, np.zeros(2, dtype=np.int32), seconds=times).graph
     assert {kind: column.tolist() for kind, column in coarse.seconds.items()} == {
         "fast": [3.0],
         "slow": [np.inf],

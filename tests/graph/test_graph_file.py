@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from test_graph_build import diamond
 
 from meshwright.errors import InputError
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.file import decode_columns, encode_columns
 from meshwright.graph.graph import Graph, read_graph
 from quick import few
+from synthetic import synthetic_gpt
 from work import count_lines
 
 

@@ -30,8 +30,8 @@ from meshwright.network.testbed_port import (
     wire_kbit_per_second,
 )
 from meshwright.network.testbed_rail import find_rails
-from meshwright.network.testbed_rate import Demand, measure_rates
 from quick import few
+from rates_measured import Demand, measure_rates
 from small import TYPE, connected, star
 from waiting import wait_until
 

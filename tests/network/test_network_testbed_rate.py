@@ -16,7 +16,7 @@ from meshwright.network import testbed as plans
 from meshwright.network import testbed_apply as apply
 from meshwright.network.script import Kind
 from meshwright.network.testbed import plan_testbed
-from meshwright.network.testbed_rate import Demand, MeasuredRate, measure_rates
+from rates_measured import Demand, MeasuredRate, measure_rates
 
 name = pytest.fixture(take_name)
 SECONDS, TRIES = 2.0, 8

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from link_use import link_utilisation
 from meshwright.cli.gantt import draw_activities
 from meshwright.cli.summary import show_simulation
 from meshwright.cluster.catalogue import load_cluster
@@ -249,10 +250,13 @@ def test_pairs_that_are_listed_take_what_tables_say() -> None:
     program = lower(graph, cluster, plan, "part")
     listed = replace(program, teams=tuple((number,) for number in range(cluster.num_devices)))
     for sharing in ("none", "fair"):
-        one, two = (run_program(each, cluster, sharing=sharing) for each in (program, listed))
+        one, two = (
+            run_program(each, cluster, sharing=sharing, with_links=True)
+            for each in (program, listed)
+        )
         assert np.allclose(one.finish, two.finish)
         if sharing == "fair":
-            assert np.allclose(one.link_utilisation(), two.link_utilisation())
+            assert np.allclose(link_utilisation(one), link_utilisation(two))
 
 
 def test_thousands_of_devices_need_no_tables_of_pairs() -> None:

@@ -8,6 +8,7 @@ from time import perf_counter
 import numpy as np
 import pytest
 from bandwidth_strategies import MB, Case, cases, placements, unequal_rails
+from host_rates import optimise_rates
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ from meshwright.plan.plan import (
     place_ops,
 )
 from meshwright.search.bandwidth.allocate import Allocated, allocate
-from meshwright.search.bandwidth.rates import find_host_pairs, optimise_rates
+from meshwright.search.bandwidth.rates import find_host_pairs
 from meshwright.search.instance import make_instance
 from meshwright.search.list_schedule import order_seconds
 from meshwright.simulate.simulate import simulate

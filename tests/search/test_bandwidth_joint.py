@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from host_rates import optimise_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from meshwright.search.bandwidth.joint import joint
 from meshwright.search.bandwidth.joint_answer import explain_nothing
 from meshwright.search.bandwidth.joint_search import JointSearch
 from meshwright.search.bandwidth.joint_space import Start, find_space, find_starts
-from meshwright.search.bandwidth.rates import find_host_pairs, optimise_rates
+from meshwright.search.bandwidth.rates import find_host_pairs
 from meshwright.search.bound import plan_bound
 from meshwright.search.instance import Ints, make_instance
 from meshwright.search.placement.placement import placement

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
+from deploy_factors import kind_of_factor
 from meshwright.cluster.builder.switched import hierarchical
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
@@ -24,7 +25,6 @@ from meshwright.search.deploy.sfb import (
     choose_duplicated,
     find_factors,
 )
-from meshwright.search.deploy.sfb_kind import kind_of_factor
 from meshwright.search.deploy.sfb_price import Prices, gradient_bytes, price_factors
 from meshwright.search.deploy.sfb_solve import Known, Programme
 from meshwright.simulate.simulate import simulate

@@ -245,16 +245,6 @@ def test_every_action_is_allowed_and_the_best_few_are_distinct() -> None:
             assert analysis.allowed[group, analysis.actions.index(action)]
 
 
-def test_decisions_follow_the_most_visited_path(small: Analysis) -> None:
-    tree = Tree(Evaluator(small), uniform_prior)
-    tree.run(80)
-    decisions = list(tree.decisions())
-    assert [len(each.prefix) for each in decisions] == list(range(len(decisions)))
-    assert decisions[0].visits.sum() == tree.num_iterations
-    assert decisions[1].prefix[0] == small.actions[int(decisions[0].visits.argmax())]
-    assert all(each.prior.sum() == pytest.approx(1.0) for each in decisions)
-
-
 def test_a_time_that_is_over_ends_the_search(small: Analysis) -> None:
     tree = Tree(Evaluator(small), uniform_prior)
     tree.run(1000, until=0.0)

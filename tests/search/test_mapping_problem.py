@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from mapping_strategies import chain_problem, small_problems
 
+from mapping_stages import stage_problem
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -13,7 +14,6 @@ from meshwright.search.mapping.answer import find_reason
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.mapping.evaluate import check_assignment, stage_seconds, with_rings
 from meshwright.search.mapping.problem import MappingProblem
-from meshwright.search.mapping.stages import stage_problem
 
 
 def test_replica_r_talks_to_replica_r_alone() -> None:

@@ -24,8 +24,10 @@ from meshwright.search.partition.problem import (
     make_problem,
 )
 from meshwright.search.partition.reduce import reduce_problem
-from meshwright.search.partition.split import Split, solve_split
+from meshwright.search.partition.split import Bounds, Split, solve_split
 from meshwright.search.partition.window import Windows
+from solver.free import contiguous
+from solver.free.contiguous import price_bounds
 
 
 def chain(seconds: list[float], wires: list[float], devices: int) -> SplitProblem:
@@ -114,13 +116,15 @@ def test_splits_equal_enumeration(problem: SplitProblem) -> None:
         check(problem, found)
 
 
-@given(problems(with_flights=False))
+@given(problems(with_flights=False), st.sampled_from([None, price_bounds]))
 @settings(max_examples=60, deadline=None)
-def test_too_many_downsets_still_give_a_split_and_a_bound(problem: SplitProblem) -> None:
+def test_too_many_downsets_still_give_a_split_and_a_bound(
+    problem: SplitProblem, bounds: Bounds | None
+) -> None:
     best = best_contiguous(problem)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_module, "MAX_DOWNSETS", 2)
-        found = solve_split(problem, budget_seconds=0.05)
+        found = solve_split(problem, budget_seconds=0.05, bounds=bounds)
     if found.stop is Stop.INFEASIBLE:
         return  # along the orders that were tried nothing may fit
     assert found.bound_seconds <= best * (1 + 1e-9) <= found.seconds * (1 + 2e-9)
@@ -287,10 +291,14 @@ def wide_problem(count: int, devices: int, seed: int) -> SplitProblem:
 
 def test_a_wide_graph_is_split_well_without_its_downsets(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = itertools.count()
-    for module in (split_module, improve_module):  # a busy machine gets as much work done
+    for module in (
+        split_module,
+        improve_module,
+        contiguous,
+    ):  # a busy machine gets as much work done
         monkeypatch.setattr(module, "perf_counter", lambda: 0.1 * next(looks))
     problem = wide_problem(300, 6, seed=5)
-    found = solve_split(problem, budget_seconds=3.0)
+    found = solve_split(problem, budget_seconds=3.0, bounds=price_bounds)
     check(problem, found)
     assert found.statistics["downsets"] == math.inf
     improvement = Improvement(problem, math.inf, seed=0)

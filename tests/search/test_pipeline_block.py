@@ -28,7 +28,7 @@ def draw_downsets(data: st.DataObject, blocks: Blocks, stages: int) -> np.ndarra
     """Stages that never fall along an edge."""
     stage = np.zeros(blocks.num_blocks, dtype=np.int32)
     for block in range(blocks.num_blocks):
-        low = max((int(stage[each]) for each in blocks.preceding[block]), default=0)
+        low = max((int(stage[u]) for u, v in blocks.edges if v == block), default=0)
         stage[block] = data.draw(st.integers(low, stages - 1))
     return stage
 

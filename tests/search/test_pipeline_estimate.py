@@ -21,7 +21,7 @@ from meshwright.search.pipeline.block import find_blocks
 from meshwright.search.pipeline.candidate import Candidate, Cut, suited_kinds
 from meshwright.search.pipeline.cutter import divide_stages
 from meshwright.search.pipeline.estimate import Estimator
-from meshwright.search.pipeline.memory import recomputed_peak_bytes, saved_peak_bytes
+from meshwright.search.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.pipeline.price import Prices, Shape, Team
 from meshwright.search.pipeline.traffic import Traffic
 from meshwright.search.pipeline.tune import neighbours
@@ -149,8 +149,6 @@ def test_shapes_count_what_is_in_flight() -> None:
 def test_peaks_by_formula() -> None:
     graph = two_layers()
     cut = candidate_of(graph, ScheduleKind.ONE_F_ONE_B, 4).cut
-    # Two in flight in the first stage and one in the second, a quarter of the batch each.
-    assert saved_peak_bytes(graph, cut, 4, [1, 1]).tolist() == [10 + 4 / 2, 20 + 12 / 4]
     # Larger of forward (8 made + 4 saved) and backward (0), plus the gradient of 6 received; and
     # of 12 saved and 6 made, plus 8 received: a quarter of each.
     assert recomputed_peak_bytes(graph, cut, 4, [1, 1]).tolist() == [10 + 18 / 4, 20 + 20 / 4]

@@ -14,7 +14,6 @@ from search_strategies import clusters, graphs, make_cluster
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, read_graph
 from meshwright.graph.zoo import build_model
@@ -30,6 +29,7 @@ from meshwright.search.pipeline.block import find_blocks
 from meshwright.search.pipeline.cutter import Options
 from meshwright.search.pipeline.pipeline import pipeline
 from meshwright.simulate.simulate import simulate
+from synthetic import synthetic_gpt
 
 
 def chain(count: int, batch: float = 8, trains: bool = True) -> Graph:

@@ -109,7 +109,7 @@ def test_workers_change_nothing(gathers: bool) -> None:
     ahead = ready_workers(graph)
     tasks = [Task(candidate=each, ops_first=False) for each in two_stages(graph)[:20:2]]
     ahead.attempt(tasks, lambda: False)
-    wait_until(lambda: ahead.num_done_by_workers > 1)  # on a busy machine it may get no other turn
+    wait_until(lambda: ahead.workers[0].num_done > 1)  # on a busy machine it may get no other turn
     found = search(graph, ahead)
     assert found == search_alone(graph)
     assert bool(found[-2]) is gathers  # stage by stage it could not be simulated
@@ -128,7 +128,7 @@ def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
             process.kill()
 
     assert search(graph, ahead, meanwhile) == search_alone(graph)
-    assert ahead.num_done_by_workers == 0
+    assert ahead.workers[0].num_done == 0
     assert process.poll() is not None
 
 
@@ -143,7 +143,7 @@ def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.Monke
     worker = ahead.workers[0]
     wait_until(lambda: not worker.is_talking)
     search(graph, ahead)
-    assert ahead.num_done_by_workers == 0
+    assert ahead.workers[0].num_done == 0
 
 
 @pytest.mark.slow

@@ -258,8 +258,7 @@ def test_orders_are_judged_as_by_the_simulator(
         return
     placed = place(state_problem(instance, sharing), devices)
     num_ops = instance.num_ops
-    start, finish = alone.start[:num_ops].tolist(), alone.finish[:num_ops].tolist()
-    lack, seconds = placed.judge(order, start, finish)
+    lack, seconds = placed.judge(order, alone.finish[:num_ops].tolist())
     verdict = try_plan(graph, cluster, plan, sharing)
     assert seconds == pytest.approx(verdict.step_seconds, rel=1e-12, abs=0)
     assert lack == pytest.approx(verdict.missing_bytes, rel=1e-9, abs=1e-9)

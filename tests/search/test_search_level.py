@@ -14,12 +14,12 @@ from placement_strategies import (
     random_order,
 )
 
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.level import Level, make_levels, merge_units
 from small import connected, dag, layers
+from synthetic import synthetic_gpt
 
 SEEDS = st.integers(0, 2**32)
 

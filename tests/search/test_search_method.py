@@ -13,7 +13,6 @@ from counted import counted_clock
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_mlp, build_model
@@ -29,6 +28,7 @@ from meshwright.search.mcmc import Walk, mcmc
 from meshwright.search.method import BASELINES, METHODS, SEARCHES
 from meshwright.search.metis import partition_units
 from meshwright.search.portfolio import find_plan
+from synthetic import synthetic_gpt
 
 
 def chain(num_ops: int, state_bytes: float = 0.0) -> Graph:

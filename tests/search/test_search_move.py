@@ -16,13 +16,13 @@ from placement_strategies import (
     random_order,
 )
 
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Floats, Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.move import ACCEPTED, BEST, NOW, PATH, TRIED, walk
 from meshwright.search.placement.walk import Placed, Walk
 from small import connected, dag
+from synthetic import synthetic_gpt
 
 SEEDS = st.integers(0, 2**32)
 ROOMY = st.sampled_from([0.0, 0.4, 0.6, 1.0, 10.0])

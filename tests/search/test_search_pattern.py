@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_strategies import instances, random_devices
 
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, Ints, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.pattern import Kinds, _nearest, _targets, find_kinds, sweep_kinds
 from meshwright.search.placement.walk import Placed, Walk
 from small import connected, dag, layers
+from synthetic import synthetic_gpt
 
 
 def deep(count: int, num_devices: int = 2, bandwidth: float = 1.0) -> Instance:

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from search_strategies import clusters, graphs, make_cluster
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.architecture.synthetic import synthetic_gpt
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline
@@ -20,9 +19,10 @@ from meshwright.search.instance import (
     mean_type_seconds,
     placement_plan,
 )
-from meshwright.search.list_schedule import fifo_seconds, longest_path, order_seconds
+from meshwright.search.list_schedule import Schedule, longest_path, order_seconds
 from meshwright.search.mcmc import Walk
 from meshwright.simulate.simulate import simulate
+from synthetic import synthetic_gpt
 
 
 def random_placement(instance: Instance, seed: int) -> Ints:
@@ -38,7 +38,7 @@ def test_fifo_is_what_the_simulator_gives(graph: Graph, cluster: Cluster, seed: 
     devices = random_placement(instance, seed)
     plan = placement_plan(instance, devices, discipline=Discipline.FIFO)
     simulated = simulate(graph, cluster, plan, sharing="none").step_seconds
-    assert np.isclose(fifo_seconds(instance, devices), simulated, rtol=1e-9, atol=0)
+    assert np.isclose(Schedule(instance, devices).seconds, simulated, rtol=1e-9, atol=0)
 
 
 @given(graphs(), clusters(), st.integers(0, 2**32))
@@ -79,7 +79,7 @@ def test_a_walk_keeps_the_time_of_its_placement(graph: Graph, cluster: Cluster, 
     for _ in range(60):
         walk.run(1, np.inf)
         devices = walk.device_of_op
-        assert np.isclose(walk.now_seconds, fifo_seconds(instance, devices), rtol=1e-12, atol=0)
+        assert np.isclose(walk.now_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
     assert walk.best_seconds <= walk.first_seconds
 
 
@@ -91,10 +91,10 @@ def test_a_walk_over_many_checkpoints_keeps_the_time_of_its_placement() -> None:
     for _ in range(40):
         walk.run(5, np.inf)
         devices = walk.device_of_op
-        assert np.isclose(walk.now_seconds, fifo_seconds(instance, devices), rtol=1e-12, atol=0)
+        assert np.isclose(walk.now_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
     assert walk.statistics["accepted"] > 20
     devices = walk.best_device_of_op
-    assert np.isclose(walk.best_seconds, fifo_seconds(instance, devices), rtol=1e-12, atol=0)
+    assert np.isclose(walk.best_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
 
 
 @given(graphs(max_ops=20), clusters())

@@ -6,6 +6,7 @@ Rails carry a byte a second and device links a hundred unless said; there is no 
 import pytest
 from allocated_plans import allocated, placed, ring
 
+from link_use import link_utilisation
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
@@ -94,7 +95,7 @@ def test_allocations_that_fill_both_interfaces_do_not_slow_each_other() -> None:
         }
     )  # fmt: skip
     # Of the step each allocation is in use all the time.
-    assert timeline.link_utilisation()[-2:] == pytest.approx([1, 1])
+    assert link_utilisation(timeline)[-2:] == pytest.approx([1, 1])
 
 
 def test_two_pairs_of_devices_share_the_allocation_of_their_hosts() -> None:

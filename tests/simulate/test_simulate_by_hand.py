@@ -2,6 +2,7 @@
 
 import pytest
 
+from link_use import link_utilisation
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
@@ -378,9 +379,10 @@ def test_critical_path_names_what_the_step_waited_for() -> None:
 
 def test_utilisation_is_busy_time_over_step_time() -> None:
     graph = dag([3, 1], {(0, 1): 4})
-    timeline = simulate(graph, connected(2), placed(graph, [0, 1]), sharing="fair")
+    plan = placed(graph, [0, 1])
+    timeline = simulate(graph, connected(2), plan, sharing="fair", with_links=True)
     assert list(timeline.device_utilisation) == [3 / 8, 1 / 8]
-    assert sorted(timeline.link_utilisation()) == [0, 4 / 8]
+    assert sorted(link_utilisation(timeline)) == [0, 4 / 8]
 
 
 def test_a_buffer_freed_at_the_moment_of_an_allocation_makes_room_despite_rounding() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -307,11 +306,6 @@ class Cluster:
     def load(path: str | Path) -> "Cluster":
         """Read a cluster file as `save` writes it; `load_cluster` reads every other form too."""
         return Cluster.from_json(as_json(read_bytes(path), str(path)), str(path))
-
-    @staticmethod
-    def from_document(document: object, where: str) -> "Cluster":
-        """The cluster of an explicit document as plain objects; `where` begins the messages."""
-        return Cluster.from_json(msgspec.json.encode(document), where)
 
     @staticmethod
     def from_json(data: bytes, where: str) -> "Cluster":

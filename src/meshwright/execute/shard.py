@@ -130,15 +130,6 @@ def unpack(gathered: Mapping[torch.dtype, torch.Tensor], targets: Sequence[torch
         _read_columns(gathered[dtype][:, at : at + length], storage_row(target))
 
 
-def unpack_new(
-    gathered: Mapping[torch.dtype, torch.Tensor], layouts: Sequence[Layout]
-) -> list[torch.Tensor]:
-    """New tensors of these layouts from the buffers that an all-gather made."""
-    made = [layout.empty(gathered[layout.dtype].device) for layout in layouts]
-    unpack(gathered, made)
-    return made
-
-
 def _size_of(layout: Layout) -> tuple[torch.dtype, int]:
     size = 1
     for each in layout.shape:

@@ -2,8 +2,7 @@
 
 Every co-location group on every device, and on every device every order of its ops, is counted:
 first placements with their bounds, then, best bound first, the orders of each. What bounds rule out
-is not walked. Times and memory of complete orders follow the simulator's rules (`exhaustive_leaf`),
-and the simulator has the last word on the plan that is returned.
+is not walked. The simulator times complete orders and counts their memory (`exhaustive_leaf`).
 
 Other disciplines have nothing to add: what a device runs first-in-first-out or by priority is some
 order of its ops, and with that order fixed every op starts no later.
@@ -53,8 +52,6 @@ class Exhausted:
     proof that none does, and none at all that the incumbent is the best."""
     num_nodes: int
     """Beginnings of orders that were looked at."""
-    num_simulated: int
-    """Complete orders whose time and memory were worked out."""
 
 
 def exhaust(
@@ -89,7 +86,6 @@ def exhaust(
         verdict=verdict,
         is_complete=is_complete,
         num_nodes=best.num_nodes,
-        num_simulated=best.num_judged,
     )
 
 

@@ -30,7 +30,6 @@ class Best:
     device: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     num_nodes: int = 0
-    num_judged: int = 0
     is_late: bool = False
 
     def is_beaten_by(self, lack_bytes: float, seconds: float) -> bool:
@@ -122,8 +121,7 @@ class _Walk:
     def _finish(self) -> None:
         """Judge a complete order."""
         best = self.best
-        best.num_judged += 1
-        lack, seconds = self.placed.judge(self.order, self.start, self.finish)
+        lack, seconds = self.placed.judge(self.order, self.finish)
         if best.is_beaten_by(lack, seconds):
             best.lack_bytes, best.seconds = lack, seconds
             best.device, best.order = self.placed.device, self.order.copy()

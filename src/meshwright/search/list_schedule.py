@@ -103,11 +103,6 @@ class Schedule:
         )  # fmt: skip
 
 
-def fifo_seconds(instance: Instance, device_of_op: Ints) -> float:
-    """The time of a placement under first-in-first-out; infinite where an op cannot run."""
-    return Schedule(instance, device_of_op).seconds
-
-
 def order_seconds(instance: Instance, device_of_op: Ints, order: Ints) -> float:
     """The time of a placement whose devices run their ops in this (topological) order."""
     finish, free_at = np.zeros(instance.num_ops), np.zeros(instance.num_devices)

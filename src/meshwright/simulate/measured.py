@@ -142,7 +142,6 @@ def measured_timeline(program: Program, run: Run) -> Timeline:
         finish=finish,
         cause=_latest_predecessors(program, first, second, start, end, turn),
         flow_class=np.full(num_tasks, -1, dtype=np.int32),
-        flow_bytes=np.zeros(num_tasks),
         network=Network(classes=(), link_bytes_per_second=np.zeros(0)),
         log=None,
     )

@@ -69,7 +69,6 @@ def run_program(
         finish=finish,
         cause=cause,
         flow_class=tasks["flow_class"][:-1].copy() if has_flows else np.full_like(cause, -1),
-        flow_bytes=engine.flow_bytes if has_flows else np.zeros(len(cause)),
         network=engine.network,
         log=log if with_links and sharing == "fair" else None,
     )

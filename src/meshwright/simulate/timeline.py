@@ -42,14 +42,12 @@ class Timeline:
     """By task: the task that it waited for last, -1 for none."""
     flow_class: Ints
     """By task: its class in `network`, -1 for none."""
-    flow_bytes: Floats
-    """By task: what it puts through its busiest link."""
     network: Network
     log: Records | None
     """If it was recorded: at which moment which class changed to which rate in all."""
 
     def __post_init__(self) -> None:
-        for array in (self.start, self.finish, self.cause, self.flow_class, self.flow_bytes):
+        for array in (self.start, self.finish, self.cause, self.flow_class):
             array.setflags(write=False)
 
     def __repr__(self) -> str:
@@ -295,21 +293,3 @@ class Timeline:
                 used.append(0.0)
             used[-1] = sum(rate.values())
         return np.array(when), np.array(used)
-
-    def link_utilisation(self) -> Floats:
-        """The part of each link's capacity that the step uses; under sharing "fair" only.
-
-        The cluster's links first, then the plan's allocations.
-        """
-        moved = np.zeros(len(self.network.link_bytes_per_second))
-        is_flow = self.flow_class >= 0
-        totals = np.bincount(
-            self.flow_class[is_flow],
-            weights=self.flow_bytes[is_flow],
-            minlength=len(self.network.classes),
-        )
-        for total, each in zip(totals.tolist(), self.network.classes, strict=True):
-            np.add.at(moved, each.links, each.weights * total)
-        if not self.step_seconds:
-            return moved
-        return moved / (self.network.link_bytes_per_second * self.step_seconds)

@@ -16,7 +16,6 @@ from meshwright.program.program import Kind, Program
 from meshwright.simulate.allocation import crossed_links
 from meshwright.simulate.timeline import Timeline
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 

@@ -19,18 +19,16 @@ shares a device by a join, a fusion or an expansion may take no more than this s
 (the join with the largest r_j + t_ij / b comes first). None is as published.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from meshwright.compiled import Array, Float, Int, compiled
 from meshwright.errors import InputError, quoted
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
-from meshwright.graph.coarsen.fusion import fuse_web, share_cap, summed_seconds
+from meshwright.graph.coarsen.fusion import fuse_web, share_cap
 from meshwright.graph.coarsen.path import PATH, find_path, settle
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web, find, fits, merge, unite_units
-from meshwright.graph.column import Floats, Ints
+from meshwright.graph.column import ANY_TYPE, Floats, Ints
 from meshwright.graph.graph import Graph
 
 
@@ -40,7 +38,6 @@ def coarsen_quickp(
     seconds_per_byte: float,
     *,
     rule: str = "percentile",
-    device_seconds: Mapping[str, Floats] | None = None,
     max_share: float | None = None,
 ) -> Coarsening:
     """The whole pipeline.
@@ -63,7 +60,7 @@ def coarsen_quickp(
         if num_fused + num_inside == 0:
             break
     expand_groups(web, group, beta, cap)
-    return contract(graph, label, group[label], summed_seconds(seconds, device_seconds))
+    return contract(graph, label, group[label], {ANY_TYPE: seconds})
 
 
 def find_thresholds(seconds: Floats, rule: str) -> tuple[float, float]:

@@ -14,8 +14,6 @@ since who is next to both is among them. A list that is walked in this way becom
 least twice as long: the total is O(links log links), and nothing that may fuse is left.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
@@ -32,27 +30,18 @@ def fuse_ops(
     seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
     *,
     alpha: float | None = None,
-    device_seconds: Mapping[str, Floats] | None = None,
     max_share: float | None = None,
 ) -> Coarsening:
     """Fuse until nothing fuses any more.
 
     `seconds`: the delay of each op; `alpha`: which are small, the 90th percentile when None.
-    `device_seconds`: times by device type for the coarse ops to add up; `seconds`, on every type,
-    when None. `max_share`: what shares a device by fusion may take no more than this of all
-    seconds; None: as published.
+    `max_share`: what shares a device by fusion may take no more than this of all seconds; None: as
+    published.
     """
     web = Web.of(graph, seconds)
     alpha = percentile_threshold(seconds) if alpha is None else alpha
     fuse_web(web, alpha, share_cap(seconds, max_share))
-    return contract(graph, web.label(), seconds=summed_seconds(seconds, device_seconds))
-
-
-def summed_seconds(
-    seconds: Floats, device_seconds: Mapping[str, Floats] | None
-) -> Mapping[str, Floats]:
-    """What coarse ops add up: times by type, or the reference for every type."""
-    return {ANY_TYPE: seconds} if device_seconds is None else device_seconds
+    return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
 def share_cap(seconds: Floats, max_share: float | None) -> float:

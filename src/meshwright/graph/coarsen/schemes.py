@@ -1,14 +1,13 @@
 """The coarsening schemes that QuickP is compared with, each one function with the same arguments.
 
 `graph`, `seconds` (the delay of each op), `seconds_per_byte` (1 / b), and as keywords what the
-scheme needs and `device_seconds`, as in `fuse_ops`. Ops that share state stay on one device in all
-of them; where ops of two such groups are merged, the groups unite. Schemes that only say what
-shares a device (Spotlight, METIS) make groups, and merge inside a group along links as far as no
-cycle comes of it, since what shares a device runs there one by one anyway.
+scheme needs. Ops that share state stay on one device in all of them; where ops of two such groups
+are merged, the groups unite. Schemes that only say what shares a device (Spotlight, METIS) make
+groups, and merge inside a group along links as far as no cycle comes of it, since what shares a
+device runs there one by one anyway.
 """
 
 import re
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -16,28 +15,24 @@ from meshwright.compiled import Array, Int, compiled
 from meshwright.errors import InputError
 from meshwright.graph.coarsen.coarsening import Coarsening, contract, unite
 from meshwright.graph.coarsen.colocate import fuse_in_groups
-from meshwright.graph.coarsen.fusion import follow_only_reader, summed_seconds
+from meshwright.graph.coarsen.fusion import follow_only_reader
 from meshwright.graph.coarsen.heap import ENTRY, drop, push
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
 from meshwright.graph.coarsen.web import Web, find, merge
-from meshwright.graph.column import Floats, Ints, Phase
+from meshwright.graph.column import ANY_TYPE, Floats, Ints, Phase
 from meshwright.graph.graph import Graph
-
-Seconds = Mapping[str, Floats]
 
 
 def coarsen_colocrl(
     graph: Graph,
     seconds: Floats,
     seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
-    *,
-    device_seconds: Seconds | None = None,
 ) -> Coarsening:
     """ColocRL (Mirhoseini et al., ICML 2017): an op with one reader joins it, recursively."""
     web = Web.of(graph, seconds)
     follow_only_reader(web)
-    return contract(graph, web.label(), seconds=summed_seconds(seconds, device_seconds))
+    return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
 def coarsen_placeto(
@@ -46,7 +41,6 @@ def coarsen_placeto(
     seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
     *,
     num_ops: int,
-    device_seconds: Seconds | None = None,
 ) -> Coarsening:
     """Placeto (Addanki et al., NeurIPS 2019): the cheapest merges into a successor until N remain.
 
@@ -59,7 +53,7 @@ def coarsen_placeto(
     web = Web.of(graph, seconds)
     heap, version = np.zeros(graph.num_ops, ENTRY), np.zeros(graph.num_ops, dtype=np.int64)
     _merge_cheapest(web.nodes, web.links, web.units, heap, version, num_ops)
-    return contract(graph, web.label(), seconds=summed_seconds(seconds, device_seconds))
+    return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
 @compiled
@@ -107,7 +101,6 @@ def coarsen_spotlight(
     seconds_per_byte: float = 0.0,  # noqa: ARG001 - all schemes are called alike
     *,
     num_levels: int = 2,
-    device_seconds: Seconds | None = None,
 ) -> Coarsening:
     """Spotlight (Gao, Chen, Li, ICML 2018): ops whose names begin with the same two levels.
 
@@ -120,7 +113,7 @@ def coarsen_spotlight(
     ]
     number = {prefix: k for k, prefix in enumerate(dict.fromkeys(prefixes))}
     group = np.array([number[prefix] for prefix in prefixes], dtype=np.int32)
-    return merge_groups(graph, seconds, group, device_seconds)
+    return merge_groups(graph, seconds, group)
 
 
 def coarsen_metis(
@@ -130,12 +123,11 @@ def coarsen_metis(
     *,
     num_groups: int,
     seed: int = 0,
-    device_seconds: Seconds | None = None,
 ) -> Coarsening:
     """METIS's partition of the ops into `num_groups` groups."""
     _check_count("num_groups", num_groups)
     group = partition_web(Web.of(graph, seconds), num_groups, seed)
-    return merge_groups(graph, seconds, group, device_seconds)
+    return merge_groups(graph, seconds, group)
 
 
 def coarsen_parmesan(
@@ -146,7 +138,6 @@ def coarsen_parmesan(
     num_clusters: int,
     weight: float = 1.0,
     memory_bytes: float = np.inf,
-    device_seconds: Seconds | None = None,
 ) -> Coarsening:
     """Parmesan's clustering (see `parmesan`) until `num_clusters` are left; `weight`: its alpha.
 
@@ -156,18 +147,16 @@ def coarsen_parmesan(
     _check_count("num_clusters", num_clusters)
     web = Web.of(graph, seconds, _held_bytes(graph))
     cluster_web(web, num_clusters, weight, seconds_per_byte, memory_bytes)
-    return contract(graph, web.label(), seconds=summed_seconds(seconds, device_seconds))
+    return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
-def merge_groups(
-    graph: Graph, seconds: Floats, group: Ints, device_seconds: Seconds | None = None
-) -> Coarsening:
+def merge_groups(graph: Graph, seconds: Floats, group: Ints) -> Coarsening:
     """Co-locate ops by `group` (-1: none) and merge inside groups where no cycle comes of it."""
     web = Web.of(graph, seconds)
     ops = np.arange(graph.num_ops, dtype=np.int32)
     together = unite(graph.num_ops, [(ops, graph.group), (ops, group)])
     fuse_in_groups(web, together)
-    return contract(graph, web.label(), together, summed_seconds(seconds, device_seconds))
+    return contract(graph, web.label(), together, {ANY_TYPE: seconds})
 
 
 def _held_bytes(graph: Graph) -> Floats:

@@ -33,7 +33,7 @@ class Update:
 
     op: int
     weights: int
-    """Which weights, as `Weights.of_op` numbers them; -1: the graph does not say."""
+    """Which weights, by their number in `Weights.users`; -1: the graph does not say."""
     gradients: tuple[int, ...]
     """Tensors, each a partial sum of backward."""
     ready: int
@@ -50,8 +50,6 @@ Bundle = tuple[Update, ...]
 class Weights:
     """Who touches which weights in an expansion, and all updates."""
 
-    of_op: Numbers
-    """By op: the number of the weights that it touches; -1: none."""
     users: dict[int, tuple[int, ...]]
     """By number: the ops of forward and backward that touch these weights, in order."""
     updates: dict[int, tuple[Update, ...]]
@@ -82,7 +80,6 @@ def find_weights(expansion: Expansion) -> Weights:
         )
         by_part.setdefault(int(expansion.part_of_op[op]), []).append(update)
     return Weights(
-        of_op=of_op,
         users={number: tuple(ops) for number, ops in users.items()},
         updates={
             part: tuple(sorted(found, key=lambda each: (each.ready, each.op)))

@@ -21,7 +21,6 @@ from meshwright.program.team.unit import StageUnits, UnitGraph
 
 Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
 
 

@@ -1,4 +1,4 @@
-"""The best rates between hosts for a placement whose devices run their ops in a given order.
+"""The pairs of hosts that can have rates, and what waits for what in a placement with an order.
 
 On the arrays that searches for placements work on, and as they time them: every transfer takes its
 latency and its bytes over its rate, whatever else moves. For plans of every kind, with queues and
@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.search.bandwidth.path import optimise_paths
-from meshwright.search.bandwidth.precedence import ARC, Floats, Precedence, Walker
-from meshwright.search.bandwidth.room import Pair, Room, even_rates, make_room
+from meshwright.search.bandwidth.precedence import ARC, Floats, Precedence
+from meshwright.search.bandwidth.room import Pair, Room, make_room
 from meshwright.search.instance import Instance, Ints
 
 Longs = npt.NDArray[np.int64]
@@ -34,18 +33,6 @@ class HostPairs:
     """Source device x target device: what the links carry that no rate is about."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HostRates:
-    """The answer for one placement and order."""
-
-    bytes_per_second: Floats
-    """Source host x target host; zero where there is no way."""
-    seconds: float
-    """Of the step with these rates."""
-    bound_seconds: float
-    """No rates give a shorter step, for this placement and order."""
-
-
 def find_host_pairs(cluster: Cluster) -> HostPairs:
     """All pairs of hosts of a cluster that have a way."""
     place = {host: number for number, host in enumerate(cluster.hosts)}
@@ -60,37 +47,6 @@ def find_host_pairs(cluster: Cluster) -> HostPairs:
         room=make_room(cluster, [{pair: 1.0} for pair in pairs]),
         host_of=host_of,
         own_bytes_per_second=_own_rates(cluster, host_of, number),
-    )
-
-
-def optimise_rates(
-    instance: Instance,
-    hosts: HostPairs,
-    device_of_op: Ints,
-    order: Ints,
-    *,
-    gap: float = 1e-3,
-    start: Floats | None = None,
-    floor: float = 1e-3,
-) -> HostRates:
-    """Rates under which this placement, in this (topological) order of ops, is fastest.
-
-    `start`: rates (host x host) of an answer for a like placement, to begin with. `floor`: the part
-    of every row that all pairs share alike, so that none has nothing; it costs as much of the time
-    of transfers at most, and counts in `seconds`.
-    """
-    precedence = place_precedence(instance, hosts, device_of_op, order)
-    begin = None if start is None else np.array([start[pair] for pair in hosts.pairs])
-    found = optimise_paths(precedence, hosts.room, gap=gap, start=begin)
-    rates, seconds = found.bytes_per_second, found.seconds
-    if floor > 0 and len(rates):
-        rates = (1.0 - floor) * rates + floor * even_rates(hosts.room)
-        seconds = Walker(precedence).walk(rates)[0]
-    table = np.zeros(hosts.number.shape)
-    for pair, rate in zip(hosts.pairs, rates.tolist(), strict=True):
-        table[pair] = rate
-    return HostRates(
-        bytes_per_second=table, seconds=seconds, bound_seconds=min(found.bound_seconds, seconds)
     )
 
 

@@ -7,8 +7,7 @@ nodes above. Where that is completed to a strategy that was seen before, as by t
 action, there is nothing to evaluate, and the same iteration goes on down.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import inf, sqrt
 from time import perf_counter
 
@@ -31,19 +30,6 @@ BEST_WEIGHT = 1.0
 spoils what was found once, so a bad strategy below says nothing against a good one beside it."""
 BEATEN = 1e-3
 """The least reward that counts as faster than data parallelism."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Decision:
-    """What a search has learnt on one group; what a prior is trained on."""
-
-    prefix: Strategy
-    evaluation: Evaluation
-    """That the prior was given."""
-    prior: Floats
-    """That it gave."""
-    visits: Ints
-    """Of each action."""
 
 
 class Node:
@@ -145,20 +131,6 @@ class Tree:
         if node.prior is None:
             return np.zeros(len(self.analysis.actions), dtype=np.int32)
         return node.visits.copy()
-
-    def decisions(self) -> Iterator[Decision]:
-        """From the root along the actions that were chosen most often, as far as nodes have
-        chosen."""
-        node: Node | None = self.root
-        while node is not None and node.prior is not None and node.visits.any():
-            yield Decision(
-                prefix=node.prefix,
-                evaluation=node.evaluation,
-                prior=node.prior,
-                visits=node.visits.copy(),
-            )
-            # Among equally many the best, which is what further visits would go to.
-            node = node.children.get(int(np.lexsort((-node.best, -node.visits))[0]))
 
     def _iterate(self) -> None:
         self.num_iterations += 1

@@ -8,7 +8,7 @@ import math
 from dataclasses import replace
 from time import perf_counter
 
-from meshwright.search.partition.free.anneal import Annealing
+from meshwright.search.partition.anneal import Annealing
 from meshwright.search.partition.problem import SplitProblem
 from meshwright.search.partition.rise import Stages
 from meshwright.search.partition.window import Windows

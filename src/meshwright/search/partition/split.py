@@ -6,7 +6,7 @@ are too many downsets.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -14,9 +14,7 @@ import numpy as np
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.free.anneal import Annealing
-from meshwright.search.partition.free.bound import Bounding
-from meshwright.search.partition.free.line import line_up
+from meshwright.search.partition.anneal import Annealing
 from meshwright.search.partition.improve import Improvement
 from meshwright.search.partition.lattice import Lattice, find_lattice
 from meshwright.search.partition.pool import (
@@ -51,14 +49,11 @@ _MANY_TIMES = 8
 """More downsets: so many that nodes are joined without their bytes first."""
 _FIT_WALKS, _FIT_STEPS_PER_NODE = 3, 1000
 """Walks from a split that is too full."""
-_BOUND_SHARE = 0.5
-"""Of the time that is left then, for the bound by prices of nodes."""
-_BOUND_SLICES, _IDLE_SLICES = 12, 3
-"""Parts of that; it ends after so many without a higher bound."""
-_BOUND_WORK_PER_SECOND = 4e7
-"""Units of the bound's work (one core of a server, 2026-11-15)."""
-_BOUND_SECONDS_PER_NODE = 3e-3
-"""What it takes to begin with the bound (same machine)."""
+
+Bounds = Callable[[SplitProblem, Stages, float, float], Iterator[float]]
+"""Bounds on the largest load of any split of a problem, each from more work than the one before.
+Given are the problem, a good split of it, the bound that is known already and the `perf_counter`
+time when the search ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,9 +76,16 @@ class Split:
     """Counts of the search; `interrupted` where Ctrl-C ended it."""
 
 
-def solve_split(problem: SplitProblem, *, budget_seconds: float = 10.0, seed: int = 0) -> Split:
+def solve_split(
+    problem: SplitProblem,
+    *,
+    budget_seconds: float = 10.0,
+    seed: int = 0,
+    bounds: Bounds | None = None,
+) -> Split:
     """Stages that minimise the largest load, exactly where the graph has few downsets.
 
+    `bounds` are asked where there are too many downsets for the search to prove anything.
     Ctrl-C ends the search with the best split so far; before there is one, it is raised.
     """
     began = perf_counter()
@@ -99,7 +101,7 @@ def solve_split(problem: SplitProblem, *, budget_seconds: float = 10.0, seed: in
     if stuck >= 0:
         reason = _describe_stuck(problem, stuck)
         return replace(_no_split(problem, reason, math.inf), stuck_node=stuck)
-    solver = _Solver(fitting, began, budget_seconds, seed)
+    solver = _Solver(fitting, began, budget_seconds, seed, bounds)
     try:
         solver.run()
     except KeyboardInterrupt:
@@ -137,8 +139,15 @@ def _no_split(problem: SplitProblem, reason: str, bound: float) -> Split:
 class _Solver:
     """One problem, the best split of all its nodes and the highest bound."""
 
-    def __init__(self, problem: SplitProblem, began: float, budget: float, seed: int) -> None:
-        self._problem, self._seed = problem, seed
+    def __init__(
+        self,
+        problem: SplitProblem,
+        began: float,
+        budget: float,
+        seed: int,
+        bounds: Bounds | None,
+    ) -> None:
+        self._problem, self._seed, self._bounds = problem, seed, bounds
         self._budget, self._until = budget, began + budget
         self._stage_of_node: Ints = np.empty(0, dtype=np.int32)
         self._kind_of_stage: tuple[int, ...] = ()
@@ -267,20 +276,13 @@ class _Solver:
                 self._offer(reduction, improvement.best)
 
     def _raise_bound(self, smaller: SplitProblem, best: Stages | None) -> None:
-        """No contiguous split is below what is proved of free ones."""
-        is_free = all(kind.width == 1 and not kind.pool for kind in smaller.kinds)
-        left = self._until - perf_counter() - _BOUND_SECONDS_PER_NODE * smaller.num_nodes
-        if best is None or not is_free or best.seconds <= 0 or left <= 0:
+        """Ask for higher bounds until the best split is proved or there are no more."""
+        if self._bounds is None or best is None or best.seconds <= 0 or self._is_settled:
             return
-        bounding = Bounding(smaller, line_up(smaller), best.seconds)
-        work = int(_BOUND_SHARE * left * _BOUND_WORK_PER_SECOND / _BOUND_SLICES)
-        idle = 0
-        for _ in range(_BOUND_SLICES):
-            if perf_counter() > self._until or self._is_settled or idle == _IDLE_SLICES:
+        for seconds in self._bounds(smaller, best, self._bound, self._until):
+            self._bound = max(self._bound, seconds)
+            if self._is_settled:
                 return
-            bounding.run(best.stage_of_node, best.kind_of_stage, work)
-            idle = 0 if bounding.seconds > self._bound else idle + 1
-            self._bound = max(self._bound, bounding.seconds)
 
     def _offer(self, reduction: Reduction, found: Stages) -> Stages:
         """Keep a split of a smaller problem if it fits and is better; it with all nodes' stages."""

@@ -82,11 +82,6 @@ class Ahead:
         """Of those that are asked for at a time what may be of use."""
         return 1 + _AHEAD * (1 + len(self.workers)) if self.workers else 1
 
-    @property
-    def num_done_by_workers(self) -> int:
-        """How many tasks workers have done, whether or not their turn came."""
-        return sum(worker.num_done for worker in self.workers)
-
     def start_if_worth(self) -> None:
         """Start workers once the search has gone on for a while and has shown what a task is."""
         now = perf_counter()

@@ -7,9 +7,7 @@ of blocks is a legal pipeline, not only the prefixes of one order, as in `search
 and the wrapped end (of weights tied across the model) are found there. Knows nothing of times.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -45,25 +43,6 @@ class Blocks:
         """Whether the pipeline ends on the devices it begins on."""
         return bool(self.is_wrapped.any())
 
-    @cached_property
-    def wires_of_block(self) -> tuple[tuple[int, ...], ...]:
-        """The wires that each block is a pin of."""
-        found: list[list[int]] = [[] for _ in range(self.num_blocks)]
-        for wire, (pins, _) in enumerate(self.wires):
-            for block in pins:
-                found[block].append(wire)
-        return tuple(map(tuple, found))
-
-    @cached_property
-    def preceding(self) -> tuple[tuple[int, ...], ...]:
-        """The blocks just before each."""
-        return _gather(self.num_blocks, ((v, u) for u, v in self.edges))
-
-    @cached_property
-    def following(self) -> tuple[tuple[int, ...], ...]:
-        """The blocks just after each."""
-        return _gather(self.num_blocks, self.edges)
-
     def add_up(self, values: Floats) -> Floats:
         """Of each block the sum over its ops."""
         return np.bincount(self.block_of_op, weights=values, minlength=self.num_blocks).astype(
@@ -75,13 +54,6 @@ class Blocks:
         stage = np.asarray(stage_of_block, dtype=np.int32)
         last = int(stage.max(initial=0)) + 1
         return np.where(self.is_wrapped, last, stage[self.block_of_op]).astype(np.int32)
-
-
-def _gather(count: int, pairs: Iterable[Pair]) -> tuple[tuple[int, ...], ...]:
-    found: list[list[int]] = [[] for _ in range(count)]
-    for row, entry in pairs:
-        found[row].append(entry)
-    return tuple(map(tuple, found))
 
 
 def find_blocks(graph: Graph, *, ties_loose: bool = True) -> Blocks:

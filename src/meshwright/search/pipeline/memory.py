@@ -1,7 +1,6 @@
-"""Peak memory of stages by formula: as the simulator counts it, and with recomputation.
+"""Peak memory of stages with recomputation, by formula.
 
-Plans with recomputation cannot be lowered yet, so that plans must fit without; the formula says
-what recomputation would save.
+Plans of this search must fit without recomputation; the formula says what it would save.
 """
 
 from collections.abc import Sequence
@@ -9,18 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.graph.graph import Graph, Phase
-from meshwright.search.instance import Floats, held_bytes
+from meshwright.search.instance import Floats
 from meshwright.search.pipeline.candidate import Cut
 from meshwright.search.pipeline.price import stage_sums
-
-
-def saved_peak_bytes(graph: Graph, cut: Cut, microbatches: int, replicas: Sequence[int]) -> Floats:
-    """Of each stage of 1F1B state, and what is saved for microbatches in flight, on a replica."""
-    saved = stage_sums(cut.stage_of_op, held_bytes(graph) - graph.state_bytes, cut.num_stages)
-    state = stage_sums(cut.stage_of_op, graph.state_bytes, cut.num_stages)
-    flights = np.minimum(np.arange(cut.num_stages, 0, -1), microbatches)
-    peak: Floats = state + flights / microbatches * saved / np.asarray(replicas)
-    return peak
 
 
 def recomputed_peak_bytes(
