@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.route import Network
+from meshwright.kernel.disjoint import DisjointSets
 
 Ints = npt.NDArray[np.int64]
 
@@ -135,21 +136,13 @@ def _take_switches(network: Network, group: Ints) -> Ints:
     own = {each for each, groups in near.items() if len(groups) == 1 and num_free[each] <= 1}
     shared = {each for each, groups in near.items() if len(groups) > 1}
     taken = own or shared or set(near)
-    first = list(range(int(group.max()) + 1))
-
-    def find(each: int) -> int:
-        while first[each] != each:
-            first[each] = first[first[each]]
-            each = first[each]
-        return each
-
+    sets = DisjointSets(range(int(group.max()) + 1))
     for switch in taken:
         for one, other in pairwise(sorted(near[switch])):
-            low, high = sorted((find(one), find(other)))
-            first[high] = low
-    joined = np.array([find(each) for each in first] + [-1])[group]
+            sets.join(one, other)
+    joined = np.array([*sets.roots(), -1])[group]
     for switch in taken:
-        joined[switch] = find(min(near[switch]))
+        joined[switch] = sets.find(min(near[switch]))
     return joined
 
 

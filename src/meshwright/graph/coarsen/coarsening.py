@@ -38,6 +38,7 @@ from meshwright.graph.column import (
     Split,
 )
 from meshwright.graph.graph import Adjacency, Graph
+from meshwright.kernel.root import join_pairs
 
 _SUMMED = (
     "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
@@ -342,20 +343,5 @@ def unite(count: int, labelled: list[tuple[Ints, Ints]]) -> Ints:
         has_one = labels >= 0
         _, first, inverse = np.unique(labels[has_one], return_index=True, return_inverse=True)
         ones = things[has_one]
-        _unite_pairs(parent, ones[first][inverse.ravel()].astype(np.int32), ones.astype(np.int32))
+        join_pairs(parent, ones[first][inverse.ravel()].astype(np.int32), ones.astype(np.int32))
     return parent
-
-
-@compiled
-def _unite_pairs(parent: Array, first: Array, second: Array) -> None:
-    for k in range(len(first)):
-        one, two = np.int64(first[k]), np.int64(second[k])
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = np.int64(parent[one])
-        while parent[two] != two:
-            parent[two] = parent[parent[two]]
-            two = np.int64(parent[two])
-        parent[max(one, two)] = min(one, two)
-    for k in range(len(parent)):  # from the first: what it leads to is done
-        parent[k] = parent[parent[k]]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled
+from meshwright.kernel.root import find_root
 from meshwright.search.instance import (
     Floats,
     Instance,
@@ -129,7 +130,7 @@ def _match(
             continue
         best, best_value = np.int64(-1), -1.0
         for e in range(start[unit], start[unit + 1]):
-            near = _find(label, other[e])
+            near = find_root(label, other[e])
             if near == unit or size[near] + size[unit] > cap or held[near] + held[unit] > room:
                 continue
             value = weight[e] / (size[near] + size[unit] + 1e-300)
@@ -144,15 +145,7 @@ def _match(
             is_taken[unit], is_taken[best] = True, True
             wanted -= 1
     for unit in range(len(label)):
-        label[unit] = _find(label, unit)
-
-
-@compiled
-def _find(label: Any, unit: Any) -> Any:
-    while label[unit] != unit:
-        label[unit] = label[label[unit]]
-        unit = label[unit]
-    return unit
+        label[unit] = find_root(label, unit)
 
 
 @compiled
