@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
 from meshwright.cost.table import fit_link, fit_table, table_seconds
 from meshwright.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 Model = Callable[[float], float]
 
 DATA = Path(__file__).resolve().parent / "data"

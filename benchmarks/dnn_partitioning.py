@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
@@ -30,7 +31,7 @@ from meshwright.search.latency.evaluate import split_milliseconds
 from meshwright.search.latency.minimise import greedy_split, minimise_latency
 from meshwright.search.latency.problem import read_problem
 from meshwright.search.partition.free.free import FreeSplit, solve_free
-from meshwright.search.partition.problem import Ints, Kind, make_problem
+from meshwright.search.partition.problem import Kind, make_problem
 from meshwright.search.partition.split import Split, solve_split
 from meshwright.search.partition.throughput import ACCELERATOR, Throughput, read_throughput
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Ints
 from meshwright.cluster.build import fully_connected, multi_rail, torus
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.graph.build import GraphBuilder
@@ -22,7 +23,7 @@ from meshwright.search.bandwidth.joint_search import JointSearch
 from meshwright.search.bandwidth.joint_space import Start, find_space, find_starts
 from meshwright.search.bandwidth.rates import find_host_pairs, optimise_rates
 from meshwright.search.bound import plan_bound
-from meshwright.search.instance import Ints, make_instance
+from meshwright.search.instance import make_instance
 from meshwright.search.placement.placement import placement
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate

@@ -16,16 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.graph.column import (
-    OP_SIZES,
-    STEEP_POWERS,
-    TENSOR_STEEP,
-    Bools,
-    Floats,
-    Ints,
-    Phase,
-    Split,
-)
+from meshwright.array import Bools, Floats, Ints
+from meshwright.graph.column import OP_SIZES, STEEP_POWERS, TENSOR_STEEP, Phase, Split
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets

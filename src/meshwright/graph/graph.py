@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_type
+from meshwright.array import Bools, Floats, Ints
 from meshwright.errors import InputError, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
@@ -30,10 +31,7 @@ from meshwright.graph.column import (
     OP_TEXTS,
     STEEP_POWERS,
     TENSOR_SIZES,
-    Bools,
     Columns,
-    Floats,
-    Ints,
     Phase,
     Split,
 )

@@ -1,11 +1,9 @@
 """Joins disjoint sets inside compiled kernels: `parent[k]` is k, or a number nearer to k's root."""
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.compiled import Array, Int, compiled, inlined
-
-Ints = npt.NDArray[np.int32]
 
 
 @inlined

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Ints
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.kernel.disjoint import DisjointSets
 from meshwright.plan.check import Placement
@@ -22,9 +23,6 @@ BUCKET_BYTES = 25 * MIB
 MAX_BUCKETS = 8
 """A part's gradients go in about this many buckets at the most: large models use larger buckets
 (Megatron-LM's default grows with the number of replicas), and a program stays small."""
-
-Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from meshwright.program.program import JOINS, Kind
 from meshwright.simulate.timeline import Timeline
 
-Floats = npt.NDArray[np.float64]
-
 COMPUTING = (Kind.COMPUTE, *JOINS)
 
 

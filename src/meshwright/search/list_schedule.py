@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.simulate.heap import ENTRY, pop, push
 
 OP = np.dtype(

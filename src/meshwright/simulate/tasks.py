@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_one_of
+from meshwright.array import Floats, Ints, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -26,10 +27,6 @@ from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
 from meshwright.simulate.transfer import Pairs, find_pairs
-
-Records = npt.NDArray[np.void]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 SHARINGS = ("none", "fair")
 

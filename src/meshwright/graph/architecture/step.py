@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.errors import InputError
 from meshwright.graph.architecture.stretch import RECORDED_LAYERS, stretch
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import Kernel
-from meshwright.graph.column import Floats, Phase, Split
+from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
 

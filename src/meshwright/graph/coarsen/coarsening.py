@@ -25,18 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.compiled import Array, Int, compiled
 from meshwright.graph.coarsen.heap import ENTRY, drop, push
-from meshwright.graph.column import (
-    OP_LINES,
-    OP_SIZES,
-    TENSOR_STEEP,
-    Bools,
-    Floats,
-    Ints,
-    Phase,
-    Split,
-)
+from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
 from meshwright.kernel.root import join_pairs
 

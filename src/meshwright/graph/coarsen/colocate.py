@@ -23,6 +23,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Float, Int, compiled
 from meshwright.errors import InputError, quoted
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
@@ -30,7 +31,6 @@ from meshwright.graph.coarsen.fusion import fuse_web, share_cap, summed_seconds
 from meshwright.graph.coarsen.path import PATH, find_path, settle
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web, find, fits, merge, unite_units
-from meshwright.graph.column import Floats, Ints
 from meshwright.graph.graph import Graph
 from meshwright.kernel.root import roots_of
 

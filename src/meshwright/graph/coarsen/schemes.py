@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Int, compiled
 from meshwright.errors import InputError
 from meshwright.graph.coarsen.coarsening import Coarsening, contract, unite
@@ -21,7 +22,7 @@ from meshwright.graph.coarsen.heap import ENTRY, drop, push
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
 from meshwright.graph.coarsen.web import Web, find, merge
-from meshwright.graph.column import Floats, Ints, Phase
+from meshwright.graph.column import Phase
 from meshwright.graph.graph import Graph
 
 Seconds = Mapping[str, Floats]

@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, inlined, outlined
 from meshwright.errors import InputError
-from meshwright.graph.column import Floats, Ints
 from meshwright.graph.graph import Graph
 from meshwright.kernel.root import find_root, roots_of
 

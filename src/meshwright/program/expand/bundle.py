@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
@@ -19,7 +20,6 @@ from meshwright.plan.part import Part
 from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS, reads_updates
 from meshwright.program.expand.expansion import Expansion
 
-Numbers = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 MAX_GATHERS = 32
@@ -50,7 +50,7 @@ Bundle = tuple[Update, ...]
 class Weights:
     """Who touches which weights in an expansion, and all updates."""
 
-    of_op: Numbers
+    of_op: Longs
     """By op: the number of the weights that it touches; -1: none."""
     users: dict[int, tuple[int, ...]]
     """By number: the ops of forward and backward that touch these weights, in order."""
@@ -91,7 +91,7 @@ def find_weights(expansion: Expansion) -> Weights:
     )
 
 
-def _number_weights(expansion: Expansion) -> Numbers:
+def _number_weights(expansion: Expansion) -> Longs:
     """By op of forward and backward; an op computed again has those of the first time."""
     graph = expansion.graph
     of_op = graph.group.astype(np.int64)
@@ -131,7 +131,7 @@ def _find_gradients(expansion: Expansion) -> dict[int, tuple[int, ...]]:
     return gradients
 
 
-def _weights_of(graph: Graph, of_op: Numbers, update: int, gradients: tuple[int, ...]) -> int:
+def _weights_of(graph: Graph, of_op: Longs, update: int, gradients: tuple[int, ...]) -> int:
     """Of its group, else of the ops that make its gradients."""
     numbers = (of_op[update], *(of_op[graph.tensor_source[each]] for each in gradients))
     return int(next((number for number in numbers if number >= 0), -1))
@@ -141,7 +141,7 @@ def _parameter_bytes(
     graph: Graph,
     gradients: dict[int, tuple[int, ...]],
     of_update: dict[int, int],
-    of_op: Numbers,
+    of_op: Longs,
     users: dict[int, list[int]],
 ) -> dict[int, float]:
     """By update: its share of its ops' weights, in proportion to gradients.

@@ -12,11 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Records
 from meshwright.compiled import compiled, inlined
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Records = npt.NDArray[np.void]
 
 ARC = np.dtype(
     [

@@ -10,7 +10,6 @@ from math import inf
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
@@ -21,8 +20,6 @@ from meshwright.search.hybrid.scope import Scope, list_frames, list_sizes
 from meshwright.search.hybrid.space import Space
 from meshwright.search.hybrid.tier import Tier
 from meshwright.units import format_bytes, format_count
-
-Floats = npt.NDArray[np.float64]
 
 _MAX_DEVICES = 1 << 20
 _FREE = Tier(size=1, seconds_per_byte=0.0, alone_seconds_per_byte=0.0, latency_seconds=0.0)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.kernel.root import join_pairs
-from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import MappingProblem
 
 _STEPS = 40
 """Of the bisection of targets."""

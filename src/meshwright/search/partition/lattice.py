@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.partition.problem import Ints, SplitProblem
+from meshwright.search.partition.problem import SplitProblem
 
 _WORD = 64
 _FIRST_CAPACITY = 1024

@@ -13,16 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
 from meshwright.kernel.root import find_root
-from meshwright.search.instance import (
-    Floats,
-    Instance,
-    Ints,
-    edges_by,
-    mean_transfer,
-    mean_type_seconds,
-)
+from meshwright.search.instance import Instance, edges_by, mean_transfer, mean_type_seconds
 from meshwright.simulate.heap import ENTRY, pop, push
 
 _SHRINK = 0.4

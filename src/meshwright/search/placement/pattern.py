@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.instance import Instance, Ints
+from meshwright.array import Ints, Longs
+from meshwright.search.instance import Instance
 from meshwright.search.placement.walk import Placed, Walk
 
 _ROUNDS = 3
@@ -28,7 +29,6 @@ _NEAR = 2
 _PASSES = 6
 
 Words = npt.NDArray[np.uint64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
