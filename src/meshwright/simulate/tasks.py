@@ -21,6 +21,7 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
+from meshwright.kernel.row import gather_rows
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
@@ -303,8 +304,7 @@ def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, 
     classes["queue"][:-1] = np.cumsum(sizes) - sizes
     links = np.zeros(num_links + 1, LINK)
     links["cap"][:-1] = network.link_bytes_per_second
-    order = np.argsort(uses["link"], kind="stable")
-    np.cumsum(np.bincount(uses["link"], minlength=num_links), out=links["first_class"][1:])
+    order, links["first_class"] = gather_rows(uses["link"], num_links)
     return classes, uses, links, owner[order]
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Records
 from meshwright.compiled import compiled, inlined
+from meshwright.kernel.row import gather_rows
 
 ARC = np.dtype(
     [
@@ -83,10 +84,8 @@ def no_paths(num_pairs: int) -> Paths:
 def make_precedence(num_nodes: int, num_pairs: int, arcs: Records) -> Precedence:
     """From arcs in any order."""
     assert bool(np.all(arcs["source"] < arcs["target"])), "arcs lead to larger numbers"
-    ordered = arcs[np.argsort(arcs["target"], kind="stable")]
-    first_in = np.zeros(num_nodes + 1, np.int32)
-    np.cumsum(np.bincount(ordered["target"], minlength=num_nodes), out=first_in[1:])
-    return Precedence(arcs=ordered, first_in=first_in, num_pairs=num_pairs)
+    order, first_in = gather_rows(arcs["target"], num_nodes)
+    return Precedence(arcs=arcs[order], first_in=first_in, num_pairs=num_pairs)
 
 
 class Walker:
