@@ -16,8 +16,8 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled, inlined
+from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.search.instance import Instance
-from meshwright.simulate.heap import ENTRY, pop, push
 
 OP = np.dtype(
     [

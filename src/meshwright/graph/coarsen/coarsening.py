@@ -27,9 +27,9 @@ import numpy.typing as npt
 
 from meshwright.array import Bools, Floats, Ints
 from meshwright.compiled import Array, Int, compiled
-from meshwright.graph.coarsen.heap import ENTRY, drop, push
 from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
+from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import join_pairs
 
 _SUMMED = (
@@ -165,12 +165,11 @@ def _rank(
     count = 0
     for op in range(len(rank)):
         if waiting[op] == 0:
-            push(heap, count, np.float64(first[op]), op, 0)
+            push(heap, 0, count, np.float64(first[op]), op)
             count += 1
     num_ranked = 0
     while count > 0:
-        op = heap[0].code
-        drop(heap, count)
+        op = pop(heap, 0, count)
         count -= 1
         rank[op] = num_ranked
         num_ranked += 1
@@ -178,7 +177,7 @@ def _rank(
             other = np.int64(index[k])
             waiting[other] -= 1
             if waiting[other] == 0:
-                push(heap, count, np.float64(first[other]), other, 0)
+                push(heap, 0, count, np.float64(first[other]), other)
                 count += 1
     return num_ranked
 

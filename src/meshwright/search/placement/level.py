@@ -15,10 +15,10 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
+from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import find_root
 from meshwright.kernel.row import gather_rows
 from meshwright.search.instance import Instance, edges_by, mean_transfer, mean_type_seconds
-from meshwright.simulate.heap import ENTRY, pop, push
 
 _SHRINK = 0.4
 """Units of a level for each of the level below it."""
