@@ -12,17 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Bools, Ints
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.kernel.disjoint import DisjointSets
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Sync
-from meshwright.units import MIB
-
-BUCKET_BYTES = 25 * MIB
-"""PyTorch DDP's default, `bucket_cap_mb=25`."""
-MAX_BUCKETS = 8
-"""A part's gradients go in about this many buckets at the most: large models use larger buckets
-(Megatron-LM's default grows with the number of replicas), and a program stays small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

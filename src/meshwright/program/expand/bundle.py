@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Longs
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Part
-from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS, reads_updates
+from meshwright.program.bucket import reads_updates
 from meshwright.program.expand.expansion import Expansion
 
 Item = TypeVar("Item")
@@ -206,7 +207,7 @@ def make_bundles(
 
 def _limit(graph: Graph, sizes: Iterable[float], most: int) -> float:
     """Bytes at which a bundle is full; where gradients may follow from updates, at the first."""
-    return 0.0 if reads_updates(graph) else max(float(BUCKET_BYTES), sum(sizes) / most)
+    return 0.0 if reads_updates(graph) else max(BUCKET_BYTES, sum(sizes) / most)
 
 
 def join(items: Sequence[Item], sizes: Sequence[float], limit: float) -> list[tuple[Item, ...]]:

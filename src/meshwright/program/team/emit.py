@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Longs, Records
-from meshwright.program.bucket import MAX_BUCKETS
+from meshwright.cost.stage import MAX_BUCKETS
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.boundary import Boundary

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import OP_SIZES, Graph, Phase, Split
 from meshwright.plan.plan import Schedule, ScheduleKind
-from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.program.schedule import Action, StageSeconds, order_steps
 from meshwright.program.team.stage import TeamStage
 
