@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibrate_render import render
+from meshwright.array import Floats
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
@@ -59,7 +60,6 @@ from samples import (
     to_products,
 )
 
-Floats = npt.NDArray[np.float64]
 Curve = TypeVar("Curve", MatmulCurve, ConvolutionCurve, DepthwiseCurve, AttentionCurve, StoredCurve)
 
 PRECISIONS = ("fp32", "tf32", "bf16")

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective, CollectiveModel, collective_model
@@ -32,7 +32,6 @@ from meshwright.cost.table import table_seconds
 from meshwright.errors import InputError
 from table_fit import fit_link, fit_table
 
-Floats = npt.NDArray[np.float64]
 Model = Callable[[float], float]
 
 DATA = Path(__file__).resolve().parent / "data"

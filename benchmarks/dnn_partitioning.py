@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.problem import Ints, Kind, make_problem
+from meshwright.search.partition.problem import Kind, make_problem
 from meshwright.search.partition.split import Split, solve_split
 from solver.free.contiguous import price_bounds
 from solver.free.solve import FreeSplit, solve_free

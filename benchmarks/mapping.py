@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from mapping_stages import stage_problem
+from meshwright.array import Ints
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.search.chain import make_chain
 from meshwright.search.consecutive import equal_stages
-from meshwright.search.instance import Ints, make_instance
+from meshwright.search.instance import make_instance
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.mapping.evaluate import stage_seconds
 from meshwright.search.mapping.parmesan import parmesan_mapping

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Graph
-from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import MappingProblem
 
 
 def stage_problem(

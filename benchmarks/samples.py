@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cost.curve import Kind
 from meshwright.cost.multiplication import Products
 from meshwright.cost.product import ITEM_BYTES, SUM_BYTES
 from meshwright.cost.stream import USUAL
-
-Floats = npt.NDArray[np.float64]
 
 EVENT_SECONDS = 1.4e-6
 """What a pair of events adds to a kernel (H200, 2026-11-15: an empty pair takes 1.25 us)."""

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fidelity_predict import capture_row
 from meshwright.cost.curve import Stream
@@ -57,7 +56,6 @@ USUAL = {usual}
 STREAMS = {{
 '''
 
-Floats = npt.NDArray[np.float64]
 Samples = dict[tuple[str, bool], list[tuple[float, float, float]]]
 
 

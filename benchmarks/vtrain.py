@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.builder.switched import multi_rail
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cost.group_price import group_prices
@@ -68,8 +68,6 @@ FUSED_HEADS = 4
 """Megatron's fused softmax takes heads times samples in multiples of this, else it is not used."""
 FITTED_LAYERS = (12, 20)
 """Constants were fitted to the rows of one node with so many layers; 16 and 24 are held out."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

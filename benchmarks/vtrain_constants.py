@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
@@ -47,8 +47,6 @@ from vtrain import (
     under_megatron,
 )
 from vtrain_step import Shape, megatron_step
-
-Floats = npt.NDArray[np.float64]
 
 DEVICE_TYPE = DEVICE_TYPES["a100-80"]
 CURVE = A100.matmul["bf16", True]

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import CollectiveTable
 from meshwright.errors import InputError
 from vtrain import (
@@ -41,8 +41,6 @@ from vtrain import (
     summarise,
 )
 from vtrain_constants import IN_USE, Constants, Steps
-
-Floats = npt.NDArray[np.float64]
 
 WEIGHT = 0.3
 """Of the regret in what is minimised: of those tried between 0 and 1, the one whose least lies

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
 from meshwright.files import decode_json
 from meshwright.graph.dnn_partitioning import (
@@ -20,7 +21,7 @@ from meshwright.graph.dnn_partitioning import (
 )
 from meshwright.graph.foreign import number_nodes
 from meshwright.search.partition.cycle import number_components
-from meshwright.search.partition.problem import Floats, Ints, Kind, SplitProblem, make_problem
+from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
 from solver.document import accelerators, check_node, colour_classes
 
 ACCELERATOR, CPU = 0, 1

@@ -5,17 +5,16 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.compiled import compiled
 from solver.piper.choose import cheapest_choice
 from solver.piper.fit import FITS, FITS_NOT, NO_ROOM, find_fit
 from solver.piper.price import flight_grid
 
-Floats = npt.NDArray[np.float64]
 Classes = list[tuple[Floats, Floats]]
 
 

@@ -9,8 +9,9 @@ import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
 
+from meshwright.array import Floats, Ints
 from meshwright.graph.build import GraphBuilder
-from meshwright.graph.column import OP_LINES, Floats, Ints
+from meshwright.graph.column import OP_LINES
 from meshwright.graph.graph import Graph, Phase, Split
 
 DELAYS = (0, 1, 1, 2, 3, 5, 8, 20)

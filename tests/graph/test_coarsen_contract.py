@@ -9,9 +9,10 @@ from coarsen_strategies import assert_topological, chain_of, line, steps
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from meshwright.array import Floats, Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
-from meshwright.graph.column import ANY_TYPE, Floats, Ints
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.search.instance import held_bytes
 

@@ -9,6 +9,7 @@ from coarsen_strategies import DELAYS, Melted, chain_of, line, sets_of, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.build import GraphBuilder
@@ -16,7 +17,7 @@ from meshwright.graph.coarsen.coarsening import contract
 from meshwright.graph.coarsen.fusion import fuse_ops, fuse_web, share_cap
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web
-from meshwright.graph.column import ANY_TYPE, Floats
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
 
 

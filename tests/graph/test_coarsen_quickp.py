@@ -18,6 +18,7 @@ from coarsen_strategies import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.colocate import (
@@ -28,7 +29,7 @@ from meshwright.graph.coarsen.colocate import (
     join_critical,
 )
 from meshwright.graph.coarsen.web import Web
-from meshwright.graph.column import ANY_TYPE, Floats
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph, read_graph
 from meshwright.zoo.shipped import FOLDER, SUFFIX, shipped_names
 

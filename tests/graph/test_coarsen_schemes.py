@@ -18,6 +18,7 @@ from coarsen_strategies import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.build import GraphBuilder
@@ -32,7 +33,7 @@ from meshwright.graph.coarsen.schemes import (
     coarsen_spotlight,
 )
 from meshwright.graph.coarsen.web import Web
-from meshwright.graph.column import ANY_TYPE, Floats
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph, Phase
 
 Case = tuple[Graph, Floats]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from drawn_plans import draw_draft, draw_pipeline, draw_placement, draw_replicas
 from instances import (
     NUM_MODELS,
     NUM_NETWORKS,
@@ -18,7 +19,6 @@ from instances import (
     small_model,
     small_network,
 )
-from plans import draw_draft, draw_pipeline, draw_placement, draw_replicas
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import is_below

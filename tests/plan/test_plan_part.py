@@ -280,31 +280,38 @@ def test_other_texts_and_types_are_refused(make: Callable[[], object], message: 
         make()
 
 
+PAIR: dict[str, Any] = {"source": "a", "target": "b"}
+
+
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make", "given", "message"),
     [
-        (lambda: Part(**PLAIN, tensor=True), "tensor must be a whole number of at least 1, got Tr"),
-        (lambda: Part(**PLAIN, zero=True), "zero must be 0, 1, 2 or 3, got True"),
-        (lambda: Part(**PLAIN, zero=1.0), "zero must be 0, 1, 2 or 3, got 1.0"),
-        (lambda: Part(**PLAIN, sequence="no"), "sequence: must be True or False, got 'no'"),
-        (lambda: Part(**PLAIN, shares=("half", 0.5)), "at most 1, got 'half'"),
-        (lambda: Part(**PLAIN, priorities=("high", 1.0)), "must be finite, got 'high' for op"),
-        (lambda: Schedule(kind="1f1b", microbatches=True), "must be a whole number, got True"),
-        (lambda: Plan(parts=(Part(**PLAIN),), batch_statistics="no"), "True or False, got 'no'"),
+        (Part, PLAIN | {"tensor": True}, "tensor must be a whole number of at least 1, got True"),
+        (Part, PLAIN | {"zero": True}, "zero must be 0, 1, 2 or 3, got True"),
+        (Part, PLAIN | {"zero": 1.0}, "zero must be 0, 1, 2 or 3, got 1.0"),
+        (Part, PLAIN | {"sequence": "no"}, "sequence: must be True or False, got 'no'"),
+        (Part, PLAIN | {"shares": ("half", 0.5)}, "at most 1, got 'half'"),
+        (Part, PLAIN | {"priorities": ("high", 1.0)}, "must be finite, got 'high' for op"),
+        (Schedule, {"kind": "1f1b", "microbatches": True}, "must be a whole number, got True"),
+        (Plan, {"parts": (Part(**PLAIN),), "batch_statistics": "no"}, "True or False, got 'no'"),
         (
-            lambda: Allocation(source="a", target="b", bytes_per_second="1 GB/s"),
+            Allocation,
+            PAIR | {"bytes_per_second": "1 GB/s"},
             "allocation a -> b: bytes_per_second must be a number, got '1 GB/s'",
         ),
         (
-            lambda: Allocation(source="a", target="b", bytes_per_second=1e9, shares=("all",)),
+            Allocation,
+            PAIR | {"bytes_per_second": 1e9, "shares": ("all",)},
             "a share must be from 0 to 1, got 'all'",
         ),
-        (lambda: Allocation(source=0, target="b", bytes_per_second=1e9), "source: must be a host"),
-        (lambda: Degrees(tensor=2, sequence_parallel="no"), "True or False, got 'no'"),
-        (lambda: Degrees(schedule=""), "schedule: must be one of gpipe, .*, got ''"),
-        (lambda: Degrees(pipeline=2, layers=(True, 3)), "got"),
+        (Allocation, PAIR | {"source": 0, "bytes_per_second": 1e9}, "source: must be a host"),
+        (Degrees, {"tensor": 2, "sequence_parallel": "no"}, "True or False, got 'no'"),
+        (Degrees, {"schedule": ""}, "schedule: must be one of gpipe, .*, got ''"),
+        (Degrees, {"pipeline": 2, "layers": (True, 3)}, "got"),
     ],
 )
-def test_what_only_looks_like_a_value_is_refused(make: Any, message: str) -> None:
+def test_what_only_looks_like_a_value_is_refused(
+    make: Callable[..., object], given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        make()
+        make(**given)

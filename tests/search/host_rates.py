@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.bandwidth.path import optimise_paths
-from meshwright.search.bandwidth.precedence import Floats, Walker
+from meshwright.search.bandwidth.precedence import Walker
 from meshwright.search.bandwidth.rates import HostPairs, place_precedence
 from meshwright.search.bandwidth.room import even_rates
-from meshwright.search.instance import Instance, Ints
+from meshwright.search.instance import Instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

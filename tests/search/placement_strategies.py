@@ -6,10 +6,11 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 
 EXACT = (0.0, 1.0, 2.0, 2.5, 7.0)
 """Sums of these have no rounding, so that equal times are equal numbers; the first takes none."""

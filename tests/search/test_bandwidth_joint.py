@@ -9,6 +9,7 @@ from host_rates import optimise_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Ints
 from meshwright.cluster.build import fully_connected, multi_rail, torus
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.graph.build import GraphBuilder
@@ -23,7 +24,7 @@ from meshwright.search.bandwidth.joint_search import JointSearch
 from meshwright.search.bandwidth.joint_space import Start, find_space, find_starts
 from meshwright.search.bandwidth.rates import find_host_pairs
 from meshwright.search.bound import plan_bound
-from meshwright.search.instance import Ints, make_instance
+from meshwright.search.instance import make_instance
 from meshwright.search.placement.placement import placement
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate

@@ -10,9 +10,10 @@ from bandwidth_strategies import arc_graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.search.bandwidth.certify import certify
 from meshwright.search.bandwidth.path import Rates, fill_rows, optimise_paths
-from meshwright.search.bandwidth.precedence import ARC, Floats, Precedence, Walker, make_precedence
+from meshwright.search.bandwidth.precedence import ARC, Precedence, Walker, make_precedence
 from meshwright.search.bandwidth.room import Room
 
 

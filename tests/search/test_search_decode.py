@@ -16,10 +16,11 @@ from placement_strategies import (
     run_in_order,
 )
 
+from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Discipline
-from meshwright.search.instance import Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import Instance, make_instance, placement_plan
 from meshwright.search.list_schedule import order_seconds
 from meshwright.search.placement.decode import Decoder
 from meshwright.simulate.simulate import simulate

@@ -14,8 +14,9 @@ from placement_strategies import (
     random_order,
 )
 
+from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.level import Level, make_levels, merge_units
 from small import connected, dag, layers

@@ -16,8 +16,9 @@ from placement_strategies import (
     random_order,
 )
 
+from meshwright.array import Floats, Ints
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.instance import Floats, Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.move import ACCEPTED, BEST, NOW, PATH, TRIED, walk
 from meshwright.search.placement.walk import Placed, Walk

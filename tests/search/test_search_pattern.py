@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_strategies import instances, random_devices
 
+from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.pattern import Kinds, _nearest, _targets, find_kinds, sweep_kinds
 from meshwright.search.placement.walk import Placed, Walk

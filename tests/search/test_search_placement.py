@@ -25,7 +25,6 @@ from meshwright.search.placement.walk import Walk
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers
-from synthetic import synthetic_gpt
 
 SHARINGS = ("none", "fair")
 

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from search_strategies import clusters, graphs, make_cluster
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.search import programme
 from meshwright.search.bound import placement_bound
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.list_schedule import order_seconds
 from meshwright.search.programme import Status, keeps_to, solve_programme
 from meshwright.search.programme_data import (

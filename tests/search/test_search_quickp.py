@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from search_strategies import clusters, graphs, make_cluster
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
-from meshwright.graph.column import Floats
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.bound import placement_bound

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_strategies import clusters, graphs, make_cluster
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
@@ -12,7 +13,6 @@ from meshwright.plan.plan import Discipline
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import (
     Instance,
-    Ints,
     make_instance,
     mean_device_seconds,
     mean_transfer,

@@ -22,6 +22,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.path import encloses
+from meshwright.kernel.disjoint import DisjointSets
 from meshwright.program.expand.synchronise import NORMS
 
 _PRECISIONS = {
@@ -269,23 +270,16 @@ class _Converter:
 
     def _find_groups(self) -> list[int]:
         """Kernels that share a parameter, its gradient, its optimiser state or a buffer's copy."""
-        parent = list(range(len(self.small.kernels)))
-
-        def find(number: int) -> int:
-            while parent[number] != number:
-                parent[number] = parent[parent[number]]
-                number = parent[number]
-            return number
-
+        sets = DisjointSets(range(len(self.small.kernels)))
         tied = set()
         for members in map(self._with_makers, chain.from_iterable(self.copies)):
             tied.update(members)
             for member in members[1:]:
-                parent[find(member)] = find(members[0])
+                sets.join(member, members[0])
         numbers: dict[int, int] = {}
         return [
-            numbers.setdefault(find(k), len(numbers)) if k in tied else -1
-            for k in range(len(parent))
+            numbers.setdefault(root, len(numbers)) if k in tied else -1
+            for k, root in enumerate(sets.roots())
         ]
 
     def _with_makers(self, readers: Sequence[int]) -> list[int]:

@@ -11,8 +11,8 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.capture.call import describe_call
 from meshwright.capture.divide import MASK
 from meshwright.capture.trace import Trace
@@ -20,8 +20,6 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Graph
 from meshwright.profile.profile import Measured
-
-Floats = npt.NDArray[np.float64]
 
 _LIKE = "h200"
 """Whose proportions count on types of device that the catalogue does not have."""

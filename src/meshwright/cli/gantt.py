@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind
 from meshwright.simulate.timeline import Timeline
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class Activity(IntEnum):
@@ -65,7 +62,7 @@ def _seconds_since(moments: Floats, edges: Floats) -> Floats:
     return np.asarray(count * edges - sums[count])
 
 
-def _activity_of_rows(timeline: Timeline) -> Ints:
+def _activity_of_rows(timeline: Timeline) -> Longs:
     rows = timeline.program.instructions
     phase = timeline.program.graph.phase[rows["op"]]
     assert [Activity[each.name].value for each in Phase] == [each.value for each in Phase]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.document import ClusterFields, decode_explicit, encode_explicit
 from meshwright.cluster.hanging import Hangings, find_hangings
 from meshwright.cluster.interface import Interface
@@ -37,7 +38,7 @@ from meshwright.cluster.part import (
     Link,
 )
 from meshwright.cluster.reach import unreachable_pair
-from meshwright.cluster.route import Floats, Ints, Network, Routing, find_routes
+from meshwright.cluster.route import Network, Routing, find_routes
 from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
 from meshwright.errors import InputError, one_line, quoted
 from meshwright.files import MAX_NAME, as_json, read_bytes, write_document

@@ -14,24 +14,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cluster.route import Ints, Network
-
-Bools = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from meshwright.array import Bools, Floats, Ints, Longs
+from meshwright.cluster.route import Network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hangings:
     """What tells routes between devices of different hosts apart."""
 
-    kind: Places
+    kind: Longs
     """Of each device: equal for those that hang alike from anchors that stand alike."""
-    anchor: Places
+    anchor: Longs
     """Of each device: the node from which it hangs."""
 
 
-def find_hangings(network: Network, host_of: Places) -> Hangings | None:
+def find_hangings(network: Network, host_of: Longs) -> Hangings | None:
     """The hangings of all devices, by each one's host; None unless all hang plainly.
 
     Nor are there any where links that routes share differ in latency: of two ways that are equally
@@ -58,7 +55,7 @@ def find_hangings(network: Network, host_of: Places) -> Hangings | None:
     return Hangings(kind=kind, anchor=anchor)
 
 
-def _own_nodes(network: Network, host_of: Places) -> tuple[Bools, Bools]:
+def _own_nodes(network: Network, host_of: Longs) -> tuple[Bools, Bools]:
     """Which nodes are one host's own, and which of these lead nowhere else.
 
     A host's own node joins only devices of that host, and at most one node besides.
@@ -87,7 +84,7 @@ class _Extremes:
         np.maximum.at(self.highest, nodes, numbers)
 
 
-def _joints(network: Network, nodes: Places, is_other: Bools) -> tuple[Places, Floats] | None:
+def _joints(network: Network, nodes: Longs, is_other: Bools) -> tuple[Longs, Floats] | None:
     """The one other node that each node is joined to, and the rates and latencies there and back.
 
     None unless each of the nodes, which rise, has exactly one link each way to others.
@@ -107,7 +104,7 @@ def _joints(network: Network, nodes: Places, is_other: Bools) -> tuple[Places, F
     return others[0].astype(np.int64), np.column_stack([v[each] for v in values for each in links])
 
 
-def _stands(network: Network, anchors: Places, shared: Places) -> Places:
+def _stands(network: Network, anchors: Longs, shared: Longs) -> Longs:
     """For each node that is an anchor, a number: equal for those whose shared links are alike."""
     rows: list[Floats] = []
     for one, other in ((network.sources, network.targets), (network.targets, network.sources)):

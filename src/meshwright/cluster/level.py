@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +39,7 @@ def levels(cluster: Cluster) -> tuple[Level, ...]:
     return tuple(found)
 
 
-def link_tree(cluster: Cluster) -> tuple[Floats, Ints] | None:
+def link_tree(cluster: Cluster) -> tuple[Floats, Longs] | None:
     """A maximum spanning tree found along the links, without all pairs; None where that fails.
 
     Devices that links at or above a rate leave apart cannot reach each other at it: so a tree
@@ -67,7 +64,7 @@ def link_tree(cluster: Cluster) -> tuple[Floats, Ints] | None:
 
 def _join_links(
     num_nodes: int, num_devices: int, sources: list[int], targets: list[int]
-) -> tuple[list[int], Ints]:
+) -> tuple[list[int], Longs]:
     """The links that join devices for the first time, and a pair of devices that each joins.
 
     A link between devices joins these; else the first devices of what it joins stand for them.
@@ -96,7 +93,7 @@ def _join_links(
     return places, np.array(ends, dtype=np.int64)
 
 
-def _widest_tree(bandwidth: Floats) -> tuple[Floats, Ints]:
+def _widest_tree(bandwidth: Floats) -> tuple[Floats, Longs]:
     """A maximum spanning tree (Prim): the rate and the two ends of its edges.
 
     Components of the pairs at or above a rate are those of the tree's edges at or above it, so
@@ -121,7 +118,7 @@ def _widest_tree(bandwidth: Floats) -> tuple[Floats, Ints]:
     return rates, ends
 
 
-def _members(group: Ints) -> tuple[tuple[int, ...], ...]:
+def _members(group: Longs) -> tuple[tuple[int, ...], ...]:
     members: dict[int, list[int]] = {}
     for device, label in enumerate(group.tolist()):
         members.setdefault(label, []).append(device)

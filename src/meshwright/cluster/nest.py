@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +38,7 @@ def is_switched(cluster: Cluster) -> bool:
     return bool(cluster.switches) and not cluster.devices_relay
 
 
-def _slow_first(cluster: Cluster, label: Ints) -> Ints:
+def _slow_first(cluster: Cluster, label: Longs) -> Longs:
     """The groups renumbered from the slowest devices to the fastest, else as they are: stages stand
     at the end of a pod, so that what is left over are slow ones."""
     types = [cluster.types[name] for name in cluster.type_names]
@@ -48,11 +46,11 @@ def _slow_first(cluster: Cluster, label: Ints) -> Ints:
     mean = np.bincount(label, weights=peak) / np.bincount(label)
     place = np.empty(len(mean), dtype=np.int64)
     place[np.argsort(mean, kind="stable")] = np.arange(len(mean))
-    renumbered: Ints = place[label]
+    renumbered: Longs = place[label]
     return renumbered
 
 
-def _nested_labels(cluster: Cluster) -> list[Ints]:
+def _nested_labels(cluster: Cluster) -> list[Longs]:
     """For each tier the group of every device, from the innermost outwards.
 
     Of switched networks hosts, then what hangs from the same switches, again and again; of direct
@@ -82,7 +80,7 @@ def _nested_labels(cluster: Cluster) -> list[Ints]:
     return found
 
 
-def _label(num_devices: int, groups: Sequence[Sequence[int]]) -> Ints:
+def _label(num_devices: int, groups: Sequence[Sequence[int]]) -> Longs:
     label = np.zeros(num_devices, dtype=np.int64)
     for number, group in enumerate(groups):
         label[list(group)] = number

@@ -10,18 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.route import (
     Adjacency,
-    Floats,
-    Ints,
     Network,
     Routing,
     find_routes_to,
     hop_bandwidth,
     links_by_node,
 )
-
-Places = npt.NDArray[np.int64]
 
 _LINKS_A_PAIR = 6
 """Room for links to begin with: what a route through leaf and spine has."""
@@ -35,13 +32,13 @@ class Routes:
     """Bytes a second of one transfer alone; infinite from a device to itself."""
     latency: Floats
     """Seconds, the sum over the route's links; zero from a device to itself."""
-    starts: Places
+    starts: Longs
     """Where each pair's links start in `links`, and where the last one's end."""
     links: Ints
     """The numbers of the links of all routes, one route after the other, each in order."""
 
     @property
-    def hops(self) -> Places:
+    def hops(self) -> Longs:
         """Links on each route; zero from a device to itself."""
         return np.diff(self.starts)
 
@@ -109,7 +106,7 @@ def read_pairs(routing: Routing, sources: Ints, targets: Ints) -> Routes:
     return _read_only(bandwidth, latency, starts, links)
 
 
-def _read_only(bandwidth: Floats, latency: Floats, starts: Places, links: Ints) -> Routes:
+def _read_only(bandwidth: Floats, latency: Floats, starts: Longs, links: Ints) -> Routes:
     for array in (bandwidth, latency, starts, links):
         array.flags.writeable = False
     return Routes(bandwidth=bandwidth, latency=latency, starts=starts, links=links)
@@ -117,7 +114,7 @@ def _read_only(bandwidth: Floats, latency: Floats, starts: Places, links: Ints) 
 
 def _scratch(
     num_nodes: int,
-) -> tuple[Places, Places, Ints, Ints, Ints, Ints, Floats, Places]:
+) -> tuple[Longs, Longs, Ints, Ints, Ints, Ints, Floats, Longs]:
     """Work arrays of the kernel."""
     return (
         np.full(num_nodes, -1, np.int64),

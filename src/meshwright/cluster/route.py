@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
+from meshwright.array import Floats, Ints
+
 Adjacency = tuple[npt.NDArray[np.int64], Ints]
 
 

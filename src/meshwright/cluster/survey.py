@@ -12,10 +12,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.route import Network
-
-Ints = npt.NDArray[np.int64]
+from meshwright.kernel.disjoint import DisjointSets
 
 MAX_SAMPLE = 128
 """Devices whose pairs are looked at where there are too many for all pairs."""
@@ -101,7 +101,7 @@ def _tier(number: int) -> str:
     return TIERS[number] if number < len(TIERS) else f"tier {number + 1}"
 
 
-def _find_tiers(cluster: Cluster) -> list[list[Ints]]:
+def _find_tiers(cluster: Cluster) -> list[list[Longs]]:
     """For each tier below the whole cluster the group of every node, -1 for switches above it.
 
     Round by round groups take the switches next to them. A round that joins no groups, such as that
@@ -124,7 +124,7 @@ def _find_tiers(cluster: Cluster) -> list[list[Ints]]:
         group = higher
 
 
-def _take_switches(network: Network, group: Ints) -> Ints:
+def _take_switches(network: Network, group: Longs) -> Longs:
     """The groups after one round.
 
     First each takes its own switches: those on the way to one other at most, such as NICs. Where
@@ -135,25 +135,17 @@ def _take_switches(network: Network, group: Ints) -> Ints:
     own = {each for each, groups in near.items() if len(groups) == 1 and num_free[each] <= 1}
     shared = {each for each, groups in near.items() if len(groups) > 1}
     taken = own or shared or set(near)
-    first = list(range(int(group.max()) + 1))
-
-    def find(each: int) -> int:
-        while first[each] != each:
-            first[each] = first[first[each]]
-            each = first[each]
-        return each
-
+    sets = DisjointSets(range(int(group.max()) + 1))
     for switch in taken:
         for one, other in pairwise(sorted(near[switch])):
-            low, high = sorted((find(one), find(other)))
-            first[high] = low
-    joined = np.array([find(each) for each in first] + [-1])[group]
+            sets.join(one, other)
+    joined = np.array([*sets.roots(), -1])[group]
     for switch in taken:
-        joined[switch] = find(min(near[switch]))
+        joined[switch] = sets.find(min(near[switch]))
     return joined
 
 
-def _look_around(network: Network, group: Ints) -> tuple[dict[int, set[int]], Counter[int]]:
+def _look_around(network: Network, group: Longs) -> tuple[dict[int, set[int]], Counter[int]]:
     """For switches without a group: the groups next to each, if any, and how many such switches."""
     near: dict[int, set[int]] = defaultdict(set)
     free: set[tuple[int, int]] = set()
@@ -168,7 +160,7 @@ def _look_around(network: Network, group: Ints) -> tuple[dict[int, set[int]], Co
     return near, Counter(switch for switch, _ in free)
 
 
-def _cuts(cluster: Cluster, rounds: Sequence[Ints], tier: str) -> list[Cut]:
+def _cuts(cluster: Cluster, rounds: Sequence[Longs], tier: str) -> list[Cut]:
     """Each group of a tier cut off from the rest; none where it is the whole cluster."""
     devices = rounds[0][: cluster.num_devices]
     counts = np.bincount(devices)
@@ -186,7 +178,7 @@ def _cuts(cluster: Cluster, rounds: Sequence[Ints], tier: str) -> list[Cut]:
     ]
 
 
-def _cut_rates(network: Network, group: Ints, size: int) -> npt.NDArray[np.float64]:
+def _cut_rates(network: Network, group: Longs, size: int) -> npt.NDArray[np.float64]:
     """What leaves each group, or enters it, whichever is less."""
     ends = group[network.sources], group[network.targets]
     is_cut = ends[0] != ends[1]
@@ -195,14 +187,14 @@ def _cut_rates(network: Network, group: Ints, size: int) -> npt.NDArray[np.float
     return np.minimum(*both)
 
 
-def _hosts_of(cluster: Cluster, group: Ints) -> dict[int, tuple[str, ...]]:
+def _hosts_of(cluster: Cluster, group: Longs) -> dict[int, tuple[str, ...]]:
     found: dict[int, list[str]] = defaultdict(list)
     for number, host in enumerate(cluster.hosts):
         found[int(group[cluster.num_devices + number])].append(host)
     return {each: tuple(hosts) for each, hosts in found.items()}
 
 
-def _halve(cluster: Cluster, group: Ints) -> Cut:
+def _halve(cluster: Cluster, group: Longs) -> Cut:
     """Hosts that no switch joins, cut in two halves in their order."""
     half = len(cluster.hosts) // 2
     cut = _cuts(cluster, [np.where(group < half, 0, 1)], "half")
@@ -227,7 +219,7 @@ def _find_kinds(cluster: Cluster, cuts: Sequence[Cut]) -> tuple[HostKind, ...]:
 
 
 def _find_reaches(
-    cluster: Cluster, tiers: Sequence[Ints], cuts: Sequence[Sequence[Cut]]
+    cluster: Cluster, tiers: Sequence[Longs], cuts: Sequence[Sequence[Cut]]
 ) -> tuple[Reach, ...]:
     chosen = _sample(cluster, tiers)
     rates, delays = cluster.pair_table(chosen, chosen)
@@ -255,7 +247,7 @@ def _find_reaches(
     return tuple(found)
 
 
-def _sample(cluster: Cluster, tiers: Sequence[Ints]) -> Ints:
+def _sample(cluster: Cluster, tiers: Sequence[Longs]) -> Longs:
     """All devices, or of many some: here and there in each tier one device of each of the first two
     groups of the tier below."""
     if cluster.has_tables:

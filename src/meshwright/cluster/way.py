@@ -16,6 +16,7 @@ from meshwright.cluster.interface import Interface, default_interfaces
 from meshwright.cluster.pair import Routes
 from meshwright.cluster.route import Network
 from meshwright.errors import InputError, quoted
+from meshwright.kernel.disjoint import DisjointSets
 
 Pair = tuple[int, int]
 """Two host numbers: from the first to the second."""
@@ -52,23 +53,15 @@ def label_rails(network: Network, num_hosts: int) -> dict[int, tuple[int, int]]:
     ends, and which of the host's links to these it is. Links from host to host are of one rail."""
     first_switch = network.num_devices + num_hosts
     ends = list(zip(network.sources.tolist(), network.targets.tolist(), strict=True))
-    first = list(range(network.num_nodes))
-
-    def find(node: int) -> int:
-        while first[node] != node:
-            first[node] = first[first[node]]
-            node = first[node]
-        return node
-
+    sets = DisjointSets(range(network.num_nodes))
     for source, target in ends:
         if min(source, target) >= first_switch:
-            low, high = sorted((find(source), find(target)))
-            first[high] = low
+            sets.join(source, target)
     seen: Counter[tuple[int, int]] = Counter()
     found: dict[int, tuple[int, int]] = {}
     for link, (source, target) in sorted(enumerate(ends), key=lambda each: (each[1], each[0])):
         if network.num_devices <= source < first_switch <= target:
-            key = source, find(target)
+            key = source, sets.find(target)
             found[link] = key[1], seen[key]
             seen[key] += 1
         elif network.num_devices <= source < first_switch:

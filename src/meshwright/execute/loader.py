@@ -12,16 +12,15 @@ from itertools import count, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
+from meshwright.array import Longs
 from meshwright.capture.inputs import Inputs, as_inputs
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
 from meshwright.execute.message import gather
 
-Ints = npt.NDArray[np.int64]
 Collate = Callable[[list[Any]], Any]
 """From samples to a batch of them."""
 
@@ -133,7 +132,7 @@ class Loader:
         """The batch of a rank that reads no sample: none, in the form of one."""
         return _emptied(self.collate([self.dataset[0]]))
 
-    def _order(self, epoch: int) -> Ints:
+    def _order(self, epoch: int) -> Longs:
         """The indices of an epoch; that ranks have the same is checked."""
         if self.sampler is not None:
             _set_epoch(self.sampler, epoch)
@@ -177,7 +176,7 @@ class _Lists:
     """The indices of this rank's rows, batch by batch; others in every epoch."""
 
     def __init__(self) -> None:
-        self.indices: Ints = np.zeros((0, 0), dtype=np.int64)
+        self.indices: Longs = np.zeros((0, 0), dtype=np.int64)
 
     def __iter__(self) -> Iterator[list[int]]:
         return (each.tolist() for each in self.indices)

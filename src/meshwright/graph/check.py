@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.errors import InputError, quoted
 from meshwright.files import MAX_NAME
 from meshwright.graph.column import (
@@ -16,7 +17,6 @@ from meshwright.graph.column import (
     TENSOR_SIZES,
     TENSOR_STEEP,
     Columns,
-    Floats,
     Phase,
     Split,
 )

@@ -10,11 +10,8 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.errors import InputError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 MAX_OPS = 1 << 20
 """A graph may have this many ops: up to 1.4 GB while it is read."""

@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.errors import InputError, quoted
 from meshwright.graph.column import (
     MAX_OPS,
@@ -18,8 +19,6 @@ from meshwright.graph.column import (
     OP_STEEP,
     TENSOR_STEEP,
     Columns,
-    Floats,
-    Ints,
     Phase,
     Split,
     check_seconds,

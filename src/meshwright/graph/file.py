@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.errors import InputError, quoted
 from meshwright.files import MAX_VALUES, Fields, Name, count_keys, decode_json, is_given, probe_json
 from meshwright.graph.column import (
@@ -29,7 +30,6 @@ from meshwright.graph.column import (
     OP_STEEP,
     TENSOR_STEEP,
     Columns,
-    Floats,
     Phase,
     Split,
     check_seconds,

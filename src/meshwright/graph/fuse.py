@@ -16,18 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.graph.column import (
-    OP_SIZES,
-    STEEP_POWERS,
-    TENSOR_STEEP,
-    Bools,
-    Floats,
-    Ints,
-    Phase,
-    Split,
-)
+from meshwright.array import Bools, Floats, Ints
+from meshwright.graph.column import OP_SIZES, STEEP_POWERS, TENSOR_STEEP, Phase, Split
 from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
+from meshwright.kernel.disjoint import DisjointSets
 
 REWRITTEN = ("native_batch_norm", "native_batch_norm_backward")
 """Kinds that generated code computes in place of a library's kernel, at the speed of its bytes."""
@@ -83,22 +76,23 @@ def may_be_fused(graph: Graph) -> bool:
 
 def find_sets(graph: Graph) -> Ints:
     """For every op the last one of the set that it is merged into."""
-    sets = _Sets(graph)
+    fusion = _Fusion(graph)
     for op in range(graph.num_ops):
-        sets.add(op)
+        fusion.add(op)
     # From the deepest: what a set sinks to has been looked at, so the set is still as it was.
     members: dict[int, list[int]] = {}
-    for op in range(graph.num_ops):
-        members.setdefault(sets.find(op), []).append(op)
-    for root in sorted(members, key=lambda root: -sets.depth[root]):
-        if sets.can_merge[root]:
-            sets.sink(root, members[root])
-    last = {sets.find(op): op for op in range(graph.num_ops)}
-    return np.array([last[sets.find(op)] for op in range(graph.num_ops)], dtype=np.int32)
+    for op, root in enumerate(fusion.sets.roots()):
+        members.setdefault(root, []).append(op)
+    for root in sorted(members, key=lambda root: -fusion.depth[root]):
+        if fusion.can_merge[root]:
+            fusion.sink(root, members[root])
+    roots = fusion.sets.roots()
+    last = {root: op for op, root in enumerate(roots)}
+    return np.array([last[root] for root in roots], dtype=np.int32)
 
 
-class _Sets:
-    """Disjoint sets of ops; what is said of a set stands at its root."""
+class _Fusion:
+    """Sets of ops that are merged; what is said of a set stands at its root."""
 
     def __init__(self, graph: Graph) -> None:
         kinds = [_plain(kind) for kind in graph.kind_codes[0]]
@@ -111,7 +105,7 @@ class _Sets:
         self.source = graph.tensor_source.tolist()
         self.phase = graph.phase.tolist()
         self.split = list(zip(graph.split.tolist(), graph.mixes.tolist(), strict=True))
-        self.parent = list(range(graph.num_ops))
+        self.sets = DisjointSets(range(graph.num_ops))
         self.depth = [0] * graph.num_ops
         self.deepest = [-1] * len(Phase)
         """Of each phase so far."""
@@ -120,20 +114,13 @@ class _Sets:
         self.num_ops = [1] * graph.num_ops
         self.num_reductions = is_reduction.astype(int).tolist()
 
-    def find(self, op: int) -> int:
-        """The root of an op's set."""
-        while self.parent[op] != op:
-            self.parent[op] = self.parent[self.parent[op]]
-            op = self.parent[op]
-        return op
-
     def add(self, op: int) -> None:
         """Let an op join the sets of the deepest ops that it reads, all of them or none."""
         tensors = self.graph.inputs[op].tolist()
-        roots = {self.find(self.source[tensor]) for tensor in tensors}
+        roots = {self.sets.find(self.source[tensor]) for tensor in tensors}
         deepest = max((self.depth[root] for root in roots), default=-1)
         joined = {root for root in roots if self.depth[root] == deepest}
-        held = {self.find(self.source[tensor]) for tensor in tensors if self.barrier[tensor]}
+        held = {self.sets.find(self.source[tensor]) for tensor in tensors if self.barrier[tensor]}
         if joined and not joined & held and self._fit({op, *joined}):
             self._unite(op, joined, deepest)
         else:
@@ -141,7 +128,8 @@ class _Sets:
             # stand between a forward op and its readers.
             before = max(self.deepest[: self.phase[op]], default=-1)
             self.depth[op] = 1 + max(deepest, before)
-        self.deepest[self.phase[op]] = max(self.deepest[self.phase[op]], self.depth[self.find(op)])
+        depth, phase = self.depth[self.sets.find(op)], self.phase[op]
+        self.deepest[phase] = max(self.deepest[phase], depth)
 
     def sink(self, root: int, members: Collection[int]) -> None:
         """Let a set join those of its nearest readers, all of them or none."""
@@ -149,7 +137,7 @@ class _Sets:
         for op in members:
             for tensor in self.graph.outputs[op].tolist():
                 for reader in self.graph.readers[tensor].tolist():
-                    other = self.find(reader)
+                    other = self.sets.find(reader)
                     if other != root:
                         readers[other] = readers.get(other, False) or self.barrier[tensor]
         nearest = min((self.depth[other] for other in readers), default=-1)
@@ -170,7 +158,7 @@ class _Sets:
 
     def _unite(self, root: int, others: Collection[int], depth: int) -> None:
         for other in others:
-            self.parent[other] = root
+            self.sets.lead(root, other)
             self.num_ops[root] += self.num_ops[other]
             self.num_reductions[root] += self.num_reductions[other]
             self.group[root] = max(self.group[root], self.group[other])

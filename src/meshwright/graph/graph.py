@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_type
+from meshwright.array import Bools, Floats, Ints
 from meshwright.errors import InputError, quoted
 from meshwright.files import write_bytes
 from meshwright.graph.check import check_columns
@@ -30,15 +31,13 @@ from meshwright.graph.column import (
     OP_TEXTS,
     STEEP_POWERS,
     TENSOR_SIZES,
-    Bools,
     Columns,
-    Floats,
-    Ints,
     Phase,
     Split,
 )
 from meshwright.graph.file import encode_columns
 from meshwright.graph.recognise import read_columns
+from meshwright.kernel.row import gather_rows
 from meshwright.table import as_frame, as_html
 from meshwright.units import format_bytes, format_count, format_flops
 
@@ -76,9 +75,8 @@ class Adjacency:
     @staticmethod
     def of(rows: Ints, entries: Ints, num_rows: int) -> "Adjacency":
         """Gather `entries[k]` under `rows[k]`, keeping the order within a row."""
-        start = np.zeros(num_rows + 1, dtype=np.int32)
-        np.cumsum(np.bincount(rows, minlength=num_rows), out=start[1:])
-        index = entries[np.argsort(rows, kind="stable")].astype(np.int32, copy=False)
+        order, start = gather_rows(rows, num_rows)
+        index = entries[order].astype(np.int32, copy=False)
         start.setflags(write=False)
         index.setflags(write=False)
         return Adjacency(start, index)

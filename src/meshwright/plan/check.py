@@ -14,13 +14,11 @@ from os.path import commonprefix
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import ANY_TYPE, Graph, Phase
 from meshwright.plan.plan import Allocation, Part, Plan, Recompute, Schedule
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 _MAX_GUESSED = 100_000
 """Names among which a near match is looked for; about 3 us each."""

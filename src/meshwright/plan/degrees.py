@@ -10,9 +10,9 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.argument import is_whole, need_flag, need_type, read_choice
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.nest import find_nest
 from meshwright.cost.group_price import group_prices
@@ -24,9 +24,6 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Keys, Part, Recompute, Schedule, ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option, Planner, can_interleave
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _WHOLE = 1_000_000
 """Layers are weighed in millionths of the whole: whole numbers, so that equal cuts are equal."""
@@ -304,7 +301,7 @@ def cut_layers(seconds: Floats, num_stages: int) -> tuple[int, ...]:
     return _chain(even, num_stages, np.add)[1]
 
 
-def _chain(costs: Ints, num_stages: int, join: np.ufunc) -> tuple[int, tuple[int, ...]]:
+def _chain(costs: Longs, num_stages: int, join: np.ufunc) -> tuple[int, tuple[int, ...]]:
     """The least cost of so many stages in a row, and how many layers each has."""
     value = np.full(len(costs), _NEVER)
     value[-1] = 0

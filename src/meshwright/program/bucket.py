@@ -11,19 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Ints
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.kernel.disjoint import DisjointSets
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Plan, Sync
-from meshwright.units import MIB
-
-BUCKET_BYTES = 25 * MIB
-"""PyTorch DDP's default, `bucket_cap_mb=25`."""
-MAX_BUCKETS = 8
-"""A part's gradients go in about this many buckets at the most: large models use larger buckets
-(Megatron-LM's default grows with the number of replicas), and a program stays small."""
-
-Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,13 +194,7 @@ def tie_sums(graph: Graph) -> Ints:
     Forward makes sums over samples, losses above all, that are read by other ops of the same
     samples only: a sum over a third of the batch tells nothing of one over a quarter.
     """
-    leader = list(range(graph.num_ops))
-
-    def find(op: int) -> int:
-        while leader[op] != op:
-            leader[op] = op = leader[leader[op]]
-        return op
-
+    sets = DisjointSets(range(graph.num_ops))
     source, reader = graph.edges
     partial = graph.tensor_partial.copy()
     is_forward = graph.phase == Phase.FORWARD
@@ -215,9 +202,8 @@ def tie_sums(graph: Graph) -> Ints:
     _share_losses(graph, everywhere, graph.split.copy(), partial, is_forward)
     tied = partial[graph.use_tensor] & is_forward[source]
     for one, other in zip(source[tied].tolist(), reader[tied].tolist(), strict=True):
-        low, high = sorted((find(one), find(other)))
-        leader[high] = low
-    return np.array([find(op) for op in range(graph.num_ops)], dtype=np.int32)
+        sets.join(one, other)
+    return np.array(sets.roots(), dtype=np.int32)
 
 
 def segment_ops(graph: Graph, placement: Placement, buckets: Buckets) -> Ints:

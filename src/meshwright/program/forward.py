@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.program.program import PAIR, Kind, Program, Records
-
-Booleans = npt.NDArray[np.bool_]
+from meshwright.array import Bools, Records
+from meshwright.program.program import PAIR, Kind, Program
 
 
 def keep_needed(
     program: Program, ops: Set[int], only: Mapping[int, Set[int]]
-) -> tuple[Program, Booleans]:
+) -> tuple[Program, Bools]:
     """The program with what these ops need, and by instruction whether it is kept.
 
     `only`: by op the tensors that it reads, where it does without some of them. Tasks, groups and
@@ -44,7 +43,7 @@ def keep_needed(
     return smaller, kept
 
 
-def _is_read(program: Program, only: Mapping[int, Set[int]]) -> Booleans:
+def _is_read(program: Program, only: Mapping[int, Set[int]]) -> Bools:
     """By entry of `reads`: whether it is one of those that count."""
     rows, reads = program.instructions, program.reads
     found = np.ones(len(reads), dtype=np.bool_)
@@ -57,7 +56,7 @@ def _is_read(program: Program, only: Mapping[int, Set[int]]) -> Booleans:
     return found
 
 
-def _find_needed(program: Program, reads: Records, ops: Set[int]) -> Booleans:
+def _find_needed(program: Program, reads: Records, ops: Set[int]) -> Bools:
     """By instruction: whether these ops need it. What shares a task runs together or not at all."""
     rows, writer = program.instructions, program.buffers["writer"]
     before, together = defaultdict(list), defaultdict(list)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_one_of
+from meshwright.array import Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.cost.runtime import MESHWRIGHT
@@ -47,8 +48,6 @@ from meshwright.program.schedule import Action
 from meshwright.program.team.lower import lower_teams
 from meshwright.program.unit import merge_units
 from meshwright.program.work import Work, prepare_work, sum_by_device
-
-Records = npt.NDArray[np.void]
 
 GRANULARITIES = ("op", "part", "layer")
 

@@ -16,13 +16,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Records
 from meshwright.cost.group_price import GroupCall
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation
-
-Records = npt.NDArray[np.void]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 
 class Kind(IntEnum):

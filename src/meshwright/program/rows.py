@@ -6,6 +6,7 @@ Decides who serves a bucket of a part with parameter servers: the replicas take 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.graph.graph import Phase, Split
@@ -16,9 +17,6 @@ from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.record import BUCKET
 from meshwright.program.schedule import Action, order_steps
 from meshwright.program.work import Work
-
-Records = npt.NDArray[np.void]
-Floats = npt.NDArray[np.float64]
 
 
 def order_ops(work: Work, num_devices: int) -> tuple[Floats, Floats, Floats]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import OP_SIZES, Graph, Split
 from meshwright.plan.check import Placement
@@ -22,9 +23,6 @@ from meshwright.plan.plan import Sync
 from meshwright.program.bucket import Buckets
 from meshwright.program.schedule import Action
 from meshwright.program.work import Work
-
-Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 
 def merge_units(work: Work) -> Work:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
@@ -22,9 +23,6 @@ from meshwright.program.expand.expansion import HOLDING, Expansion
 from meshwright.program.expand.expert import is_expert_gradient
 from meshwright.program.schedule import Action, StageSeconds
 from meshwright.program.untie import untie
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
@@ -24,9 +25,6 @@ from meshwright.report.fit import MIN_BYTES, Line, Traffic, fit_pairs, fit_share
 from meshwright.simulate.measured import Run
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _EQUAL = 1e-3
 """Links of a route whose rates differ by less than this share are equally narrow."""
@@ -110,7 +108,7 @@ def _has_several_sizes(measured: Timeline) -> npt.NDArray[np.bool_]:
     return differs
 
 
-def _medians(key: Ints, value: Floats) -> tuple[Ints, Floats]:
+def _medians(key: Longs, value: Floats) -> tuple[Longs, Floats]:
     """The distinct keys, and the median of the values of each."""
     order = np.lexsort((value, key))
     value = value[order]

@@ -6,15 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.program.program import Kind
 from meshwright.simulate.allocation import Pair, crossed_links
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import KIB
-
-Floats = npt.NDArray[np.float64]
 
 MIN_BYTES = 64 * KIB
 """Smaller messages time the software and the buffers on the way, not the wire (of token buckets

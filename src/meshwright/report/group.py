@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_bytes
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _SHOWN_DEVICES = 4
 
@@ -90,13 +88,13 @@ def _ops(
     )
 
 
-def _sums(timeline: Timeline, members: npt.NDArray[np.intp], key: Ints, size: int) -> Floats:
+def _sums(timeline: Timeline, members: npt.NDArray[np.intp], key: Longs, size: int) -> Floats:
     lengths = timeline.finish[members] - timeline.start[members]
     return np.bincount(key, weights=lengths, minlength=size).astype(np.float64, copy=False)
 
 
 def _worst_modules(
-    predicted: Timeline, measured: Timeline, members: npt.NDArray[np.intp], kind: Ints
+    predicted: Timeline, measured: Timeline, members: npt.NDArray[np.intp], kind: Longs
 ) -> dict[int, str]:
     """For each kind of op the module in which the two differ most, if modules are known."""
     graph = predicted.program.graph

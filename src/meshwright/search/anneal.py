@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined
-from meshwright.search.draw import uniform
+from meshwright.search.draw import exponential, uniform
 from meshwright.search.list_schedule import (
     first_changed,
     keep_schedule,
@@ -49,7 +49,7 @@ def walk(
             target += 1
         # Metropolis: accept with probability min(1, exp(-(new - now) / scale)), drawn first so
         # that a schedule can be given up as soon as it must be too long.
-        limit = times[NOW] - np.log(1.0 - uniform(random)) * times[SCALE]
+        limit = times[NOW] + exponential(random, times[SCALE])
         before = _overflow(rooms, source, 0.0) + _overflow(rooms, target, 0.0)
         size = units[unit].bytes
         after = _overflow(rooms, source, -size) + _overflow(rooms, target, size)

@@ -6,13 +6,14 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
 from meshwright.search.bound import placement_bound, plan_bound
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import Instance, make_instance, placement_plan
 from meshwright.search.judge import judge, refuse, try_plan
 
 _NO_DEVICE = "no device type of the cluster can run every op; place ops on several devices"

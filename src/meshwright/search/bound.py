@@ -9,8 +9,8 @@ w_d times the op's time there. With equal devices and weights that is total work
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.fitted import LEAST_SHARE
@@ -20,8 +20,6 @@ from meshwright.search.instance import Instance
 from meshwright.search.list_schedule import longest_path
 from meshwright.search.window import ROUNDING, window_bound
 from meshwright.units import format_bytes
-
-Floats = npt.NDArray[np.float64]
 
 _ROUNDS = 100
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.search.instance import Instance, Ints
+from meshwright.array import Ints
+from meshwright.search.instance import Instance
 from meshwright.search.window import ROUNDING, Bounded, Decisions, Windows, undecided, window_bound
 
 _WORK = 150_000

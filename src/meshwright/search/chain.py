@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.search.instance import Instance
 
 MAX_BLOCKS = 256
 """Longer chains are coarsened to this many consecutive blocks of about equal time."""

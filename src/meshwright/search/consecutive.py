@@ -10,6 +10,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
@@ -18,7 +19,7 @@ from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import Plan
 from meshwright.search.bound import plan_bound
 from meshwright.search.chain import Chain, make_chain, stages_plan
-from meshwright.search.instance import Floats, Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
 
 _MAX_MICROBATCHES = 64

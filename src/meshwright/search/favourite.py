@@ -10,13 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.instance import (
-    Floats,
-    Instance,
-    Ints,
-    mean_device_seconds,
-    mean_transfer,
-)
+from meshwright.array import Floats, Ints
+from meshwright.search.instance import Instance, mean_device_seconds, mean_transfer
 
 _APART = 0.5
 """A reader is a favourite where its variable is below: two readers of an op, or two sources of a

@@ -16,16 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import compiled, inlined, outlined
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.search.bound import placement_bound
 from meshwright.search.instance import (
-    Floats,
     Instance,
-    Ints,
-    Records,
     make_instance,
     mean_device_seconds,
     mean_transfer,

@@ -13,6 +13,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.build import topological_order
 from meshwright.graph.graph import Graph, Phase
+from meshwright.kernel.row import gather_rows
 from meshwright.plan.plan import Discipline, Plan, place_ops
 
 Floats = npt.NDArray[np.float64]
@@ -201,9 +202,8 @@ def _find_units(graph: Graph) -> tuple[Ints, Ints, Ints]:
     rank = np.empty(len(first), dtype=np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
     unit_of = rank[inverse]
-    start = np.zeros(len(first) + 1, dtype=np.int32)
-    np.cumsum(np.bincount(unit_of, minlength=len(first)), out=start[1:])
-    return unit_of, start, np.argsort(unit_of, kind="stable").astype(np.int32)
+    order, start = gather_rows(unit_of, len(first))
+    return unit_of, start, order.astype(np.int32)
 
 
 def _all_edges(graph: Graph) -> tuple[Ints, Ints, Floats]:
@@ -228,9 +228,7 @@ def _all_edges(graph: Graph) -> tuple[Ints, Ints, Floats]:
 
 def edges_by(rows: Ints, entries: Ints, size: Floats, num_ops: int) -> tuple[Records, Ints]:
     """EDGEs gathered under `rows`, and where those of each begin."""
-    order = np.argsort(rows, kind="stable")
+    order, start = gather_rows(rows, num_ops)
     edges = np.zeros(len(order), EDGE)
     edges["op"], edges["bytes"] = entries[order], size[order]
-    start = np.zeros(num_ops + 1, dtype=np.int32)
-    np.cumsum(np.bincount(rows, minlength=num_ops), out=start[1:])
     return edges, start

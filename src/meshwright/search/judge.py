@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import Footprint
 from meshwright.errors import quoted
@@ -14,7 +15,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity
-from meshwright.search.bound import Floats, devices_needed
+from meshwright.search.bound import devices_needed
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
 from meshwright.units import format_bytes

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.instance import Floats, Instance, Ints
-from meshwright.simulate.heap import ENTRY, pop, push
+from meshwright.kernel.heap import ENTRY, pop, push
+from meshwright.search.instance import Instance
 
 OP = np.dtype(
     [

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -27,7 +28,7 @@ from meshwright.search.anneal import (
     walk,
 )
 from meshwright.search.bound import placement_bound
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, placement_plan
+from meshwright.search.instance import Instance, make_instance, placement_plan
 from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.list_schedule import Schedule
 

@@ -9,6 +9,7 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.partition import (
     cut_graph,
@@ -19,14 +20,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.search.baseline import nearest_runnable
 from meshwright.search.bound import placement_bound
-from meshwright.search.instance import (
-    Floats,
-    Instance,
-    Ints,
-    make_instance,
-    mean_type_seconds,
-    placement_plan,
-)
+from meshwright.search.instance import Instance, make_instance, mean_type_seconds, placement_plan
 from meshwright.search.judge import judge, refuse
 from meshwright.search.mcmc import no_device_message
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.compiled import compiled, inlined
@@ -34,7 +35,7 @@ from meshwright.plan.answer import Answer
 from meshwright.search.bound import plan_bound
 from meshwright.search.chain import MAX_BLOCKS, Chain, make_chain
 from meshwright.search.consecutive import Trial, pipeline_devices, refuse_pipeline
-from meshwright.search.instance import Ints, make_instance
+from meshwright.search.instance import make_instance
 
 _MAX_WORK = 4e8
 """Combinations of the dynamic programme, about a nanosecond each."""

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
 from meshwright.search.bound import placement_bound
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.list_schedule import order_seconds
 from meshwright.search.mcmc import first_placement
 from meshwright.search.programme_data import num_parallel_pairs, reachability

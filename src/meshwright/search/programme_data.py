@@ -10,10 +10,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.array import Floats, Ints, Longs
+from meshwright.search.instance import Instance
 
 Bits = npt.NDArray[np.uint64]
-Longs = npt.NDArray[np.int64]
 
 
 def reachability(instance: Instance) -> Bits:

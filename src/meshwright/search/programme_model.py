@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.array import Floats, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.programme_data import (
     Bits,
     device_swaps,

@@ -14,6 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.coarsening import Coarsening
 from meshwright.graph.coarsen.colocate import coarsen_quickp
@@ -31,9 +32,7 @@ from meshwright.plan.plan import Plan
 from meshwright.search.bound import placement_bound
 from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import (
-    Floats,
     Instance,
-    Ints,
     make_instance,
     mean_device_seconds,
     mean_transfer,

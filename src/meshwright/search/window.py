@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.window_solve import (
     MOST_OPS,
     SIZE,

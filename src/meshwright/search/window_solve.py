@@ -7,12 +7,9 @@ units and transfers of a dozen ops, nothing of the step around them.
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.instance import Floats, Ints
-
-Bools = npt.NDArray[np.bool_]
 
 MOST_OPS = 10
 """In a window, its ends not counted."""

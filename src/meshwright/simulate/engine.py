@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined, outlined
-from meshwright.simulate.heap import ENTRY, pop, push
+from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE, collect, place, set_rates
 
 BY_PRIORITY = 0

@@ -14,14 +14,12 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import RunFields, read_fields, write_fields
 from meshwright.simulate.tasks import Network
 from meshwright.simulate.timeline import Timeline
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,7 +162,7 @@ def check_run_fits(program: Program, run: Run) -> None:
         )
 
 
-def _task_edges(program: Program) -> tuple[Ints, Ints]:
+def _task_edges(program: Program) -> tuple[Longs, Longs]:
     """Pairs of tasks of which the first finishes before the second starts, whatever the times."""
     rows, reads, orders = program.instructions, program.reads, program.orders
     chain = _chains(program, program.stream_rule == StreamRule.ORDER, -rows["priority"])
@@ -177,7 +175,7 @@ def _task_edges(program: Program) -> tuple[Ints, Ints]:
     return first[is_pair], second[is_pair]
 
 
-def _chains(program: Program, takes: npt.NDArray[np.bool_], key: Floats) -> tuple[Ints, Ints]:
+def _chains(program: Program, takes: npt.NDArray[np.bool_], key: Floats) -> tuple[Longs, Longs]:
     """Each instruction and the next of its stream by a rising key, for the streams it takes."""
     stream = program.instructions["stream"]
     rows = np.flatnonzero(stream >= 0)
@@ -187,7 +185,7 @@ def _chains(program: Program, takes: npt.NDArray[np.bool_], key: Floats) -> tupl
     return rows[:-1][is_next], rows[1:][is_next]
 
 
-def _topological_places(first: Ints, second: Ints, num_tasks: int) -> Ints:
+def _topological_places(first: Longs, second: Longs, num_tasks: int) -> Longs:
     """Each task's place in an order that follows all edges (Kahn, CACM 5(11), 1962)."""
     start = np.searchsorted(np.sort(first), np.arange(num_tasks + 1)).tolist()
     following = second[np.argsort(first, kind="stable")].tolist()
@@ -209,9 +207,9 @@ def _task_times(
     task: npt.NDArray[np.int32],
     start: Floats,
     finish: Floats,
-    first: Ints,
-    second: Ints,
-    turn: Ints,
+    first: Longs,
+    second: Longs,
+    turn: Longs,
 ) -> tuple[Floats, Floats]:
     """Start and finish of every task: its last member's, or what its predecessors leave it."""
     begin, end = np.full(len(turn), np.nan), np.full(len(turn), np.nan)
@@ -223,7 +221,7 @@ def _task_times(
     return np.minimum(begin, end), end
 
 
-def _fill_unmeasured(begin: Floats, end: Floats, first: Ints, second: Ints, turn: Ints) -> None:
+def _fill_unmeasured(begin: Floats, end: Floats, first: Longs, second: Longs, turn: Longs) -> None:
     by_turn = np.argsort(turn[second], kind="stable")
     before = first[by_turn]
     bounds = np.searchsorted(turn[second][by_turn], np.arange(len(turn) + 1))
@@ -254,7 +252,7 @@ def _row_times(
 
 
 def _latest_predecessors(
-    program: Program, first: Ints, second: Ints, start: Floats, end: Floats, turn: Ints
+    program: Program, first: Longs, second: Longs, start: Floats, end: Floats, turn: Longs
 ) -> npt.NDArray[np.int32]:
     """By task the one that finished last of those it waited for, -1: none.
 

@@ -15,15 +15,14 @@ from typing import Annotated, TypedDict
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.errors import InputError, quoted
 from meshwright.files import Name, decode_json, probe_json, read_bytes, write_bytes
 
 FORMAT = "meshwright.run"
 VERSION = 1
 
-Floats = npt.NDArray[np.float64]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """Bounded, so that every value can be shown in a message: Python prints no number of any size."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.argument import need_one_of
+from meshwright.array import Floats, Ints, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -20,16 +21,13 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
+from meshwright.kernel.row import gather_rows
 from meshwright.program.program import PAIR, Kind, Program, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
 from meshwright.simulate.transfer import Pairs, find_pairs
-
-Records = npt.NDArray[np.void]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 SHARINGS = ("none", "fair")
 
@@ -306,8 +304,7 @@ def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, 
     classes["queue"][:-1] = np.cumsum(sizes) - sizes
     links = np.zeros(num_links + 1, LINK)
     links["cap"][:-1] = network.link_bytes_per_second
-    order = np.argsort(uses["link"], kind="stable")
-    np.cumsum(np.bincount(uses["link"], minlength=num_links), out=links["first_class"][1:])
+    order, links["first_class"] = gather_rows(uses["link"], num_links)
     return classes, uses, links, owner[order]
 
 

@@ -11,27 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.program.program import Kind, Program
-
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
     """The pairs of devices between which a program sends, and how fast each is alone."""
 
-    rows: Places
+    rows: Longs
     """The SENDs."""
-    pair: Places
+    pair: Longs
     """Of each its pair."""
     latency_seconds: Floats
     """By pair, of its slowest flow."""
     bytes_per_second: Floats
     """By pair, of all its flows, each as fast as the slowest."""
-    use_start: Places
+    use_start: Longs
     """Where each pair's links begin in `use_link`, and where the last one's end."""
     use_link: npt.NDArray[np.int32]
     use_weight: Floats
@@ -63,8 +61,8 @@ def find_pairs(program: Program, cluster: Cluster, limits: Limits | None) -> Pai
 
 
 def _spread(
-    cluster: Cluster, limits: Limits | None, source: Places, target: Places, owner: Places
-) -> tuple[Floats, Floats, tuple[Places, Floats]]:
+    cluster: Cluster, limits: Limits | None, source: Longs, target: Longs, owner: Longs
+) -> tuple[Floats, Floats, tuple[Longs, Floats]]:
     """Latency and rate of every flow alone, and what the flows of a pair put on links: the pair
     and the link as one number, rising, and the weight there."""
     if limits is None:
@@ -79,7 +77,7 @@ def _spread(
     return spread.latency_seconds, spread.bytes_per_second, (np.asarray(used), weight)
 
 
-def _flows(program: Program, sources: Places, targets: Places) -> tuple[Places, Places, Places]:
+def _flows(program: Program, sources: Longs, targets: Longs) -> tuple[Longs, Longs, Longs]:
     """Source and target of every flow, and its pair, by pair."""
     size = np.ones(program.num_devices, dtype=np.int64)
     offset = np.arange(program.num_devices, dtype=np.int64)
@@ -94,7 +92,7 @@ def _flows(program: Program, sources: Places, targets: Places) -> tuple[Places, 
     owner = np.repeat(np.arange(len(sources)), widths)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(widths) - widths, widths)
 
-    def ends(devices: Places) -> Places:
+    def ends(devices: Longs) -> Longs:
         which = place * size[devices[owner]] // widths[owner]
         return np.asarray(member[offset[devices[owner]] + which])
 

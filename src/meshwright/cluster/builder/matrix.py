@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.builder.draft import Draft, check_counts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import find_type
@@ -20,8 +21,6 @@ MAX_DIRECT_DEVICES = 2048
 # The random networks are stated in MB/us with 1 GB/s = 1024/1e6 MB/us, so 1 MB/us is
 # 1e6/1024 GB/s = 976.5625e9 bytes a second (GB = 1e9 bytes).
 BYTES_PER_SECOND_OF_MB_PER_US = 1e6 / 1024 * 1e9
-
-Floats = npt.NDArray[np.float64]
 
 
 def fully_connected(

@@ -11,12 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-_NO_SAMPLE = -1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-"""Of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+from meshwright.kernel.word import GOLDEN, Words, mix_words
 
-Words = npt.NDArray[np.uint64]
+_NO_SAMPLE = -1
 
 
 def make_keys(
@@ -46,10 +43,7 @@ def seed_of(seed: int, step: int, op: int, first: int) -> int:
 
 def _mix(word: Words) -> Words:
     with np.errstate(over="ignore"):
-        word = word + _GOLDEN
-        word = (word ^ (word >> np.uint64(30))) * _FACTORS[0]
-        word = (word ^ (word >> np.uint64(27))) * _FACTORS[1]
-        return word ^ (word >> np.uint64(31))
+        return mix_words(word + GOLDEN)
 
 
 class Keys:

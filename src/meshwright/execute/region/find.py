@@ -9,8 +9,8 @@ library, such as a matrix product, because it merges nothing with what comes aft
 from collections.abc import Hashable, Sequence, Set
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import has_arrived
 from meshwright.execute.draw import is_repeatable
@@ -25,8 +25,6 @@ _MIN_LINES = 2
 _MAX_LINES = 100
 """A region ends at the next product after as many lines. Compiling takes more than in proportion:
 1001 lines (the backward of a Swin-L) were not compiled in two minutes on 16 cores."""
-
-Ints = npt.NDArray[np.int64]
 
 
 def find_stretches(segment: Segment, steps: TracedSteps) -> list[range]:
@@ -73,7 +71,7 @@ def find_turns(signatures: Sequence[Hashable], is_product: Sequence[bool]) -> li
     return found
 
 
-def _longest(codes: Ints, start: int, seen: dict[bytes, list[int]]) -> tuple[int, int]:
+def _longest(codes: Longs, start: int, seen: dict[bytes, list[int]]) -> tuple[int, int]:
     """The period and length of the repetition from a place on that covers most; 0: none."""
     best, most = (0, 0), 0
     for again in seen[codes[start : start + _WINDOW].tobytes()]:

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.export.perfetto.span import nanoseconds
 
 Event = dict[str, Any]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 DEVICES, LINKS = 1, 2
 """Process numbers of the two halves of the trace."""
@@ -57,7 +55,7 @@ def counter(
         yield {"ph": "C", "name": name, "pid": process, "ts": moment, "args": {unit: amount}}
 
 
-def _highest(moments: Ints, value: Floats, count: int) -> tuple[Ints, Floats]:
+def _highest(moments: Longs, value: Floats, count: int) -> tuple[Longs, Floats]:
     """Each bin's highest value, from the bin's first moment on; the last point is kept."""
     bins = (moments - moments[0]) * (count - 1) // max(int(moments[-1] - moments[0]), 1)
     first = np.flatnonzero(np.append(True, bins[1:] != bins[:-1]))

@@ -6,14 +6,12 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import LINKS, Event, counter, name_process, name_thread
 from meshwright.export.perfetto.span import Spans, categories, find_spans, title
 from meshwright.export.perfetto.view import View
 from meshwright.simulate.timeline import Timeline
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _NEGLIGIBLE_SHARE = 1e-9
 """A link's rate below this share of its capacity is what adding up floats leaves behind."""
@@ -96,7 +94,7 @@ def _link_rates(
     """Each used link's rate over time, as `Timeline.link_use` has it, for all links at once."""
     if timeline.log is None:
         return
-    changes: dict[int, list[tuple[Ints, Floats]]] = {}
+    changes: dict[int, list[tuple[Longs, Floats]]] = {}
     for number, entries, change in _rate_changes(timeline.log):
         flow_class = timeline.network.classes[number]
         for link, weight in zip(
@@ -113,7 +111,7 @@ def _link_rates(
         yield link, np.append(0.0, when), np.append(0.0, used)
 
 
-def _rate_changes(log: npt.NDArray[np.void]) -> Iterator[tuple[int, Ints, Floats]]:
+def _rate_changes(log: npt.NDArray[np.void]) -> Iterator[tuple[int, Longs, Floats]]:
     """For each flow class its entries in the log, and by how much each changed its rate."""
     order = np.argsort(log["flow_class"], kind="stable")
     classes, firsts = np.unique(log["flow_class"][order], return_index=True)

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
-
-def nanoseconds(seconds: Floats) -> Ints:
+def nanoseconds(seconds: Floats) -> Longs:
     """The nearest whole numbers."""
     return np.rint(seconds * 1e9).astype(np.int64)
 
@@ -24,11 +22,11 @@ class Spans:
     """Instructions that are drawn as slices. Rounding both ends, not start and length, keeps slices
     that touch from overlapping."""
 
-    row: Ints
+    row: Longs
     """The instruction, or the first of several in a row."""
-    start: Ints
-    finish: Ints
-    count: Ints
+    start: Longs
+    finish: Longs
+    count: Longs
     """How many instructions it is."""
 
     def microseconds(self) -> Iterator[tuple[int, int, float, float]]:
@@ -38,7 +36,7 @@ class Spans:
         return zip(*(each.tolist() for each in lists), strict=True)
 
 
-def find_spans(timeline: Timeline, rows: Ints, *, merges: bool) -> Spans:
+def find_spans(timeline: Timeline, rows: Longs, *, merges: bool) -> Spans:
     """A span for each instruction, stream by stream in the order of starts; where `merges`, one for
     those in a row of one kind, phase, microbatch and partner."""
     instructions = timeline.program.instructions
@@ -53,7 +51,7 @@ def find_spans(timeline: Timeline, rows: Ints, *, merges: bool) -> Spans:
     return Spans(row=rows[first], start=start[first], finish=latest, count=count)
 
 
-def _begins(program: Program, rows: Ints) -> npt.NDArray[np.bool_]:
+def _begins(program: Program, rows: Longs) -> npt.NDArray[np.bool_]:
     """Whether each of some ordered instructions does another thing than the one before it."""
     mine = program.instructions[rows]
     phase = np.append(program.graph.phase, -1)[mine["op"]]

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import DEVICES, Event, counter, name_process, name_thread
 from meshwright.export.perfetto.link import link_events
@@ -23,8 +23,6 @@ from meshwright.files import write_bytes
 from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
-
-Ints = npt.NDArray[np.int64]
 
 _LANE_NAMES = {
     Lane.COMPUTE: "",
@@ -89,7 +87,7 @@ def _all_events(timeline: Timeline, cluster: Cluster, view: View) -> Iterator[Ev
     yield from link_events(timeline, cluster, view)
 
 
-def _track(program: Program) -> Ints:
+def _track(program: Program) -> Longs:
     """The track of each instruction: 0 for transfers, which stand on links only."""
     lane, device = find_lanes(program), program.instructions["device"].astype(np.int64)
     return np.where(lane < 0, 0, _first_track(device) + lane)
@@ -187,11 +185,11 @@ def _arrows(timeline: Timeline, view: View) -> Iterator[Event]:
             yield event | ({"bp": "e"} if phase == "f" else {})
 
 
-def _pairs(rows: Ints, values: Ints) -> Iterator[tuple[int, int]]:
+def _pairs(rows: Longs, values: Longs) -> Iterator[tuple[int, int]]:
     return zip(rows.tolist(), values[rows].tolist(), strict=True)
 
 
-def _first_reader(timeline: Timeline, tracks: Ints) -> dict[int, int]:
+def _first_reader(timeline: Timeline, tracks: Longs) -> dict[int, int]:
     """For each RECEIVE the slice that is the first to read what it wrote."""
     program = timeline.program
     reads, buffers = program.reads, program.buffers
@@ -203,7 +201,7 @@ def _first_reader(timeline: Timeline, tracks: Ints) -> dict[int, int]:
     return dict(zip(writers[latest_first].tolist(), readers[latest_first].tolist(), strict=True))
 
 
-def _sent_writer(program: Program, tracks: Ints) -> dict[int, int]:
+def _sent_writer(program: Program, tracks: Longs) -> dict[int, int]:
     """For each SEND the slice that wrote what it reads."""
     reads, buffers = program.reads, program.buffers
     writer = buffers["writer"][reads["second"]]

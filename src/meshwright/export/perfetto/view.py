@@ -8,16 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.span import find_spans
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.allocation import crossed_links
 from meshwright.simulate.timeline import Timeline
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 MAX_EVENTS = 400_000
 """Events of a trace, so that a file has tens of megabytes, which a browser's memory holds."""
@@ -31,7 +28,7 @@ class Route:
     """Transfers and collectives that cross the same links."""
 
     links: tuple[int, ...]
-    rows: Ints
+    rows: Longs
     """Their instructions, one a task."""
     flow_class: int
     """In the timeline's network; -1: they share with nobody."""
@@ -155,7 +152,7 @@ def _find_routes(timeline: Timeline, cluster: Cluster) -> Iterator[Route]:
         yield Route(links=tuple(crossed[source, target]), rows=own, flow_class=-1)
 
 
-def _by_value(rows: Ints, values: Ints) -> Iterator[tuple[int, Ints]]:
+def _by_value(rows: Longs, values: Longs) -> Iterator[tuple[int, Longs]]:
     """Each value with its rows, in one pass: there may be as many values as rows."""
     order = np.argsort(values, kind="stable")
     found, firsts = np.unique(values[order], return_index=True)

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.errors import InputError
 from meshwright.graph.architecture.stretch import RECORDED_LAYERS, stretch
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import Kernel
-from meshwright.graph.column import Floats, Phase, Split
+from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
+from meshwright.kernel.disjoint import DisjointSets
 
 GROWTH = 2
 """How many times the batch the second recording has, as in `capture`."""
@@ -149,14 +151,7 @@ class _Step:
     def _find_groups(self) -> list[int]:
         """Ops that share a weight, its gradient for the update, or a buffer."""
         tape = self.small
-        parent = list(range(len(tape.kernels)))
-
-        def find(number: int) -> int:
-            while parent[number] != number:
-                parent[number] = parent[parent[number]]
-                number = parent[number]
-            return number
-
+        sets = DisjointSets(range(len(tape.kernels)))
         tied: set[int] = set()
         sharing = [tape.storages[number].readers for number in tape.buffers]
         for weight, gradient in zip(tape.weights, tape.made_gradients, strict=True):
@@ -166,11 +161,11 @@ class _Step:
             members = sorted(set(members))
             tied.update(members)
             for member in members[1:]:
-                parent[find(member)] = find(members[0])
+                sets.join(member, members[0])
         numbers: dict[int, int] = {}
         return [
-            numbers.setdefault(find(k), len(numbers)) if k in tied else -1
-            for k in range(len(parent))
+            numbers.setdefault(root, len(numbers)) if k in tied else -1
+            for k, root in enumerate(sets.roots())
         ]
 
     def _tensors(self) -> dict[str, Any]:

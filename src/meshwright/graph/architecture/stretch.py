@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.column import OP_SIZES
 
@@ -17,8 +18,6 @@ RECORDED_LAYERS = 3
 _FIRST, _MIDDLE, _LAST = range(RECORDED_LAYERS)
 _SHARED = -1
 """The layer of what belongs to none."""
-
-Numbers = npt.NDArray[np.int64]
 
 
 def stretch(columns: dict[str, Any], tape: Tape, layers: int) -> dict[str, Any]:
@@ -43,7 +42,7 @@ def stretch(columns: dict[str, Any], tape: Tape, layers: int) -> dict[str, Any]:
     }
 
 
-def _find_layers(tape: Tape) -> Numbers:
+def _find_layers(tape: Tape) -> Longs:
     """The layer of each kernel."""
     layer = np.full(len(tape.kernels), _SHARED)
     for marks in (tape.forward_marks, tape.backward_marks[::-1], tape.update_marks):
@@ -57,7 +56,7 @@ def _find_layers(tape: Tape) -> Numbers:
 class _Copies:
     """Things in order, of which runs belong to a recorded layer, and where their copies stand."""
 
-    def __init__(self, recorded: Numbers, layers: int) -> None:
+    def __init__(self, recorded: Longs, layers: int) -> None:
         self.recorded, self.layers = recorded, layers
         self._alike = _match_layers(recorded)
         starts = np.flatnonzero(np.diff(recorded, prepend=-2, append=-2))
@@ -66,9 +65,9 @@ class _Copies:
             for number in self._numbers(start):
                 origin.append(np.arange(start, stop))
                 layer.append(np.full(stop - start, number))
-        self.origin: Numbers = np.concatenate(origin)
+        self.origin: Longs = np.concatenate(origin)
         """What each is a copy of."""
-        self.layer: Numbers = np.concatenate(layer)
+        self.layer: Longs = np.concatenate(layer)
         """The layer that each is in now."""
         keys = self._key(self.origin, self.layer)
         self._order = np.argsort(keys)
@@ -82,16 +81,16 @@ class _Copies:
             return middle[::-1] if self.recorded[start - 1] == _LAST else middle
         return [self.layers - 1 if recorded == _LAST else int(recorded)]
 
-    def _key(self, origin: Numbers, layer: Numbers) -> Numbers:
+    def _key(self, origin: Longs, layer: Longs) -> Longs:
         return origin * (self.layers + 1) + layer + 1
 
-    def place(self, recorded: Numbers, layer: Numbers) -> Numbers:
+    def place(self, recorded: Longs, layer: Longs) -> Longs:
         """Where, in each of these layers, that stands which is like a recorded thing."""
         kind = np.where(layer == 0, _FIRST, np.where(layer == self.layers - 1, _LAST, _MIDDLE))
         origin = np.where(layer == _SHARED, recorded, self._alike[kind, recorded])
         return self._order[np.searchsorted(self._keys, self._key(origin, layer))]
 
-    def seen_from(self, targets: Numbers, recorded: Numbers, layer: Numbers) -> Numbers:
+    def seen_from(self, targets: Longs, recorded: Longs, layer: Longs) -> Longs:
         """The layers of `targets`, for things of `recorded` layers that are in `layer` now."""
         of_target = self.recorded[targets]
         last = self.layers - 1
@@ -101,7 +100,7 @@ class _Copies:
         return np.where(of_target == _SHARED, _SHARED, moved)
 
 
-def _match_layers(recorded: Numbers) -> Numbers:
+def _match_layers(recorded: Longs) -> Longs:
     """For each recorded layer and each thing: the thing of that layer that is like it."""
     table = np.tile(np.arange(len(recorded)), (RECORDED_LAYERS, 1))
     runs = []
@@ -115,8 +114,8 @@ def _match_layers(recorded: Numbers) -> Numbers:
 
 
 def _copy_uses(
-    use_tensor: Numbers, use_op: Numbers, ops: _Copies, tensors: _Copies
-) -> tuple[Numbers, Numbers]:
+    use_tensor: Longs, use_op: Longs, ops: _Copies, tensors: _Copies
+) -> tuple[Longs, Longs]:
     """Every copy of an op reads what stands to it as what the op read."""
     by_op = np.argsort(use_op, kind="stable")
     counts = np.bincount(use_op, minlength=len(ops.recorded))
@@ -131,14 +130,14 @@ def _copy_uses(
     return tensor[order], reader[order]
 
 
-def _copy_partners(partner: Numbers, ops: _Copies) -> npt.NDArray[np.int32]:
+def _copy_partners(partner: Longs, ops: _Copies) -> npt.NDArray[np.int32]:
     before = partner[ops.origin]
     known = np.maximum(before, 0)
     layer = ops.seen_from(known, ops.recorded[ops.origin], ops.layer)
     return np.where(before >= 0, ops.place(known, layer), -1).astype(np.int32)
 
 
-def _copy_groups(group: Numbers, ops: _Copies) -> npt.NDArray[np.int32]:
+def _copy_groups(group: Longs, ops: _Copies) -> npt.NDArray[np.int32]:
     """A group of a layer has copies; one that is not of a single layer is one group still."""
     count = int(group.max(initial=-1)) + 1
     low, high = np.full(count, RECORDED_LAYERS), np.full(count, _SHARED)

@@ -25,19 +25,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.compiled import Array, Int, compiled
-from meshwright.graph.coarsen.heap import ENTRY, drop, push
-from meshwright.graph.column import (
-    OP_LINES,
-    OP_SIZES,
-    TENSOR_STEEP,
-    Bools,
-    Floats,
-    Ints,
-    Phase,
-    Split,
-)
+from meshwright.graph.column import OP_LINES, OP_SIZES, TENSOR_STEEP, Phase, Split
 from meshwright.graph.graph import Adjacency, Graph
+from meshwright.kernel.heap import ENTRY, pop, push
+from meshwright.kernel.root import join_pairs
 
 _SUMMED = (
     "flops", "fixed_flops", "bytes_read", "fixed_bytes_read", "bytes_written",
@@ -172,12 +165,11 @@ def _rank(
     count = 0
     for op in range(len(rank)):
         if waiting[op] == 0:
-            push(heap, count, np.float64(first[op]), op, 0)
+            push(heap, 0, count, np.float64(first[op]), op)
             count += 1
     num_ranked = 0
     while count > 0:
-        op = heap[0].code
-        drop(heap, count)
+        op = pop(heap, 0, count)
         count -= 1
         rank[op] = num_ranked
         num_ranked += 1
@@ -185,7 +177,7 @@ def _rank(
             other = np.int64(index[k])
             waiting[other] -= 1
             if waiting[other] == 0:
-                push(heap, count, np.float64(first[other]), other, 0)
+                push(heap, 0, count, np.float64(first[other]), other)
                 count += 1
     return num_ranked
 
@@ -342,20 +334,5 @@ def unite(count: int, labelled: list[tuple[Ints, Ints]]) -> Ints:
         has_one = labels >= 0
         _, first, inverse = np.unique(labels[has_one], return_index=True, return_inverse=True)
         ones = things[has_one]
-        _unite_pairs(parent, ones[first][inverse.ravel()].astype(np.int32), ones.astype(np.int32))
+        join_pairs(parent, ones[first][inverse.ravel()].astype(np.int32), ones.astype(np.int32))
     return parent
-
-
-@compiled
-def _unite_pairs(parent: Array, first: Array, second: Array) -> None:
-    for k in range(len(first)):
-        one, two = np.int64(first[k]), np.int64(second[k])
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = np.int64(parent[one])
-        while parent[two] != two:
-            parent[two] = parent[parent[two]]
-            two = np.int64(parent[two])
-        parent[max(one, two)] = min(one, two)
-    for k in range(len(parent)):  # from the first: what it leads to is done
-        parent[k] = parent[parent[k]]

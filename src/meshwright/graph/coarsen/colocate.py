@@ -21,6 +21,7 @@ shares a device by a join, a fusion or an expansion may take no more than this s
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Float, Int, compiled
 from meshwright.errors import InputError, quoted
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
@@ -28,8 +29,9 @@ from meshwright.graph.coarsen.fusion import fuse_web, share_cap
 from meshwright.graph.coarsen.path import PATH, find_path, settle
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
 from meshwright.graph.coarsen.web import Web, find, fits, merge, unite_units
-from meshwright.graph.column import ANY_TYPE, Floats, Ints
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
+from meshwright.kernel.root import roots_of
 
 
 def coarsen_quickp(
@@ -93,14 +95,8 @@ def join_critical(web: Web, seconds_per_byte: float, cap: float = np.inf) -> Int
     sets = web.units.copy()
     by_urgency = np.lexsort((np.arange(web.num_nodes), -urgency))
     _join_all(web.nodes, sets, by_urgency[joined[by_urgency] >= 0], joined, cap)
-    together = _roots(sets["parent"])[web.nodes["unit"]]
+    together = roots_of(sets["parent"])[web.nodes["unit"]]
     return _number_groups(together, np.bincount(together, minlength=len(sets)) > 1)
-
-
-def _roots(parent: Ints) -> Ints:
-    while not np.array_equal(parent[parent], parent):
-        parent = parent[parent]
-    return parent
 
 
 def _number_groups(label: Ints, is_group: Array) -> Ints:

@@ -16,11 +16,12 @@ least twice as long: the total is O(links log links), and nothing that may fuse 
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.coarsen.thresholds import percentile_threshold
 from meshwright.graph.coarsen.web import Web, find, fits, merge, one_predecessor, one_successor
-from meshwright.graph.column import ANY_TYPE, Floats, Ints
+from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
 
 

@@ -14,9 +14,9 @@ members: when a cluster is made, its later links of the same tensor die.
 import numpy as np
 
 from meshwright.compiled import Array, Float, Int, compiled, inlined, outlined
-from meshwright.graph.coarsen.heap import ENTRY, drop, push, sink
 from meshwright.graph.coarsen.path import PATH, find_path, settle
 from meshwright.graph.coarsen.web import Web, find, fits, merge
+from meshwright.kernel.heap import VERSIONED, pop, push
 
 _NODES, _ENTRIES, _SEARCHES = range(3)
 """Places in the array of counts."""
@@ -27,7 +27,7 @@ def cluster_web(
 ) -> None:
     """Merge nodes of a web until `num_clusters` are left, or nothing may be merged."""
     num_nodes, num_links = web.num_nodes, len(web.links)
-    heap = np.zeros(2 * num_links + 1, ENTRY)
+    heap = np.zeros(2 * num_links + 1, VERSIONED)
     counts = np.array([num_nodes, 0, 0], dtype=np.int64)
     slots, stacks = np.arange(num_nodes, dtype=np.int32), np.zeros((2, num_nodes), dtype=np.int32)
     seen, version = np.zeros(2, dtype=np.int64), np.zeros(num_nodes, dtype=np.int64)
@@ -51,7 +51,7 @@ def _cluster(
     while counts[_NODES] > num_clusters and counts[_ENTRIES] > 0:
         first, second = heap[0].code // len(nodes), heap[0].code % len(nodes)
         is_stale = heap[0].version != version[first] + version[second]
-        drop(heap, counts[_ENTRIES])
+        pop(heap, 0, counts[_ENTRIES])
         counts[_ENTRIES] -= 1
         if is_stale or not fits(nodes, units, first, second, cap):
             continue
@@ -83,7 +83,8 @@ def _offer(
         _forget_stale(nodes, heap, counts, version)
     key = nodes[first].seconds + nodes[second].seconds - saved
     code = np.int64(first) * len(nodes) + second
-    push(heap, counts[_ENTRIES], key, code, version[first] + version[second])
+    at = push(heap, 0, counts[_ENTRIES], key, code)
+    heap[at].version = version[first] + version[second]
     counts[_ENTRIES] += 1
 
 
@@ -93,14 +94,11 @@ def _forget_stale(nodes: Array, heap: Array, counts: Array, version: Array) -> N
     left = np.int64(0)
     for k in range(counts[_ENTRIES]):
         first, second = heap[k].code // len(nodes), heap[k].code % len(nodes)
-        if heap[k].version == version[first] + version[second]:
-            heap[left].key = heap[k].key
-            heap[left].code = heap[k].code
-            heap[left].version = heap[k].version
+        now = version[first] + version[second]
+        if heap[k].version == now:
+            heap[push(heap, 0, left, heap[k].key, heap[k].code)].version = now
             left += 1
     counts[_ENTRIES] = left
-    for k in range(left // 2 - 1, -1, -1):
-        sink(heap, k, left)
 
 
 @outlined

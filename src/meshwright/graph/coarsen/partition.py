@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pymetis
 
+from meshwright.array import Floats, Ints, Longs
 from meshwright.graph.coarsen.web import Web
-from meshwright.graph.column import Floats, Ints
-
-Counts = npt.NDArray[np.int64]
 
 _WEIGHT_SUM = 2**30
 """METIS counts in 32 bits: weights are scaled to add up to this at most."""
@@ -49,9 +47,9 @@ def partition_web(web: Web, num_parts: int, seed: int) -> Ints:
 
 def cut_graph(
     num_parts: int,
-    neighbours: tuple[Counts, Counts],
-    weights: Counts,
-    edge_weights: Counts,
+    neighbours: tuple[Longs, Longs],
+    weights: Longs,
+    edge_weights: Longs,
     *,
     seed: int,
     targets: Sequence[float] = (),

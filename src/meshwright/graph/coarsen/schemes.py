@@ -11,17 +11,18 @@ import re
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Int, compiled
 from meshwright.errors import InputError
 from meshwright.graph.coarsen.coarsening import Coarsening, contract, unite
 from meshwright.graph.coarsen.colocate import fuse_in_groups
 from meshwright.graph.coarsen.fusion import follow_only_reader
-from meshwright.graph.coarsen.heap import ENTRY, drop, push
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
 from meshwright.graph.coarsen.web import Web, find, merge
-from meshwright.graph.column import ANY_TYPE, Floats, Ints, Phase
+from meshwright.graph.column import ANY_TYPE, Phase
 from meshwright.graph.graph import Graph
+from meshwright.kernel.heap import VERSIONED, pop, push
 
 
 def coarsen_colocrl(
@@ -51,7 +52,7 @@ def coarsen_placeto(
     """
     _check_count("num_ops", num_ops)
     web = Web.of(graph, seconds)
-    heap, version = np.zeros(graph.num_ops, ENTRY), np.zeros(graph.num_ops, dtype=np.int64)
+    heap, version = np.zeros(graph.num_ops, VERSIONED), np.zeros(graph.num_ops, dtype=np.int64)
     _merge_cheapest(web.nodes, web.links, web.units, heap, version, num_ops)
     return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
@@ -63,12 +64,12 @@ def _merge_cheapest(
     """A merge takes one entry and gives one, so the heap never grows."""
     count = np.int64(len(nodes))
     for node in range(count):
-        push(heap, node, nodes[node].seconds, node, 0)
+        heap[push(heap, 0, node, nodes[node].seconds, node)].version = 0
     left = count
     while left > num_ops and count > 0:
         node = heap[0].code
         is_stale = heap[0].version != version[node]
-        drop(heap, count)
+        pop(heap, 0, count)
         count -= 1
         if is_stale or nodes[node].parent != node:
             continue
@@ -91,7 +92,8 @@ def _merge_cheapest(
         merge(nodes, links, units, best, node)
         left -= 1
         version[best] += 1
-        push(heap, count, nodes[best].seconds, best, version[best])
+        at = push(heap, 0, count, nodes[best].seconds, best)
+        heap[at].version = version[best]
         count += 1
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.graph.column import Floats
+from meshwright.array import Floats
 
 PERCENT = 90.0
 """QuickP (ICC 2025)."""

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, inlined, outlined
 from meshwright.errors import InputError
-from meshwright.graph.column import Floats, Ints
 from meshwright.graph.graph import Graph
+from meshwright.kernel.root import find_root, roots_of
 
 NODE = np.dtype(
     [
@@ -126,10 +127,7 @@ class Web:
 
     def label(self) -> Ints:
         """Of each op the number of its node, in a topological order."""
-        root = self.nodes["parent"]
-        while not np.array_equal(root[root], root):
-            root = root[root]
-        place = self.nodes["place"][root]
+        place = self.nodes["place"][roots_of(self.nodes["parent"])]
         label: Ints = np.unique(place, return_inverse=True)[1].ravel().astype(np.int32)
         return label
 
@@ -191,11 +189,7 @@ def _without_doubles(
 @inlined
 def find(nodes: Array, op: Int) -> Int:
     """The node that an op has become part of; works on units, too."""
-    at = np.int64(op)
-    while nodes[at].parent != at:
-        nodes[at].parent = nodes[nodes[at].parent].parent
-        at = np.int64(nodes[at].parent)
-    return at
+    return find_root(nodes.parent, op)
 
 
 @outlined

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.graph.graph import Bools, Floats, Graph, Ints
+from meshwright.kernel.row import gather_rows
 
 Codes = npt.NDArray[np.int8]
 
@@ -186,8 +187,7 @@ class Stack:
 
 def _ranks(layer: Ints) -> Ints:
     """By entry: how many of its layer come before it."""
-    order = np.argsort(layer, kind="stable")
-    start = np.concatenate(([0], np.cumsum(np.bincount(layer))))
+    order, start = gather_rows(layer, int(layer.max(initial=-1)) + 1)
     ranks = np.empty(len(layer), dtype=np.int32)
     ranks[order] = np.arange(len(layer)) - start[layer[order]]
     return ranks

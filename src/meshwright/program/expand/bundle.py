@@ -12,14 +12,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.part import Part
-from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS, reads_updates
+from meshwright.program.bucket import reads_updates
 from meshwright.program.expand.expansion import Expansion
 
-Numbers = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 
 MAX_GATHERS = 32
@@ -88,7 +89,7 @@ def find_weights(expansion: Expansion) -> Weights:
     )
 
 
-def _number_weights(expansion: Expansion) -> Numbers:
+def _number_weights(expansion: Expansion) -> Longs:
     """By op of forward and backward; an op computed again has those of the first time."""
     graph = expansion.graph
     of_op = graph.group.astype(np.int64)
@@ -128,7 +129,7 @@ def _find_gradients(expansion: Expansion) -> dict[int, tuple[int, ...]]:
     return gradients
 
 
-def _weights_of(graph: Graph, of_op: Numbers, update: int, gradients: tuple[int, ...]) -> int:
+def _weights_of(graph: Graph, of_op: Longs, update: int, gradients: tuple[int, ...]) -> int:
     """Of its group, else of the ops that make its gradients."""
     numbers = (of_op[update], *(of_op[graph.tensor_source[each]] for each in gradients))
     return int(next((number for number in numbers if number >= 0), -1))
@@ -138,7 +139,7 @@ def _parameter_bytes(
     graph: Graph,
     gradients: dict[int, tuple[int, ...]],
     of_update: dict[int, int],
-    of_op: Numbers,
+    of_op: Longs,
     users: dict[int, list[int]],
 ) -> dict[int, float]:
     """By update: its share of its ops' weights, in proportion to gradients.
@@ -203,7 +204,7 @@ def make_bundles(
 
 def _limit(graph: Graph, sizes: Iterable[float], most: int) -> float:
     """Bytes at which a bundle is full; where gradients may follow from updates, at the first."""
-    return 0.0 if reads_updates(graph) else max(float(BUCKET_BYTES), sum(sizes) / most)
+    return 0.0 if reads_updates(graph) else max(BUCKET_BYTES, sum(sizes) / most)
 
 
 def join(items: Sequence[Item], sizes: Sequence[float], limit: float) -> list[tuple[Item, ...]]:

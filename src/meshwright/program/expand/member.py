@@ -15,6 +15,7 @@ from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.graph.stack.block import find_block
 from meshwright.graph.stack.product import is_product
 from meshwright.graph.stack.stack import Codes, Cut, LayerKind, Role, Stack
+from meshwright.kernel.row import gather_rows
 
 _STRIDED = "strided_"
 """A kind of op begins so where it reads or writes views."""
@@ -206,6 +207,6 @@ def _drops_tokens(kind: LayerKind, tokens: float) -> Bools:
 
 def template_rows(stack: Stack, layers: Ints) -> list[Ints]:
     """The ops of the model's graph that each of some layers has, in the order of its kind."""
-    order = np.argsort(stack.layer_of_op, kind="stable").astype(np.int32)
-    start = np.concatenate(([0], np.cumsum(np.bincount(stack.layer_of_op))))
-    return [order[start[layer] : start[layer + 1]] for layer in layers.tolist()]
+    order, start = gather_rows(stack.layer_of_op, stack.num_layers)
+    ops = order.astype(np.int32)
+    return [ops[start[layer] : start[layer + 1]] for layer in layers.tolist()]

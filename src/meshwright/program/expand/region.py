@@ -17,6 +17,7 @@ from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import is_product
 from meshwright.graph.stack.stack import Stack
+from meshwright.kernel.row import gather_rows
 from meshwright.plan.plan import Plan, Recompute
 
 _FEW_FLOPS = 8.0
@@ -78,9 +79,8 @@ def _select(graph: Graph, part_of_op: Ints, stack: Stack | None) -> Bools:
     again = np.zeros(graph.num_ops, dtype=np.bool_)
     if stack is not None:
         found = [find_recomputation(kind) for kind in stack.kinds]
-        by_layer = np.argsort(stack.layer_of_op, kind="stable")
-        ends = np.cumsum(np.bincount(stack.layer_of_op, minlength=stack.num_layers))[:-1]
-        for layer, ops in enumerate(np.split(by_layer, ends)):
+        by_layer, begin = gather_rows(stack.layer_of_op, stack.num_layers)
+        for layer, ops in enumerate(np.split(by_layer, begin[1:-1])):
             # A kind's graph has stand-ins for what enters first, and updates of copies last.
             start = stack.kind_of(layer).num_entering
             again[ops] = found[stack.layers[layer]].again[start : start + len(ops)]

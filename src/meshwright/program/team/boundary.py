@@ -6,13 +6,9 @@ Knows rows and sizes; knows nothing of routes, time and instructions.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Longs
 from meshwright.program.team.stage import TeamStage
-
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
@@ -22,9 +18,9 @@ _NEAR = 1e-9
 class Boundary:
     """Between a stage and the next: the pairs of teams that share rows."""
 
-    before: Places
+    before: Longs
     """A replica of the stage, one a pair ..."""
-    after: Places
+    after: Longs
     """... and one of the next."""
     forward_bytes: Floats
     """Of one microbatch, from team to team."""
@@ -35,12 +31,12 @@ class Boundary:
     rows_to: Floats
 
     @property
-    def sent(self) -> Places:
+    def sent(self) -> Longs:
         """The pairs between which something is sent."""
         return np.flatnonzero(~self.is_local)
 
     @property
-    def kept(self) -> Places:
+    def kept(self) -> Longs:
         """The others."""
         return np.flatnonzero(self.is_local)
 

@@ -12,16 +12,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.program.bucket import MAX_BUCKETS
+from meshwright.array import Floats, Longs, Records
+from meshwright.cost.stage import MAX_BUCKETS
 from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.boundary import Boundary
 from meshwright.program.team.stage import TeamStage
 from meshwright.program.team.unit import StageUnits, UnitGraph
-
-Records = npt.NDArray[np.void]
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,11 +34,11 @@ class Work:
     call_seconds: Sequence[Floats]
     place: Sequence[Floats]
     """By stage, of each unit and replica."""
-    before: Places
+    before: Longs
     """By unit's instruction, the one before it on its device; -1: there is none."""
     blocks: bool
     """Whether stages wait for their transfers."""
-    unit_start: Places
+    unit_start: Longs
     """The first instruction of each stage's units; at the end how many there are."""
     num_sends: int
     num_devices: int
@@ -49,13 +46,13 @@ class Work:
     is_inference: bool
     """Whether backward units do nothing, and wait for nobody."""
 
-    def unit_rows(self, stage: int, unit: npt.ArrayLike, replica: npt.ArrayLike) -> Places:
+    def unit_rows(self, stage: int, unit: npt.ArrayLike, replica: npt.ArrayLike) -> Longs:
         """Instructions of units on replicas; the two broadcast."""
         count = self.stages[stage].num_replicas
         return np.asarray(self.unit_start[stage] + np.asarray(unit) * count + np.asarray(replica))
 
     @cached_property
-    def after(self) -> Places:
+    def after(self) -> Longs:
         """By unit's instruction, the one after it on its device; -1: there is none."""
         after = np.full_like(self.before, -1)
         known = np.flatnonzero(self.before >= 0)
@@ -103,13 +100,13 @@ class Made:
 
     def write(
         self,
-        writer: Places,
+        writer: Longs,
         device: npt.ArrayLike,
         size: npt.ArrayLike,
         tensor: int,
         *,
         lasts: bool = False,
-    ) -> Places:
+    ) -> Longs:
         """Buffers that instructions write, in the shape of `writer`; their numbers."""
         made = np.empty(writer.shape, BUFFER)
         made["writer"], made["device"] = writer, device
@@ -296,7 +293,7 @@ def _serve(
         made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
 
 
-def _block(work: Work, made: Made, writer: Places, send: Places, reader: Places) -> None:
+def _block(work: Work, made: Made, writer: Longs, send: Longs, reader: Longs) -> None:
     """Let transfers wait until their receivers have come to them, and senders until they end."""
     before, after = work.before[reader], work.after[writer]
     made.order(before[before >= 0], send[before >= 0])

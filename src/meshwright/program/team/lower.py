@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.runtime import RUNTIMES, Runtime
@@ -42,8 +42,6 @@ from meshwright.program.team.unit import (
     stage_units,
     unit_graph,
 )
-
-Floats = npt.NDArray[np.float64]
 
 MAX_INSTRUCTIONS = 2**26
 """About 8 GB of them."""

@@ -8,14 +8,13 @@ what they share links with, and whether compute waits for them, is the simulator
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cost.holder import Moved
 from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.emit import Made, Work, blank_rows
 
-Places = npt.NDArray[np.int64]
 Groups = tuple[tuple[int, ...], ...]
 
 
@@ -56,7 +55,7 @@ def _write(
     kind: Kind,
     moved: Sequence[tuple[Action, Moved]],
     groups: dict[Groups, int],
-) -> tuple[Places, Places]:
+) -> tuple[Longs, Longs]:
     """One collective for every unit of some actions, in the order in which a stage runs them: the
     instructions of the units and its own, by unit and replica."""
     stage, units = work.stages[number], work.units[number]

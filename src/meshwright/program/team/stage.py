@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.cost.layer.team import team_fits
@@ -23,10 +23,6 @@ from meshwright.plan.check import Placement
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
 from meshwright.plan.stage import team_of
 from meshwright.program.team.defer import Deferred, deferred_bytes
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-
 
 NOTHING = Deferred(0.0, 0.0)
 _DIVIDED = "with tensor, context or expert parallelism, ZeRO or recomputation"

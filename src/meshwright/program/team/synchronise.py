@@ -8,15 +8,13 @@ parameters after everything else.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs, Records
 from meshwright.cost.holder import Synchronisation
 from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.emit import Made, Work, blank_rows
 
-Records = npt.NDArray[np.void]
-Places = npt.NDArray[np.int64]
 Groups = tuple[tuple[int, ...], ...]
 
 _KINDS = {
@@ -26,13 +24,13 @@ _KINDS = {
 }
 
 
-def emit_collectives(work: Work, made: Made, groups: dict[Groups, int]) -> list[Places]:
+def emit_collectives(work: Work, made: Made, groups: dict[Groups, int]) -> list[Longs]:
     """All collectives; by stage the instruction on each replica after which its gradients are
     whole. `groups` gets the numbers of groups that stand for them in `group`."""
     row = work.num_units + 2 * work.num_sends
     task = work.num_units + work.num_sends
     blocks: list[tuple[Records, float]] = []
-    whole: list[Places] = []
+    whole: list[Longs] = []
     for number, stage in enumerate(work.stages):
         replicas = np.arange(stage.num_replicas)
         whole.append(work.unit_rows(number, work.units[number].gradients[-1], replicas))

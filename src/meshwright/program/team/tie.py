@@ -8,21 +8,19 @@ for its embedding group). Where one team runs both stages there is nothing to do
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs, Records
 from meshwright.program.program import Kind
-from meshwright.program.team.emit import Made, Records, Work, blank_rows
+from meshwright.program.team.emit import Made, Work, blank_rows
 from meshwright.program.team.stage import TeamStage
-
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tie:
     """Pairs of a team of the first stage and one of the last that share weights."""
 
-    first: Places
-    last: Places
+    first: Longs
+    last: Longs
     first_bytes: float
     """What a team of the first stage sends to one of the last ..."""
     last_bytes: float
@@ -71,7 +69,7 @@ def tie_rows(work: Work, tie: Tie, number: int) -> tuple[Records, Records]:
     return sends, receives
 
 
-def order_tie(work: Work, made: Made, tie: Tie, number: int, whole: list[Places]) -> None:
+def order_tie(work: Work, made: Made, tie: Tie, number: int, whole: list[Longs]) -> None:
     """Sends wait until gradients are whole (`whole`: by stage, the instruction on each replica),
     and the last of the updates on either side for what it receives."""
     ends = len(work.stages) - 1

@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import OP_SIZES, Graph, Phase, Split
 from meshwright.plan.plan import Schedule, ScheduleKind
-from meshwright.program.bucket import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.program.schedule import Action, StageSeconds, order_steps
 from meshwright.program.team.stage import TeamStage
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
 
 _PHASES = {
     Action.FORWARD: Phase.FORWARD,
@@ -186,7 +183,7 @@ def place_units(
 
 def find_before(
     stages: Sequence[TeamStage], units: Sequence[StageUnits], place: Sequence[Floats]
-) -> Places:
+) -> Longs:
     """By unit and replica, stage after stage, what its device runs before it; -1: nothing."""
     device = [
         np.broadcast_to(stage.leaders, (each.num_units, stage.num_replicas)).ravel()

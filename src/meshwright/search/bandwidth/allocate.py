@@ -8,6 +8,7 @@ that helps. Decides rates only, not what runs where.
 
 from dataclasses import dataclass, replace
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
@@ -18,7 +19,6 @@ from meshwright.program.program import Program
 from meshwright.search.bandwidth.divide import divide_allocations
 from meshwright.search.bandwidth.order import fix_order
 from meshwright.search.bandwidth.path import Rates, optimise_paths
-from meshwright.search.bandwidth.precedence import Floats
 from meshwright.search.bandwidth.rates import find_host_pairs
 from meshwright.search.bandwidth.room import Pair, Room, divides_alike, even_rates, make_room
 from meshwright.search.bandwidth.traffic import Kinship, list_traffic, pairs_of_collectives

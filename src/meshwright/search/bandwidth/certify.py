@@ -9,8 +9,9 @@ subtracted is never more than the rows' rates at their prices, since rows are ne
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.search.bandwidth.dense import product
-from meshwright.search.bandwidth.precedence import Floats, Paths
+from meshwright.search.bandwidth.precedence import Paths
 from meshwright.search.bandwidth.room import Room
 
 

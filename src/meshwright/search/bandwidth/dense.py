@@ -5,9 +5,8 @@ cores a system of 150 rows took 136 ms in place of 0.4 (2026-11-15). Knows nothi
 """
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from meshwright.array import Floats
 
 _MATRIX, _VECTOR = 200_000, 8_000
 """Multiplications that are done in one thread: some 2^18, and 2^13 for a vector."""

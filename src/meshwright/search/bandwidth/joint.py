@@ -9,6 +9,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
@@ -19,7 +20,7 @@ from meshwright.search.bandwidth.joint_search import JointSearch
 from meshwright.search.bandwidth.joint_space import Space, find_space
 from meshwright.search.bound import placement_bound
 from meshwright.search.branch import branch_bound, can_branch
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import judge, why_stopped
 from meshwright.search.placement.improve import improve
 from meshwright.search.placement.placement import placement

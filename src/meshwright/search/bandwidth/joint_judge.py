@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.plan.plan import Plan
 from meshwright.search.bandwidth.allocate import FLOOR, allocate
 from meshwright.search.bandwidth.divide import divide_allocations
 from meshwright.search.bandwidth.joint_rates import Shared
-from meshwright.search.bandwidth.joint_space import Floats, Space
+from meshwright.search.bandwidth.joint_space import Space
 from meshwright.search.bandwidth.room import Pair, even_rates
-from meshwright.search.instance import Instance, Ints, order_plan
+from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.search.bandwidth.joint_rates import Bench, Shared
-from meshwright.search.instance import Instance, Ints
+from meshwright.search.instance import Instance
 
 _GAIN = 1e-6
 _PASSES = 4

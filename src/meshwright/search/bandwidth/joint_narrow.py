@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.search.bandwidth.joint_space import Floats, Longs, Space
-from meshwright.search.instance import Instance, Ints
+from meshwright.array import Floats, Ints, Longs
+from meshwright.search.bandwidth.joint_space import Space
+from meshwright.search.instance import Instance
 from meshwright.search.placement.search import search_rounds
 from meshwright.search.placement.walk import Placed
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.search.bandwidth.joint_space import Floats, Space
+from meshwright.array import Floats, Ints
+from meshwright.search.bandwidth.joint_space import Space
 from meshwright.search.bandwidth.path import optimise_paths
 from meshwright.search.bandwidth.rates import place_precedence
-from meshwright.search.instance import Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.placement.walk import Placed, Walk
 
 _GAP = 1e-3

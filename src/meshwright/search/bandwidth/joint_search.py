@@ -14,12 +14,12 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.bandwidth.joint_judge import Found, Judge
 from meshwright.search.bandwidth.joint_move import improve_shared
 from meshwright.search.bandwidth.joint_narrow import Narrow
 from meshwright.search.bandwidth.joint_rates import Bench, Shared
-from meshwright.search.bandwidth.joint_space import Floats, Space, Start, find_starts
-from meshwright.search.instance import Ints
+from meshwright.search.bandwidth.joint_space import Space, Start, find_starts
 from meshwright.search.judge import Verdict, tighten
 from meshwright.search.placement.contend import contend
 from meshwright.search.placement.improve import improve

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.search.bandwidth.rates import HostPairs, find_host_pairs
-
-Floats = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 FAINT = 1e-2
 """Of what a pair may get: what it has in a pattern that it is no part of, so that a placement which

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.search.bandwidth.dense import product, solve
-from meshwright.search.bandwidth.precedence import Floats, Paths
+from meshwright.search.bandwidth.precedence import Paths
 from meshwright.search.bandwidth.room import Room
 
 _MAX_STEPS = 40

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.search.bandwidth.precedence import ARC, Precedence, Records, make_precedence
+from meshwright.array import Floats, Longs, Records
+from meshwright.search.bandwidth.precedence import ARC, Precedence, make_precedence
 from meshwright.search.bandwidth.traffic import Kinship, Phase
 from meshwright.simulate.tasks import Engine
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-Edges = tuple[Places, Places]
+Edges = tuple[Longs, Longs]
 """Tasks, and the tasks that wait for them."""
 Loads = list[tuple[int, float]]
 """Pairs of a precedence, and the bytes between them for each byte of a message."""
@@ -74,7 +72,7 @@ def fix_order(
     )
 
 
-def _turns(tasks: Records, edges: Edges) -> Places:
+def _turns(tasks: Records, edges: Edges) -> Longs:
     """The place of each task in one order of all: by start, then finish; what takes no time, and
     starts when what it waits for does, after that."""
     level = np.zeros(len(tasks), dtype=np.int64)
@@ -97,7 +95,7 @@ def _turns(tasks: Records, edges: Edges) -> Places:
     return turn
 
 
-def _sorted(turn: Places, edges: Edges) -> list[int]:
+def _sorted(turn: Longs, edges: Edges) -> list[int]:
     """Tasks after all that they wait for, else by turn."""
     following: dict[int, list[int]] = {}
     for source, target in zip(edges[0].tolist(), edges[1].tolist(), strict=True):
@@ -116,7 +114,7 @@ def _sorted(turn: Places, edges: Edges) -> list[int]:
     return order
 
 
-def _queues(traffic: Sequence[Kinship], num_tasks: int) -> Places:
+def _queues(traffic: Sequence[Kinship], num_tasks: int) -> Longs:
     """By task the queue that it is in; -1: none."""
     queue = np.full(num_tasks, -1, dtype=np.int64)
     for number, each in enumerate(traffic):
@@ -125,7 +123,7 @@ def _queues(traffic: Sequence[Kinship], num_tasks: int) -> Places:
     return queue
 
 
-def _chains(line: Places, turn: Places) -> Edges:
+def _chains(line: Longs, turn: Longs) -> Edges:
     """Of tasks in one line each to the next; line -1 is none."""
     members = np.flatnonzero(line >= 0)
     members = members[np.lexsort((turn[members], line[members]))]
@@ -182,7 +180,7 @@ def _proportion(phase: Phase) -> tuple[tuple[int, float], ...]:
 class _Arcs:
     """Gathers arcs, by the nodes of tasks."""
 
-    def __init__(self, end: Places, extra: Places, waits: Edges, queued: Edges) -> None:
+    def __init__(self, end: Longs, extra: Longs, waits: Edges, queued: Edges) -> None:
         self._end, self._begin = end, end - extra
         order = np.argsort(waits[1], kind="stable")
         self._sources = end[waits[0][order]]
@@ -195,7 +193,7 @@ class _Arcs:
         return np.concatenate(self._found)
 
     def _add(
-        self, source: Places, target: Places, fixed: Floats | float, pair: int = -1,
+        self, source: Longs, target: Longs, fixed: Floats | float, pair: int = -1,
         amount: Floats | float = 0.0, least: Floats | float = 0.0,
     ) -> None:  # fmt: skip
         arcs = np.zeros(len(source), ARC)
@@ -203,7 +201,7 @@ class _Arcs:
         arcs["fixed"], arcs["amount"], arcs["least"] = fixed, amount, least
         self._found.append(arcs)
 
-    def _entries(self, tasks: Places) -> tuple[Places, Places]:
+    def _entries(self, tasks: Longs) -> tuple[Longs, Longs]:
         """The nodes that tasks wait for, and for which of them; the start of the step for those
         that wait for nothing."""
         count = self._first[tasks + 1] - self._first[tasks]
@@ -242,8 +240,8 @@ class _Arcs:
             self._add_phase(begin + k, begin + k + 1, 0.0, each, everyone, phase, loads[k])
 
     def _add_phase(
-        self, source: Places, target: Places, fixed: Floats | float, each: Kinship,
-        member: Places, phase: Phase, loads: Loads,
+        self, source: Longs, target: Longs, fixed: Floats | float, each: Kinship,
+        member: Longs, phase: Phase, loads: Loads,
     ) -> None:  # fmt: skip
         """A round: as many arcs side by side as there are pairs of hosts."""
         size = each.message_bytes[member]

@@ -12,16 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.search.bandwidth.certify import certify, scale_prices
 from meshwright.search.bandwidth.dense import product
 from meshwright.search.bandwidth.master import Master, Point
-from meshwright.search.bandwidth.precedence import (
-    Floats,
-    Paths,
-    Precedence,
-    Walker,
-    no_paths,
-)
+from meshwright.search.bandwidth.precedence import Paths, Precedence, Walker, no_paths
 from meshwright.search.bandwidth.room import Room, even_ways
 
 _MAX_ROUNDS = 200

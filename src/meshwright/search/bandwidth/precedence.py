@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Records
 from meshwright.compiled import compiled, inlined
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Records = npt.NDArray[np.void]
+from meshwright.kernel.row import gather_rows
 
 ARC = np.dtype(
     [
@@ -86,10 +84,8 @@ def no_paths(num_pairs: int) -> Paths:
 def make_precedence(num_nodes: int, num_pairs: int, arcs: Records) -> Precedence:
     """From arcs in any order."""
     assert bool(np.all(arcs["source"] < arcs["target"])), "arcs lead to larger numbers"
-    ordered = arcs[np.argsort(arcs["target"], kind="stable")]
-    first_in = np.zeros(num_nodes + 1, np.int32)
-    np.cumsum(np.bincount(ordered["target"], minlength=num_nodes), out=first_in[1:])
-    return Precedence(arcs=ordered, first_in=first_in, num_pairs=num_pairs)
+    order, first_in = gather_rows(arcs["target"], num_nodes)
+    return Precedence(arcs=arcs[order], first_in=first_in, num_pairs=num_pairs)
 
 
 class Walker:

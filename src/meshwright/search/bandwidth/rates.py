@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
-from meshwright.search.bandwidth.precedence import ARC, Floats, Precedence
+from meshwright.search.bandwidth.precedence import ARC, Precedence
 from meshwright.search.bandwidth.room import Pair, Room, make_room
-from meshwright.search.instance import Instance, Ints
-
-Longs = npt.NDArray[np.int64]
+from meshwright.search.instance import Instance
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

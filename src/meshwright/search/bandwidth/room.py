@@ -10,12 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
 Pair = tuple[int, int]
 Bundle = Mapping[Pair, float]
 """Pairs whose rates are so many times one rate."""
@@ -28,7 +26,7 @@ class Room:
     A pair may stand for several that have their rates in proportion, as those of a ring have.
     """
 
-    pair_of_way: Places
+    pair_of_way: Longs
     """Whose rate each way adds to, rising: every pair has at least one way."""
     rows: Floats
     """Row x way: what the way takes of the row for each byte a second of its pair."""
@@ -41,11 +39,11 @@ class Room:
         return int(self.pair_of_way[-1]) + 1 if len(self.pair_of_way) else 0
 
     @property
-    def way_start(self) -> Places:
+    def way_start(self) -> Longs:
         """Where the ways of each pair begin."""
         return np.searchsorted(self.pair_of_way, np.arange(self.num_pairs))
 
-    def picked(self, pairs: Places) -> "Room":
+    def picked(self, pairs: Longs) -> "Room":
         """For some of the pairs (rising), with the rows that they use."""
         ways = np.isin(self.pair_of_way, pairs)
         used = self.rows[:, ways].any(axis=1)

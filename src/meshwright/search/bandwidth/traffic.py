@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import Protocol
 from meshwright.cost.axis import axis_model
@@ -33,15 +33,12 @@ from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.transfer import find_pairs
 from meshwright.units import MOST
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Phase:
     """One round of something, for each byte."""
 
-    pairs: Places
+    pairs: Longs
     """Numbers of pairs of hosts."""
     amounts: Floats
     """Bytes between each of them."""
@@ -53,7 +50,7 @@ class Phase:
 class Kinship:
     """Tasks that do the same between the same devices: a queue of transfers, or collectives."""
 
-    tasks: Places
+    tasks: Longs
     message_bytes: Floats
     """Of each."""
     latency_seconds: Floats

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.graph.coarsen.partition import cut_graph, gather_neighbours, scaled_weights
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
+from meshwright.kernel.disjoint import DisjointSets
 from meshwright.program.bucket import tie_sums
 from meshwright.search.instance import Instance, mean_type_seconds
 
@@ -100,18 +101,11 @@ def _join_idle(instance: Instance) -> Ints:
 
 def _join_tied(graph: Graph, label: Ints) -> Ints:
     """One label for ops that must see the same samples, such as losses and what reads them."""
-    joined = list(range(int(label.max()) + 1))
-
-    def find(unit: int) -> int:
-        while joined[unit] != unit:
-            joined[unit] = unit = joined[joined[unit]]
-        return unit
-
+    sets = DisjointSets(range(int(label.max()) + 1))
     for op, leader in enumerate(tie_sums(graph).tolist()):
         if op != leader:
-            low, high = sorted((find(int(label[op])), find(int(label[leader]))))
-            joined[high] = low
-    return np.array([find(unit) for unit in label.tolist()], dtype=np.int32)
+            sets.join(int(label[op]), int(label[leader]))
+    return np.array(sets.roots(), dtype=np.int32)[label]
 
 
 def _is_idle(graph: Graph) -> Bools:

@@ -15,6 +15,7 @@ from time import perf_counter
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
+from meshwright.kernel.disjoint import DisjointSets
 from meshwright.search.deploy.sfb_price import Prices, price_factors
 from meshwright.search.deploy.sfb_solve import Choice, Known, Programme
 
@@ -140,25 +141,18 @@ def _add(
 
 def _divide(programme: Programme, ops: Sequence[int], known: Known) -> list[Choice]:
     """Ops in sets that share neither ops nor what is gathered for them."""
-    lead = {op: op for op in ops}
-
-    def find(op: int) -> int:
-        while lead[op] != op:
-            lead[op] = lead[lead[op]]
-            op = lead[op]
-        return op
-
+    sets = DisjointSets(ops)
     reader: dict[int, int] = {}
     gathered = set(programme.price(ops, known).tensors)
     for op in ops:
         for tensor in programme.inputs[op]:
-            if programme.source[tensor] in lead:
-                lead[find(op)] = find(programme.source[tensor])
+            if programme.source[tensor] in sets:
+                sets.join(op, programme.source[tensor])
             elif tensor in gathered:
-                lead[find(op)] = find(reader.setdefault(tensor, op))
+                sets.join(op, reader.setdefault(tensor, op))
     parts: dict[int, list[int]] = {}
     for op in ops:
-        parts.setdefault(find(op), []).append(op)
+        parts.setdefault(sets.find(op), []).append(op)
     return [programme.price(part, known) for part in parts.values()]
 
 

@@ -8,12 +8,9 @@ to the end on exactly the last so many devices of the pod. Nothing here knows wh
 """
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.compiled import Array, Float, Int, compiled
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 @compiled
@@ -95,8 +92,8 @@ def fill_values(
 
 
 def least_load(
-    loads: Floats, places: Ints, shape_of: Ints, sizes: Ints, limit: float, adds: bool
-) -> tuple[Floats, Ints, Ints]:
+    loads: Floats, places: Longs, shape_of: Longs, sizes: Longs, limit: float, adds: bool
+) -> tuple[Floats, Longs, Longs]:
     """Values and choices; see `fill_values`."""
     num_stages, num_layers = loads.shape[1], len(shape_of) - 1
     num_units = 0 if len(sizes) == 1 else places.shape[1] - 1
@@ -108,7 +105,7 @@ def least_load(
 
 
 def read_chain(
-    next_layer: Ints, next_size: Ints, sizes: Ints, num_stages: int, num_units: int
+    next_layer: Longs, next_size: Longs, sizes: Longs, num_stages: int, num_units: int
 ) -> list[tuple[int, int, int, int]]:
     """The stages from the first on: first layer, the layer after the last, which size, and the
     devices from its first to the end, in units."""

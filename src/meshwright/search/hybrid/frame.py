@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option
@@ -19,9 +19,6 @@ from meshwright.search.hybrid.draft import Draft
 from meshwright.search.hybrid.price import Prices
 from meshwright.search.hybrid.shape import Shapes
 from meshwright.search.hybrid.table import Table, make_table
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _COUNTS = 2
 """Numbers of stages that are looked at more closely, those with the least rough estimate."""
@@ -121,7 +118,7 @@ class FrameSearch:
         return min(most, self.frame.pipeline or most)
 
     @cached_property
-    def places(self) -> tuple[list[Place], Ints]:
+    def places(self) -> tuple[list[Place], Longs]:
         """Distinct places, and which one by size and units from a stage's first device to the
         pod's end."""
         known: dict[Place, int] = {}
@@ -182,7 +179,7 @@ class FrameSearch:
         blocks = self.layouts.prices.runtime.blocks_on_transfers
         return kind is ScheduleKind.GPIPE and not blocks
 
-    def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Ints]:
+    def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Longs]:
         """By place, stage from the end and shape: the least load, and the option."""
         places, _ = self.places
         num_shapes = len(self.shapes.counts)
@@ -206,7 +203,7 @@ class FrameSearch:
         num_stages: int,
         largest: float,
         loads: Floats,
-        chosen: Ints,
+        chosen: Longs,
         limit: Callable[[], float],
     ) -> Iterator[Draft]:
         """Drafts of so many stages: the least sum of loads within limits on the largest."""
@@ -224,7 +221,7 @@ class FrameSearch:
                 break
 
     def _draft(
-        self, kind: ScheduleKind, chain: list[tuple[int, int, int, int]], chosen: Ints
+        self, kind: ScheduleKind, chain: list[tuple[int, int, int, int]], chosen: Longs
     ) -> Draft:
         known, places = self.places
         stages, fills, loads, tails, weights, hosts = [], [], [], [], [], []
@@ -329,7 +326,7 @@ def step_seconds(
     return sum(fills) + (microbatches - 1) * loads[last] + max(tails[0], tails[last])
 
 
-def _shift(place: Place, table: Table, picked: Ints) -> Floats:
+def _shift(place: Place, table: Table, picked: Longs) -> Floats:
     """To the next stage and back, by stage and shape, of the option that was picked."""
     shape = np.arange(table.output_bytes.shape[1])
     output = table.output_bytes[np.maximum(picked, 0), shape]

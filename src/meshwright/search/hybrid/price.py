@@ -8,8 +8,8 @@ from enum import IntEnum
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import Collective
@@ -21,8 +21,6 @@ from meshwright.graph.stack.stack import Stack
 from meshwright.plan.part import Recompute
 from meshwright.program.team.defer import deferred_bytes
 from meshwright.search.hybrid.tier import Axis, Lines, Tiers, find_groups
-
-Floats = npt.NDArray[np.float64]
 
 _MAX_LINES = 8
 """Algorithms of a collective."""

@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Longs
 from meshwright.graph.stack.stack import Stack
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -23,18 +19,18 @@ class Shapes:
 
     counts: Floats
     """By shape and kind of layer."""
-    shape_of: Ints
+    shape_of: Longs
     """By first layer and the layer after the last: the shape of that stage; -1: none."""
     pairs: Floats
     """By shape, kind of layer and kind of the layer after it in the stage: how many there are; of
     stages of one shape the first counts."""
-    first_kind: Ints
+    first_kind: Longs
     """Of each shape: the kind of its first layer ..."""
-    second_kind: Ints
+    second_kind: Longs
     """... and of its second; of stages of one layer the same again."""
-    last_kind: Ints
+    last_kind: Longs
     """Of each shape: the kind of its last layer, whose output leaves."""
-    before_kind: Ints
+    before_kind: Longs
     """Of each shape: the kind of the layer before it, whose output comes; -1: none."""
     has_next: Bools
     """Of each shape: whether layers follow."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats
 from meshwright.cost.holder import LayerOrder, shown_seconds
 from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
@@ -29,9 +29,6 @@ from meshwright.plan.stage import Frame, Option
 from meshwright.search.hybrid.price import Column, Prices, holder_axes
 from meshwright.search.hybrid.scope import Scope
 from meshwright.search.hybrid.shape import Shapes
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,6 +14,7 @@ from math import ceil, log2
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cluster.nest import find_nest, is_switched
@@ -21,8 +22,6 @@ from meshwright.cost.collective import Collective, find_unbeaten
 from meshwright.cost.rounds import Price, Round, price_rounds
 from meshwright.cost.way import PROTOCOLS
 from meshwright.cost.wire import Wire, find_wire, has_switch
-
-Ints = npt.NDArray[np.int64]
 
 Lines = tuple[tuple[float, float], ...]
 """Latency and seconds a byte of some algorithms."""
@@ -355,7 +354,7 @@ def _has_even_hosts(cluster: Cluster) -> bool:
     return bool(np.min(found) > 0.99 * np.max(found))
 
 
-def _measure(cluster: Cluster, order: Ints, size: int, outer: int, wire: Wire | None) -> Tier:
+def _measure(cluster: Cluster, order: Longs, size: int, outer: int, wire: Wire | None) -> Tier:
     """Let every device send to its like in the next group of the same group of the next tier."""
     sources = order.astype(np.int32)
     targets = np.concatenate(

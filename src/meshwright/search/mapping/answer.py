@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.plan.answer import Stop
 from meshwright.search.mapping.match import match_slots
-from meshwright.search.mapping.problem import Assignment, Floats, MappingProblem
+from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.units import format_bytes
 
 

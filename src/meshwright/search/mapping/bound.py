@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from meshwright.search.mapping.problem import Floats, MappingProblem
+from meshwright.array import Floats
+from meshwright.search.mapping.problem import MappingProblem
 
 
 def place_floors(problem: MappingProblem) -> Floats:

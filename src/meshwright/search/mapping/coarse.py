@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.mapping.bound import fastest_links
 from meshwright.search.mapping.pack import join_links, spanning_links
-from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import MappingProblem
 from meshwright.search.solver import run_solver
 
 TICKS = 10_000_000_000

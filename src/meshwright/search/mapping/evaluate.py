@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.mapping.long_ring import find_ring
-from meshwright.search.mapping.problem import Assignment, Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.search.mapping.ring import narrowest
 
 

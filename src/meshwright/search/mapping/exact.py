@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.mapping.meter import Meter
 from meshwright.search.mapping.probe import (
     DEVICE,
@@ -20,7 +21,7 @@ from meshwright.search.mapping.probe import (
     SLOT,
     probe,
 )
-from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import MappingProblem
 from meshwright.search.mapping.ring import MOST_EXACT
 from meshwright.search.mapping.symmetry import Symmetry
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
-from meshwright.search.mapping.problem import Floats, Ints
 from meshwright.search.mapping.ring import MOST_EXACT, exact_ring, narrowest
 
 _STARTS = 4

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshwright.search.mapping.problem import Bools, Floats, Ints
+from meshwright.array import Bools, Floats, Ints
 
 
 def match_slots(can_run: Bools, wanted: Ints) -> tuple[Ints, int]:

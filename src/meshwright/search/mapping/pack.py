@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from meshwright.search.mapping.problem import Floats, Ints, MappingProblem
+from meshwright.array import Floats, Ints
+from meshwright.kernel.root import join_pairs
+from meshwright.search.mapping.problem import MappingProblem
 
 _STEPS = 40
 """Of the bisection of targets."""
@@ -99,21 +101,9 @@ def _is_too_low(
     first = problem.first_place[slot]
     pairs.append((np.flatnonzero(keeps_ring), first[keeps_ring]))
     one, other = (np.concatenate(each) for each in zip(*pairs, strict=True))
-    clusters = np.sort(np.bincount(_join(problem.num_places, one, other)))[::-1]
+    labels = np.arange(problem.num_places, dtype=np.int32)
+    join_pairs(labels, one.astype(np.int32), other.astype(np.int32))
+    clusters = np.sort(np.bincount(labels))[::-1]
     clusters = clusters[clusters > 0]
     ranks = enumerate(clusters.tolist(), start=1)
     return any(rank > (sizes // size).sum() for rank, size in ranks)
-
-
-def _join(count: int, one: Ints, other: Ints) -> Ints:
-    """Labels of what pairs connect: the smallest number of each cluster."""
-    labels = np.arange(count)
-    while True:
-        least = np.minimum(labels[one], labels[other])
-        new = labels.copy()
-        np.minimum.at(new, one, least)
-        np.minimum.at(new, other, least)
-        new = new[new]
-        if (new == labels).all():
-            return labels.astype(np.int32)
-        labels = new

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.search.mapping.answer import find_reason
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.mapping.bound import place_floors
@@ -15,7 +16,7 @@ from meshwright.search.mapping.evaluate import stage_seconds, with_rings
 from meshwright.search.mapping.exact import TOLERANCE, Probe, dive
 from meshwright.search.mapping.match import as_places, least_limit, match_slots
 from meshwright.search.mapping.meter import Meter
-from meshwright.search.mapping.problem import Assignment, Ints, MappingProblem
+from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.search.mapping.symmetry import find_symmetry
 
 _SLACK = 4.0

@@ -17,11 +17,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

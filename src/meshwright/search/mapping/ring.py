@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled, outlined
-from meshwright.search.mapping.problem import Floats, Ints
 
 MOST_EXACT = 12
 """Devices of a ring that is solved exactly: 2^12 subsets."""

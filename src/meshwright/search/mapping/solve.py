@@ -11,6 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
 from meshwright.search.mapping.answer import MappingAnswer, find_reason
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
@@ -22,7 +23,7 @@ from meshwright.search.mapping.improve import Walk
 from meshwright.search.mapping.match import as_places, least_limit, match_slots
 from meshwright.search.mapping.meter import Meter
 from meshwright.search.mapping.pack import pack_bound
-from meshwright.search.mapping.problem import Assignment, Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import Assignment, MappingProblem
 from meshwright.search.mapping.start import greedy_mappings, ordered_mappings
 from meshwright.search.mapping.subset import critical_parts, part_of
 from meshwright.search.mapping.symmetry import find_symmetry

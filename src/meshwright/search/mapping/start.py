@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.mapping.evaluate import with_rings
-from meshwright.search.mapping.problem import Assignment, Floats, Ints, MappingProblem
+from meshwright.search.mapping.problem import Assignment, MappingProblem
 
 _ITERATIONS = 300
 """Of an eigenvector that needs to be right only in its order, about."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.search.mapping.problem import Floats, MappingProblem
+from meshwright.array import Floats
+from meshwright.search.mapping.problem import MappingProblem
 
 
 def part_of(problem: MappingProblem, slots: list[int]) -> MappingProblem:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.search.mapping.problem import Bools, Ints, MappingProblem
+from meshwright.array import Bools, Ints
+from meshwright.search.mapping.problem import MappingProblem
 
 _MOST_DEVICES = 1024
 """Beyond which nothing is looked for."""

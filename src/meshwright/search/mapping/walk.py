@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined, outlined
-from meshwright.search.draw import below, uniform
+from meshwright.search.draw import below, exponential, uniform
 from meshwright.search.mapping.propose import NUM_CHANGED, propose
 
 PLACE = np.dtype(
@@ -92,7 +92,7 @@ def walk(
             slots[t].old_seconds, slots[t].old_late = slots[t].seconds, slots[t].late
             _time_slot(places, slots, ring, slowness, t, times[TARGET])
             times[LATE] += slots[t].late - slots[t].old_late
-        if times[LATE] - before <= -np.log(1.0 - uniform(random)) * times[HEAT]:
+        if times[LATE] - before <= exponential(random, times[HEAT]):
             counts[ACCEPTED] += 1
             for k in range(counts[NUM_SLOTS]):
                 _update_hot(slots, hot, counts, np.int64(touched[1, k]))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
 from meshwright.search.partition.grow import SECONDS, advance
 from meshwright.search.partition.lattice import (
@@ -33,7 +34,7 @@ from meshwright.search.partition.pool import (
     make_pools,
     slowest_node_seconds,
 )
-from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from meshwright.search.partition.problem import SplitProblem
 
 _WORK = 2_000_000
 """Stages that the kernel looks at before it returns to have the clock looked at: under a second."""

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.partition.problem import Ints, SplitProblem
+from meshwright.kernel.row import gather_rows
+from meshwright.search.partition.problem import SplitProblem
 
 _WORD = 64
 _FIRST_CAPACITY = 1024
@@ -61,8 +63,7 @@ def wires_of_nodes(problem: SplitProblem) -> Adjacency:
 
 
 def _gather(owner: Ints, value: Ints, count: int) -> Adjacency:
-    order = np.argsort(owner, kind="stable")
-    start = np.concatenate(([0], np.cumsum(np.bincount(owner, minlength=count)))).astype(np.int32)
+    order, start = gather_rows(owner, count)
     return Adjacency(start=start, node=value[order].astype(np.int32))
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from meshwright.array import Floats, Ints
+from meshwright.search.partition.problem import SplitProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

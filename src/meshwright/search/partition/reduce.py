@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.search.partition.cycle import number_components
-from meshwright.search.partition.problem import Ints, SplitProblem, make_problem
+from meshwright.search.partition.problem import SplitProblem, make_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

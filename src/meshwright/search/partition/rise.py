@@ -7,9 +7,10 @@ import math
 from dataclasses import dataclass
 from time import perf_counter
 
+from meshwright.array import Ints
 from meshwright.search.partition.downset import Chains
 from meshwright.search.partition.lattice import Lattice
-from meshwright.search.partition.problem import Ints, SplitProblem
+from meshwright.search.partition.problem import SplitProblem
 
 ROUNDING = 1e-9
 """Relative: by how much sums in another order may differ."""

@@ -12,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.partition.anneal import Annealing
@@ -24,7 +25,6 @@ from meshwright.search.partition.pool import (
     slowest_node_seconds,
 )
 from meshwright.search.partition.problem import (
-    Ints,
     SplitProblem,
     device_loads,
     find_stuck_node,

@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.search.partition.lattice import find_lattice, predecessors, successors
-from meshwright.search.partition.problem import Floats, Ints, SplitProblem, make_problem
+from meshwright.search.partition.problem import SplitProblem, make_problem
 from meshwright.search.partition.rise import Rise, Stages
 
 _ROUND_STAGES = 2_000_000

@@ -10,15 +10,13 @@ and the wrapped end (of weights tied across the model) are found there. Knows no
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.graph.graph import Graph, Phase
 from meshwright.search.chain import find_anchors, find_tail
-from meshwright.search.instance import Floats, Ints
 from meshwright.search.partition.cycle import number_components
 from meshwright.search.pipeline.loose import ring, tie_loose
 
-Bools = npt.NDArray[np.bool_]
 Pair = tuple[int, int]
 
 

@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
-from meshwright.search.instance import Floats, Ints
 
 Homes = tuple[tuple[int, ...], ...]
 """Of each stage its devices, one a replica."""

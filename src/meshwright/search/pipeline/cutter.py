@@ -7,8 +7,8 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
-from meshwright.search.instance import Floats, Ints
 from meshwright.search.partition.lattice import find_lattice
 from meshwright.search.partition.problem import make_problem
 from meshwright.search.partition.split import solve_split

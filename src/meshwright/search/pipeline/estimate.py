@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.instance import Floats
 from meshwright.search.judge import MEMORY_TOLERANCE
 from meshwright.search.pipeline.candidate import Candidate
 from meshwright.search.pipeline.price import Prices, Team, stage_sums

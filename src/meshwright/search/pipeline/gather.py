@@ -6,9 +6,9 @@ Decides which blocks share a stage for the sake of a smaller problem; the mergin
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.web import Web
-from meshwright.search.instance import Floats, Ints
 from meshwright.search.pipeline.block import Blocks
 
 WEIGHTS = (0.01, 1.0, 100.0)

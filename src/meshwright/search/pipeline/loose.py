@@ -8,6 +8,7 @@ worth the name. Knows places and pairs of them only.
 
 from collections.abc import Iterable
 
+from meshwright.kernel.disjoint import DisjointSets
 from meshwright.search.partition.cycle import number_components
 
 Pair = tuple[int, int]
@@ -39,20 +40,12 @@ def tie_loose(pairs: set[Pair], count: int) -> set[Pair]:
 
 def _tie_islands(pairs: set[Pair], count: int) -> set[Pair]:
     """Components of few places join the place before their first."""
-    parent = list(range(count))
-
-    def find(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = parent[parent[place]]
-            place = parent[place]
-        return place
-
+    sets = DisjointSets(range(count))
     for u, v in pairs:
-        low, high = sorted((find(u), find(v)))
-        parent[high] = low
+        sets.join(u, v)
     members: dict[int, list[int]] = {}
-    for place in range(count):
-        members.setdefault(find(place), []).append(place)
+    for place, root in enumerate(sets.roots()):
+        members.setdefault(root, []).append(place)
     largest = max(map(len, members.values()), default=0)
     tied: set[Pair] = set()
     for places in members.values():

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.graph.graph import Graph, Phase
-from meshwright.search.instance import Floats
 from meshwright.search.pipeline.candidate import Cut
 from meshwright.search.pipeline.price import stage_sums
 

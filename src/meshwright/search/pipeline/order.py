@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.instance import Ints
 from meshwright.search.pipeline.attempt import Task
 from meshwright.search.pipeline.candidate import Candidate, Cut, Homes
 

@@ -11,13 +11,14 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.program.lower import choose_granularity
 from meshwright.search.bound import plan_bound
 from meshwright.search.consecutive import counts_samples, possible_microbatches, refuse_pipeline
-from meshwright.search.instance import Instance, Ints, make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import judge, refuse, try_plan, why_stopped
 from meshwright.search.mapping.problem import links_differ
 from meshwright.search.pipeline.ahead import Ahead

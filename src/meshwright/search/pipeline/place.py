@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshwright.search.instance import Floats, Ints
+from meshwright.array import Floats, Ints
 from meshwright.search.mapping.answer import find_reason
 from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.mapping.parmesan import parmesan_mapping

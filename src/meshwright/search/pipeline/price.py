@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cost.compute import op_seconds
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Phase, Split
-from meshwright.search.instance import Floats, Instance, Ints, held_bytes
+from meshwright.search.instance import Instance, held_bytes
 from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
 from meshwright.search.pipeline.block import Blocks
 

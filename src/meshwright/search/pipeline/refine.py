@@ -22,7 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.search.partition.problem import Ints, SplitProblem
+from meshwright.array import Ints
+from meshwright.search.partition.problem import SplitProblem
 
 STEPS = 100
 _REST = 25

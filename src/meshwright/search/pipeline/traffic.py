@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
-from meshwright.search.instance import Floats, Ints
 
 Home = tuple[int, ...]
 

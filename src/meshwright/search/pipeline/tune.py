@@ -10,8 +10,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.instance import Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.pipeline.block import Blocks
 from meshwright.search.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
 

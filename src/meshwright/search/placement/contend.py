@@ -3,14 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Kind
-from meshwright.search.instance import Floats, Instance
+from meshwright.search.instance import Instance
 from meshwright.simulate.simulate import simulate
-
-Longs = npt.NDArray[np.int64]
 
 _SLOWED = 1.01
 """Times what transfers take alone, below which nothing counts as slowed."""

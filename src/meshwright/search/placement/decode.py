@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.compiled import compiled, inlined
-from meshwright.search.instance import Instance, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.list_schedule import move_seconds
 
 OP = np.dtype(

@@ -11,7 +11,8 @@ from time import perf_counter
 
 import numpy as np
 
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.array import Floats, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.placement.level import merge_units
 from meshwright.search.placement.walk import Placed, Walk
 from meshwright.search.programme import solve_programme

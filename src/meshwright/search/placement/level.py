@@ -13,16 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.compiled import compiled
-from meshwright.search.instance import (
-    Floats,
-    Instance,
-    Ints,
-    edges_by,
-    mean_transfer,
-    mean_type_seconds,
-)
-from meshwright.simulate.heap import ENTRY, pop, push
+from meshwright.kernel.heap import ENTRY, pop, push
+from meshwright.kernel.root import find_root
+from meshwright.kernel.row import gather_rows
+from meshwright.search.instance import Instance, edges_by, mean_transfer, mean_type_seconds
 
 _SHRINK = 0.4
 """Units of a level for each of the level below it."""
@@ -129,7 +125,7 @@ def _match(
             continue
         best, best_value = np.int64(-1), -1.0
         for e in range(start[unit], start[unit + 1]):
-            near = _find(label, other[e])
+            near = find_root(label, other[e])
             if near == unit or size[near] + size[unit] > cap or held[near] + held[unit] > room:
                 continue
             value = weight[e] / (size[near] + size[unit] + 1e-300)
@@ -144,15 +140,7 @@ def _match(
             is_taken[unit], is_taken[best] = True, True
             wanted -= 1
     for unit in range(len(label)):
-        label[unit] = _find(label, unit)
-
-
-@compiled
-def _find(label: Any, unit: Any) -> Any:
-    while label[unit] != unit:
-        label[unit] = label[label[unit]]
-        unit = label[unit]
-    return unit
+        label[unit] = find_root(label, unit)
 
 
 @compiled
@@ -224,8 +212,7 @@ def _contracted(
     edges = _longest_edges(source, target, instance.out_edges["bytes"], num_ops)
     out_edges, out_start = edges_by(edges[0], edges[1], edges[2], num_ops)
     in_edges, in_start = edges_by(edges[1], edges[0], edges[2], num_ops)
-    start = np.zeros(num_units + 1, np.int32)
-    np.cumsum(np.bincount(unit_of_op, minlength=num_units), out=start[1:])
+    order, start = gather_rows(unit_of_op, num_units)
     return replace(
         instance,
         seconds=seconds,
@@ -235,7 +222,7 @@ def _contracted(
         in_start=in_start,
         unit_of=unit_of_op,
         unit_start=start,
-        unit_ops=np.argsort(unit_of_op, kind="stable").astype(np.int32),
+        unit_ops=order.astype(np.int32),
         unit_seconds=_summed(instance.unit_seconds, unit_of_unit, num_units),
         unit_bytes=np.bincount(
             unit_of_unit, weights=instance.unit_bytes, minlength=num_units

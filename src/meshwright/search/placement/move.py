@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined, outlined
-from meshwright.search.draw import below, geometric, uniform
+from meshwright.search.draw import below, exponential, geometric, uniform
 from meshwright.search.placement.decode import decode
 
 UNIT = np.dtype(
@@ -73,7 +73,7 @@ def walk(
         heat = times[HOT] * (times[COLD] / times[HOT]) ** cooled
         counts[TRIED] += 1
         # Metropolis' rule, drawn first, so that decoding can stop as soon as it must be too long.
-        limit = times[NOW] - np.log(1.0 - uniform(random)) * heat
+        limit = times[NOW] + exponential(random, heat)
         count, lack, low, high = np.int64(0), 0.0, np.int64(0), np.int64(0)
         if uniform(random) < _PULLS:
             low, high = _pull(ops, order, in_edges, turns, path, counts, random)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.instance import Instance, Ints
+from meshwright.array import Ints, Longs
+from meshwright.kernel.word import Words, mix_words
+from meshwright.search.instance import Instance
 from meshwright.search.placement.walk import Placed, Walk
 
 _ROUNDS = 3
@@ -26,9 +28,6 @@ _MOST_KINDS = 48
 _NEAR = 2
 """Devices next to an anchor's that are tried."""
 _PASSES = 6
-
-Words = npt.NDArray[np.uint64]
-Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,10 +47,10 @@ def find_kinds(instance: Instance) -> Kinds:
     source, target, size = _unit_edges(instance)
     word = _words(instance.unit_bytes)
     for column in instance.unit_seconds.T:  # one after the other: types are not alike
-        word = _mixed(word) ^ _words(column)
+        word = mix_words(word) ^ _words(column)
     weight = _words(size)
     for _ in range(_ROUNDS):
-        word = _mixed(word + _gathered(word, source, target, weight, instance.num_units))
+        word = mix_words(word + _gathered(word, source, target, weight, instance.num_units))
     _, inverse, counts = np.unique(word, return_inverse=True, return_counts=True)
     seconds = np.where(np.isfinite(instance.unit_seconds), instance.unit_seconds, 0.0)
     total = np.bincount(inverse, weights=seconds.sum(axis=1), minlength=len(counts))
@@ -151,21 +150,14 @@ def _unit_edges(instance: Instance) -> tuple[Ints, Ints, npt.NDArray[np.float64]
 
 def _words(values: npt.NDArray[np.float64]) -> Words:
     """The bits of numbers, well mixed."""
-    return _mixed(np.ascontiguousarray(values, np.float64).view(np.uint64))
-
-
-def _mixed(word: Words) -> Words:
-    """The finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014); overflow is meant."""
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return word ^ (word >> np.uint64(31))
+    return mix_words(np.ascontiguousarray(values, np.float64).view(np.uint64))
 
 
 def _gathered(word: Words, source: Ints, target: Ints, weight: Words, num_units: int) -> Words:
     """Of each unit the sum over its neighbours' words, by direction and bytes."""
     total = np.zeros(num_units, np.uint64)
-    np.add.at(total, source, _mixed(word[target] ^ weight))
-    np.add.at(total, target, _mixed(~word[source] ^ weight))
+    np.add.at(total, source, mix_words(word[target] ^ weight))
+    np.add.at(total, target, mix_words(~word[source] ^ weight))
     return total
 
 

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Graph
@@ -20,7 +21,7 @@ from meshwright.search.bound import placement_bound
 from meshwright.search.branch import branch_bound, can_branch
 from meshwright.search.exhaustive import exhaust
 from meshwright.search.heft import schedule_heft
-from meshwright.search.instance import Floats, Instance, Ints, make_instance, order_plan
+from meshwright.search.instance import Instance, make_instance, order_plan
 from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
 from meshwright.search.mcmc import no_device_message
 from meshwright.search.placement.contend import contend

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.array import Floats, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.placement.level import Level, make_levels
 from meshwright.search.placement.pattern import find_kinds, sweep_kinds
 from meshwright.search.placement.start import first_placements

@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints
 from meshwright.search.heft import schedule_heft
-from meshwright.search.instance import Floats, Instance, Ints, mean_transfer
-
-Bools = npt.NDArray[np.bool_]
+from meshwright.search.instance import Instance, mean_transfer
 
 _STRIPES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WEIGHTS = (1.0, 0.0, 2.0)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.instance import Floats, Instance, Ints
+from meshwright.array import Floats, Ints
+from meshwright.search.instance import Instance
 from meshwright.search.placement.decode import Decoder
 from meshwright.search.placement.move import (
     ACCEPTED,

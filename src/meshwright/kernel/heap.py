@@ -1,7 +1,8 @@
-"""Binary heaps on slices of arrays, for the compiled event engine.
+"""Binary heaps on slices of arrays, for compiled kernels.
 
 A heap is `count` entries from `base` on, ordered by (key, code), so that equal keys leave in the
-order of their codes and every run is the same.
+order of their codes and every run is the same. Entries may have further fields, which stay with
+them.
 """
 
 import numpy as np
@@ -9,22 +10,25 @@ import numpy as np
 from meshwright.compiled import Array, Float, Int, inlined
 
 ENTRY = np.dtype([("key", np.float64), ("code", np.int64)], align=True)
+VERSIONED = np.dtype([("key", np.float64), ("code", np.int64), ("version", np.int64)], align=True)
+"""An entry that is known as stale by its version, which whoever changes what it was made for raises
+elsewhere."""
 
 
 @inlined
-def push(entries: Array, base: Int, count: Int, key: Float, code: Int) -> None:
-    """Add an entry to a heap of `count` entries; the caller counts."""
+def push(entries: Array, base: Int, count: Int, key: Float, code: Int) -> Int:
+    """Add an entry to a heap of `count` entries and return its place; the caller counts."""
     at = count
     while at > 0:
         up = (at - 1) >> 1
         above = entries[base + up].key
         if above < key or (above == key and entries[base + up].code <= code):
             break
-        entries[base + at].key = above
-        entries[base + at].code = entries[base + up].code
+        entries[base + at] = entries[base + up]
         at = up
     entries[base + at].key = key
     entries[base + at].code = code
+    return base + at
 
 
 @inlined
@@ -49,9 +53,7 @@ def pop(entries: Array, base: Int, count: Int) -> Int:
                 below = right
         if key < below or (key == below and code <= entries[base + down].code):
             break
-        entries[base + at].key = below
-        entries[base + at].code = entries[base + down].code
+        entries[base + at] = entries[base + down]
         at = down
-    entries[base + at].key = key
-    entries[base + at].code = code
+    entries[base + at] = entries[base + last]
     return first

@@ -1,0 +1,13 @@
+"""What arrays hold, by the names that signatures use. Knows nothing of what the numbers mean."""
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int32]
+"""Whole numbers as graphs, clusters and problems keep them: half the bytes of a `Longs`."""
+Longs = npt.NDArray[np.int64]
+"""Whole numbers that products of sizes may reach, and what NumPy returns as places."""
+Bools = npt.NDArray[np.bool_]
+Records = npt.NDArray[np.void]
+"""Rows of named fields."""
