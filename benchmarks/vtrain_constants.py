@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cluster.cluster import Cluster, CollectiveTable
-from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
 from meshwright.cost.curve import Calibration, Kind
 from meshwright.cost.fitted import KINDS
@@ -38,6 +37,7 @@ from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.tasks import network_arrays, prepare_engine
 from vtrain import (
     BACKWARD_LAUNCH_SECONDS,
+    DEVICE_TYPE,
     FORWARD_LAUNCH_SECONDS,
     Row,
     count_launches,
@@ -50,7 +50,6 @@ from vtrain_step import Shape, megatron_step
 
 Floats = npt.NDArray[np.float64]
 
-DEVICE_TYPE = DEVICE_TYPES["a100-80"]
 CURVE = A100.matmul["bf16", True]
 PHASES = (Phase.FORWARD, Phase.BACKWARD)
 
@@ -60,7 +59,7 @@ class Constants:
     """What is fitted."""
 
     share: float
-    """Of the peak; the smaller tile's stays in proportion."""
+    """Of the peak of `vtrain.DEVICE_TYPE`; the smaller tile's stays in proportion."""
     misaligned: float
     """Times that products take on rows that start at any even address."""
     forward_launch_seconds: float
