@@ -4,11 +4,11 @@
 
 The constants: the share that 16-bit products reach of the peak of `vtrain.DEVICE_TYPE`, which is
 scaled by what was fitted before; how much longer they take on unaligned rows
-(`meshwright.cost.a100`); and the host seconds to launch a kernel, forward and backward. They are fitted to the rows of one node with `FITTED_LAYERS` layers; all
-others are held out. What is minimised: the mean absolute logarithm of predicted over measured, plus
-`--weight` times a smooth regret: what a choice among the rows of a workload, micro batch free,
-takes longer than the best on average, where a row is chosen the more often the faster it is
-predicted to be.
+(`meshwright.cost.a100`); and the host seconds to launch a kernel, forward and backward. They are
+fitted to the rows of one node with `FITTED_LAYERS` layers; all others are held out. What is
+minimised: the mean absolute logarithm of predicted over measured, plus `--weight` times a smooth
+regret: what a choice among the rows of a workload, micro batch free, takes longer than the best on
+average, where a row is chosen the more often the faster it is predicted to be.
 
 Nelder and Mead's simplex, from each of `STARTS` and anew from where it ends until that gains
 nothing: deterministic. Prints a line an improvement, then the constants found and those in use
