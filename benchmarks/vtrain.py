@@ -39,6 +39,7 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import Runtime
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.cost.table import fit_table
 from meshwright.errors import InputError
@@ -67,6 +68,8 @@ DEVICE_TYPE = replace(
     },
 )
 """An A100 whose products are as fast as theirs: of its peak what their libraries leave."""
+RUNTIME = Runtime(name="megatron-deepspeed", overlaps_team_gradients=False)
+"""All collectives of a tensor team are waited for, as vTrain has it."""
 LAUNCHES_PER_REDUCTION = 2
 """Forward, a tensor team enters and leaves a divided region by Python functions of autograd."""
 UPDATE_GROWTH = 2.0
@@ -275,6 +278,7 @@ def _layer_seconds(
         devices=tuple(stage.devices.ravel().tolist()),
         team=Team(tensor=row.tensor),
         samples=float(row.micro_batch),
+        runtime=RUNTIME,
     )
     cost = stage_cost(stack, group_prices(cluster), alone)
     kernels, kernels_back = count_launches(stack.kind_of(layer), row.tensor)

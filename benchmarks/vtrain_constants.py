@@ -39,6 +39,7 @@ from vtrain import (
     BACKWARD_LAUNCH_SECONDS,
     DEVICE_TYPE,
     FORWARD_LAUNCH_SECONDS,
+    RUNTIME,
     Row,
     count_launches,
     make_cluster,
@@ -257,6 +258,7 @@ class Steps:
             devices=tuple(stage.devices.ravel().tolist()),
             team=Team(tensor=row.tensor),
             samples=float(row.micro_batch),
+            runtime=RUNTIME,
         )
         cost = stage_cost(stack, group_prices(cluster), alone)
         calls = cost.forward_call_seconds, cost.backward_call_seconds

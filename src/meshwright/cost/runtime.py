@@ -19,6 +19,10 @@ class Runtime:
     for schedules with one stage a device; interleaved and zero-bubble ones send meanwhile."""
     overlaps_gradients: bool = True
     """Whether gradients travel bucket by bucket while the last backward runs, or all after it."""
+    overlaps_team_gradients: bool = True
+    """Whether a tensor team adds up the gradient of a product's input while that of its weight is
+    computed, or after it. This program's own executor runs ops in the order they were traced in,
+    and overlaps where that allows it."""
     gathered_ahead: int = 1
     """For how many layers ZeRO 3 gathers weights ahead of the one that computes."""
     has_fp32_gradients: bool = False
@@ -87,6 +91,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
             Runtime(
                 name="fsdp2",
                 blocks_on_transfers=True,
+                overlaps_team_gradients=False,
                 overlap_slowdown=_OVERLAP_SLOWDOWN,
                 collective_host_seconds=_DTENSOR_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
@@ -97,6 +102,7 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
             Runtime(
                 name="torchtitan",
                 blocks_on_transfers=True,
+                overlaps_team_gradients=False,
                 has_fp32_gradients=True,
                 overlap_slowdown=_OVERLAP_SLOWDOWN,
                 collective_host_seconds=_DTENSOR_HOST_SECONDS,
