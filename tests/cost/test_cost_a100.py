@@ -35,8 +35,8 @@ def seconds(rows: float, columns: float, depth: float, alignment: float = 16.0) 
 
 def test_a_large_product_fills_whole_waves_at_the_fitted_share() -> None:
     # 32 x 64 tiles of 256 x 128 are 18.96 waves of 108, paid as 19; a tile sums 8192 + 32 terms:
-    # 19 * 2 * 256 * 128 * 8224 / (312e12 / 108 * 0.812) = 4.365 ms, and 5 us to start.
-    assert seconds(8192, 8192, 8192) == pytest.approx(4.370e-3, rel=1e-3)
+    # 19 * 2 * 256 * 128 * 8224 / (312e12 / 108 * 0.7515) = 4.717 ms, and 5 us to start.
+    assert seconds(8192, 8192, 8192) == pytest.approx(4.722e-3, rel=1e-3)
 
 
 def test_an_odd_vocabulary_makes_logits_nearly_three_times_as_long() -> None:
@@ -54,12 +54,13 @@ def test_an_odd_vocabulary_makes_logits_nearly_three_times_as_long() -> None:
         (8192, 51200, 4096, 255.4e12),
     ],
 )
-def test_published_products_of_a_layer_are_met(
+def test_published_products_of_a_layer_are_met_at_the_full_clock(
     rows: float, columns: float, depth: float, measured: float
 ) -> None:
     # FLOP/s in EleutherAI/cookbook, benchmarks/sizing/sample_results/transformer.out.
     flops = 2 * rows * columns * depth
-    assert flops / seconds(rows, columns, depth) == pytest.approx(measured, rel=0.06)
+    at_full_clock = seconds(rows, columns, depth) * 1305 / 1410
+    assert flops / at_full_clock == pytest.approx(measured, rel=0.06)
 
 
 def test_only_products_and_attention_in_16_bits_have_curves_of_their_own() -> None:

@@ -63,10 +63,12 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
         each.name: each
         for each in (
             MESHWRIGHT,
-            # Megatron-LM, megatron/training/arguments.py: plain 1F1B sets overlap_p2p_comm to
-            # False, and p2p_communication.py then waits for its batch and synchronises the host;
+            # NVIDIA/Megatron-LM, megatron/training/arguments.py: plain 1F1B sets overlap_p2p_comm
+            # to False, and p2p_communication.py then waits for its batch and synchronises the host;
             # --overlap-grad-reduce is off unless given; with bf16 gradients are accumulated and
-            # reduced in fp32. Its FSDP gathers one successor ahead (SchedulePolicy).
+            # reduced in fp32. Its FSDP gathers one successor ahead (SchedulePolicy). Teams add up
+            # gradients of inputs while those of weights are computed
+            # (megatron/core/tensor_parallel/layers.py, async_op=True).
             Runtime(
                 name="megatron",
                 blocks_on_transfers=True,
@@ -75,9 +77,10 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
-            # DeepSpeed, runtime/zero/config.py: overlap_comm is off but for ZeRO 3, which also
-            # prefetches 5e7 parameters, about a layer; pipe/p2p.py sends with blocking calls.
-            # Gradients keep the type of the weights (grad_accum_dtype).
+            # deepspeedai/DeepSpeed, deepspeed/runtime/zero/config.py: overlap_comm is off but for
+            # ZeRO 3 (overlap_comm_valid), which also prefetches 5e7 parameters, about a layer
+            # (prefetch_bucket_size); runtime/pipe/p2p.py sends with blocking calls. Gradients keep
+            # the type of the weights (runtime/engine.py, get_data_types: grad_accum_dtype is None).
             Runtime(
                 name="deepspeed",
                 blocks_on_transfers=True,
@@ -97,8 +100,9 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
                 shard_host_seconds=_SHARD_HOST_SECONDS,
             ),
-            # torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces gradients
-            # in float32 (training.mixed_precision_reduce).
+            # pytorch/torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces
+            # gradients in float32 (torchtitan/config/configs.py, mixed_precision_reduce) and leaves
+            # enable_async_tensor_parallel off; torchtitan/distributed/fsdp.py prefetches one block.
             Runtime(
                 name="torchtitan",
                 blocks_on_transfers=True,
