@@ -81,10 +81,13 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
             # ZeRO 3 (overlap_comm_valid), which also prefetches 5e7 parameters, about a layer
             # (prefetch_bucket_size); runtime/pipe/p2p.py sends with blocking calls. Gradients keep
             # the type of the weights (runtime/engine.py, get_data_types: grad_accum_dtype is None).
+            # Its tensor teams (module_inject/layers.py) add up gradients of inputs in autograd
+            # functions of their own and wait for them, as GPT-NeoX's do.
             Runtime(
                 name="deepspeed",
                 blocks_on_transfers=True,
                 overlaps_gradients=False,
+                overlaps_team_gradients=False,
                 collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
