@@ -13,8 +13,9 @@ Megatron-DeepSpeed's and not the product's stands here: its kernels (`vtrain_ste
 takes long to launch them, that gradients are reduced after the last backward, and an optimiser with
 moments and a copy of the weights in fp32.
 
-Four figures are fitted, to the rows of one node with 12 and 20 layers: two of
-`meshwright.cost.a100`, and how long a host takes to launch a kernel, forward and backward.
+Four figures are fitted, to the rows of one node with 12 and 20 layers: the share of the peak that
+products of their software reach, how much longer they take on unaligned rows
+(`meshwright.cost.a100`), and how long a host takes to launch a kernel, forward and backward.
 """
 
 import argparse
@@ -34,8 +35,11 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.builder.switched import multi_rail
 from meshwright.cluster.cluster import Cluster, CollectiveTable
+from meshwright.cluster.devices import DEVICE_TYPES
+from meshwright.cost.a100 import A100
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import Runtime
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.errors import InputError
 from meshwright.graph.graph import Phase
@@ -53,6 +57,19 @@ FORWARD_LAUNCH_SECONDS = 114.1e-6
 """Of one kernel; fitted. Python of Megatron-DeepSpeed runs before each."""
 BACKWARD_LAUNCH_SECONDS = 41.8e-6
 """Likewise by autograd, where little Python runs."""
+PRODUCT_SHARE = 0.7456
+"""Of the peak, by products that fill whole waves; fitted. Newer libraries reach more
+(`meshwright.cost.a100`)."""
+DEVICE_TYPE = replace(
+    DEVICE_TYPES["a100-80"],
+    flops_per_second={
+        name: rate * (PRODUCT_SHARE / A100.matmul["bf16", True].grid.shares[0])
+        for name, rate in DEVICE_TYPES["a100-80"].flops_per_second.items()
+    },
+)
+"""An A100 whose products are as fast as theirs: of its peak what their libraries leave."""
+RUNTIME = Runtime(name="megatron-deepspeed", overlaps_team_gradients=False)
+"""All collectives of a tensor team are waited for, as vTrain has it."""
 LAUNCHES_PER_REDUCTION = 2
 """Forward, a tensor team enters and leaves a divided region by Python functions of autograd."""
 UPDATE_GROWTH = 2.0
@@ -164,6 +181,7 @@ def make_cluster(num_devices: int, tables: tuple[CollectiveTable, ...]) -> Clust
         num_rails=HOST_DEVICES,
         devices_per_host=per_host,
         rail_bytes_per_second=NIC_BYTES_PER_SECOND,
+        device_type=DEVICE_TYPE,
     )
     return replace(cluster, tables=tables)
 
@@ -258,6 +276,7 @@ def _layer_seconds(
         devices=tuple(stage.devices.ravel().tolist()),
         team=Team(tensor=row.tensor),
         samples=float(row.micro_batch),
+        runtime=RUNTIME,
     )
     cost = stage_cost(stack, group_prices(cluster), alone)
     kernels, kernels_back = count_launches(stack.kind_of(layer), row.tensor)

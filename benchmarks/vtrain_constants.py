@@ -15,7 +15,6 @@ import numpy as np
 
 from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster, CollectiveTable
-from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
 from meshwright.cost.curve import Calibration, Kind
 from meshwright.cost.fitted import KINDS
@@ -38,7 +37,9 @@ from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.tasks import network_arrays, prepare_engine
 from vtrain import (
     BACKWARD_LAUNCH_SECONDS,
+    DEVICE_TYPE,
     FORWARD_LAUNCH_SECONDS,
+    RUNTIME,
     Row,
     count_launches,
     make_cluster,
@@ -48,7 +49,6 @@ from vtrain import (
 )
 from vtrain_step import Shape, megatron_step
 
-DEVICE_TYPE = DEVICE_TYPES["a100-80"]
 CURVE = A100.matmul["bf16", True]
 PHASES = (Phase.FORWARD, Phase.BACKWARD)
 
@@ -58,7 +58,7 @@ class Constants:
     """What is fitted."""
 
     share: float
-    """Of the peak; the smaller tile's stays in proportion."""
+    """Of the peak of `vtrain.DEVICE_TYPE`; the smaller tile's stays in proportion."""
     misaligned: float
     """Times that products take on rows that start at any even address."""
     forward_launch_seconds: float
@@ -256,6 +256,7 @@ class Steps:
             devices=tuple(stage.devices.ravel().tolist()),
             team=Team(tensor=row.tensor),
             samples=float(row.micro_batch),
+            runtime=RUNTIME,
         )
         cost = stage_cost(stack, group_prices(cluster), alone)
         calls = cost.forward_call_seconds, cost.backward_call_seconds

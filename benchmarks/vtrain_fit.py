@@ -2,13 +2,13 @@
 
     python benchmarks/vtrain_fit.py measured_single_node.csv [measured_multi_node.csv] --json
 
-The constants: two of `meshwright.cost.a100` (the share of the peak that 16-bit products reach, how
-much longer they take on unaligned rows) and two of `vtrain.py` (host seconds to launch a kernel,
-forward and backward). They are fitted to the rows of one node with `FITTED_LAYERS` layers; all
-others are held out. What is minimised: the mean absolute logarithm of predicted over measured, plus
-`--weight` times a smooth regret: what a choice among the rows of a workload, micro batch free,
-takes longer than the best on average, where a row is chosen the more often the faster it is
-predicted to be.
+The constants: the share that 16-bit products reach of the peak of `vtrain.DEVICE_TYPE`, which is
+scaled by what was fitted before; how much longer they take on unaligned rows
+(`meshwright.cost.a100`); and the host seconds to launch a kernel, forward and backward. They are
+fitted to the rows of one node with `FITTED_LAYERS` layers; all others are held out. What is
+minimised: the mean absolute logarithm of predicted over measured, plus `--weight` times a smooth
+regret: what a choice among the rows of a workload, micro batch free, takes longer than the best on
+average, where a row is chosen the more often the faster it is predicted to be.
 
 Nelder and Mead's simplex, from each of `STARTS` and anew from where it ends until that gains
 nothing: deterministic. Prints a line an improvement, then the constants found and those in use

@@ -17,13 +17,11 @@ from meshwright.graph.architecture.op import (
     layer_norm,
     sum_rows,
 )
+from meshwright.graph.architecture.score import SOFTMAX, multiply_heads
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Value
 from meshwright.graph.graph import Graph
-
-_SOFTMAX = "scaled_masked_softmax"
-"""Kinds of Megatron's own kernels, which are timed as usual ones are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +97,10 @@ def _attention(model: _Model, name: str, x: Value) -> Value:
     weights = tape.pair(f"{name}.qkv", 3 * hidden * hidden, 3 * hidden)
     mixed = Linear(tape, f"{name}.qkv", hidden, 3 * hidden).biased(x, *weights)
     query, key, value = _split(tape, mixed)
-    scores = _multiply(tape, name, query, key, Product(length, length, width, count, 16))
+    scores = multiply_heads(tape, name, query, key, Product(length, length, width, count, 16))
     scores = _softmax(tape, name, scores, shape.is_fused)
     scores = dropout(tape, name, scores)
-    context = _multiply(tape, name, scores, value, Product(length, width, length, count, 16))
+    context = multiply_heads(tape, name, scores, value, Product(length, width, length, count, 16))
     context = _copy(tape, name, context)
     weight = tape.weight(f"{name}.dense", hidden * hidden)
     return Linear(tape, f"{name}.dense", hidden, hidden).plain(context, weight)
@@ -114,30 +112,6 @@ def _split(tape: Tape, x: Value) -> list[Value]:
     return parts
 
 
-def _multiply(tape: Tape, module: str, one: Value, other: Value, size: Product) -> Value:
-    """A product for each head; `one` has the rows, `other` is depth by columns or transposed."""
-    rows, columns, depth, count, aligned = (
-        size.rows, size.columns, size.depth, size.count, size.alignment
-    )  # fmt: skip
-    flops = int(2 * rows * columns * depth * count)
-    made = tape.run(
-        module, "bmm", (one, other), [(int(rows * columns * count), one.type)],
-        flops=flops, product=size,
-    )[0]  # fmt: skip
-
-    def backward(gradient: Value) -> list[Value]:
-        into = tape.run(
-            module, "bmm", (gradient, other), [(one.elements, one.type)],
-            flops=flops, product=Product(rows, depth, columns, count, aligned),
-        )  # fmt: skip
-        return into + tape.run(
-            module, "bmm", (one, gradient), [(other.elements, other.type)],
-            flops=flops, product=Product(depth, columns, rows, count, aligned),
-        )  # fmt: skip
-
-    return tape.record(made, (one, other), backward)
-
-
 def _softmax(tape: Tape, module: str, x: Value, is_fused: bool) -> Value:
     """Of scaled and masked scores: one kernel, or in fp32 with a kernel a step."""
     size, wide = [(x.elements, x.type)], [(x.elements, FP32)]
@@ -145,7 +119,7 @@ def _softmax(tape: Tape, module: str, x: Value, is_fused: bool) -> Value:
     y = x
     for step in steps:
         (y,) = tape.run(module, step, (y,), wide)
-    (made,) = tape.run(module, "_softmax", (y,), size if is_fused else wide, kind=_SOFTMAX)
+    (made,) = tape.run(module, "_softmax", (y,), size if is_fused else wide, kind=SOFTMAX)
     after = made if is_fused else tape.run(module, "_to_copy", (made,), size)[0]
 
     def backward(gradient: Value) -> list[Value]:
@@ -153,7 +127,7 @@ def _softmax(tape: Tape, module: str, x: Value, is_fused: bool) -> Value:
             (gradient,) = tape.run(module, "_to_copy", (gradient,), wide)
         (into,) = tape.run(
             module, "_softmax_backward_data", (gradient, made), size if is_fused else wide,
-            kind=_SOFTMAX,
+            kind=SOFTMAX,
         )  # fmt: skip
         for step in reversed(steps):
             (into,) = tape.run(module, step, (into,), size if step == "_to_copy" else wide)

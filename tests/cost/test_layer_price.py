@@ -1,5 +1,6 @@
 """A layer's seconds, calls and bytes on teams: op times, conservation, published sums."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import isclose
 from typing import Any
@@ -13,10 +14,11 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.cost.layer.price import prepare_prices, price_layer
-from meshwright.cost.layer.result import LayerCost
+from meshwright.cost.layer.result import Call, LayerCost
 from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.layer.work import find_work
+from meshwright.cost.runtime import RUNTIMES
 from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.gpt import gpt
@@ -184,24 +186,45 @@ def test_gpt_divides_all_but_norms_and_two_biases() -> None:
 @pytest.mark.parametrize("model", ["gpt", "bert", "llama"])
 def test_megatron_has_two_all_reduces_forward_and_two_backward(model: str) -> None:
     kind = STACKS[model].kinds[1]
-    (call,) = price(kind, Team(tensor=2)).calls
+    calls = price(kind, Team(tensor=2)).calls
     size = SAMPLES * SEQUENCE * HIDDEN * (2 if model == "llama" else 4)
-    assert (call.collective, call.axis) == (Collective.ALL_REDUCE, "tensor")
-    assert (call.message_bytes, call.forward, call.backward) == (size, 2, 2)
+    assert {(call.collective, call.axis) for call in calls} == {(Collective.ALL_REDUCE, "tensor")}
+    assert {call.message_bytes for call in calls} == {size}
+    assert count_calls(calls) == (2, 2)
+
+
+def count_calls(calls: Sequence[Call]) -> tuple[int, int]:
+    return sum(call.forward for call in calls), sum(call.backward for call in calls)
+
+
+def test_sums_hide_behind_the_weight_gradients_that_come_after_them() -> None:
+    # GPT's products give their input's gradient first, Llama's their weights'; Megatron-LM always
+    # begins the sum first, and DTensors wait for both.
+    def beside(model: str, runtime: str) -> list[bool]:
+        cost = price(STACKS[model].kinds[1], Team(tensor=2)).under(RUNTIMES[runtime])
+        return [call.beside_seconds > 0 for call in cost.calls if call.backward]
+
+    assert beside("gpt", "meshwright") == [True]
+    assert beside("llama", "meshwright") == [False]
+    assert beside("llama", "megatron") == [True]
+    assert beside("llama", "torchtitan") == [False]
 
 
 def test_full_recomputation_repeats_the_forward_calls() -> None:
-    (call,) = price(STACKS["gpt"].kinds[1], Team(tensor=2), Recompute.FULL).calls
-    assert (call.forward, call.backward) == (2, 4)
-    (call,) = price(STACKS["gpt"].kinds[1], Team(tensor=2), Recompute.SELECTIVE).calls
-    assert (call.forward, call.backward) == (2, 2)
+    full = price(STACKS["gpt"].kinds[1], Team(tensor=2), Recompute.FULL).calls
+    assert count_calls(full) == (2, 4)
+    selective = price(STACKS["gpt"].kinds[1], Team(tensor=2), Recompute.SELECTIVE).calls
+    assert count_calls(selective) == (2, 2)
 
 
 def test_divided_rows_are_gathered_and_scattered_instead() -> None:
     """The same bytes: an all-reduce is a reduce-scatter and an all-gather."""
     calls = price(STACKS["gpt"].kinds[1], Team(tensor=2, sequence=True)).calls
-    counts = {call.collective: (call.forward, call.backward, call.overlapped) for call in calls}
-    assert counts == {Collective.REDUCE_SCATTER: (2, 2, 0), Collective.ALL_GATHER: (2, 2, 2)}
+    scatters = [call for call in calls if call.collective is Collective.REDUCE_SCATTER]
+    assert count_calls(scatters) == (2, 2)
+    (gather,) = (call for call in calls if call.collective is Collective.ALL_GATHER)
+    assert (gather.forward, gather.backward, gather.overlapped) == (2, 2, 2)
+    assert len(scatters) + 1 == len(calls)
     assert {call.message_bytes for call in calls} == {SAMPLES * SEQUENCE * HIDDEN * 4}
 
 

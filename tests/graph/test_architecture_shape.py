@@ -68,6 +68,9 @@ def test_a_shape_is_told_from_a_factory(text: str, is_one: bool) -> None:
             f"{SMALL},precision=fp8",
             "gpt: precision must be one of mixed, fp32, tf32, bf16, got 'fp8'",
         ),
+        (f"{SMALL},dropout=0", "gpt: dropout must be one of yes, no, got '0'"),
+        (f"{SMALL},activation=relu", "gpt: activation must be one of gelu_new, gelu, got 'relu'"),
+        (f"{SMALL},attention=flash", "gpt: attention must be one of fused, stored, got 'flash'"),
         (f"{SMALL},optimizer=lion", "gpt: optimizer must be one of sgd, .*, got 'lion'"),
         (
             f"{EXAMPLES['mixtral']},precision=fp32",

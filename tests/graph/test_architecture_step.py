@@ -186,3 +186,18 @@ def test_a_trillion_parameters_take_a_moment() -> None:
     assert lines < 300_000
     # Narayanan et al. (2021), table 1: 1008.0 billion.
     assert graph.parameter_bytes.sum() / 2e9 == pytest.approx(1008.0, abs=0.05)
+
+
+def test_a_gpt_may_run_without_dropout_and_with_one_op_for_gelu() -> None:
+    kinds = set(make(gpt, dropout="no", activation="gelu").kind)
+    assert {"causal_attention", "gelu", "gelu_backward"} < kinds
+    assert not {"native_dropout", "tanh", "pow"} & kinds
+
+
+def test_stored_scores_are_products_and_passes_over_them() -> None:
+    # Per layer 2 products forward and 4 backward, each of 2 * 3 heads * 6 * 6 * 8 FLOPs a sample.
+    stored = make(gpt, 3, attention="stored")
+    products = np.array([kind == "bmm" for kind in stored.kind])
+    assert products.sum() == 3 * (2 + 4)
+    assert stored.flops[products].sum() == 3 * 6 * 2 * 3 * 6 * 6 * 8 * stored.batch
+    assert not {kind for kind in stored.kind if "attention" in kind}

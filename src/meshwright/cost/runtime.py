@@ -19,6 +19,10 @@ class Runtime:
     for schedules with one stage a device; interleaved and zero-bubble ones send meanwhile."""
     overlaps_gradients: bool = True
     """Whether gradients travel bucket by bucket while the last backward runs, or all after it."""
+    overlaps_team_gradients: bool = True
+    """Whether a tensor team adds up the gradient of a product's input while that of its weight is
+    computed, or after it. This program's own executor runs ops in the order they were traced in,
+    and overlaps where that allows it."""
     gathered_ahead: int = 1
     """For how many layers ZeRO 3 gathers weights ahead of the one that computes."""
     has_fp32_gradients: bool = False
@@ -59,10 +63,12 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
         each.name: each
         for each in (
             MESHWRIGHT,
-            # Megatron-LM, megatron/training/arguments.py: plain 1F1B sets overlap_p2p_comm to
-            # False, and p2p_communication.py then waits for its batch and synchronises the host;
+            # NVIDIA/Megatron-LM, megatron/training/arguments.py: plain 1F1B sets overlap_p2p_comm
+            # to False, and p2p_communication.py then waits for its batch and synchronises the host;
             # --overlap-grad-reduce is off unless given; with bf16 gradients are accumulated and
-            # reduced in fp32. Its FSDP gathers one successor ahead (SchedulePolicy).
+            # reduced in fp32. Its FSDP gathers one successor ahead (SchedulePolicy). Teams add up
+            # gradients of inputs while those of weights are computed
+            # (megatron/core/tensor_parallel/layers.py, async_op=True).
             Runtime(
                 name="megatron",
                 blocks_on_transfers=True,
@@ -71,13 +77,17 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
-            # DeepSpeed, runtime/zero/config.py: overlap_comm is off but for ZeRO 3, which also
-            # prefetches 5e7 parameters, about a layer; pipe/p2p.py sends with blocking calls.
-            # Gradients keep the type of the weights (grad_accum_dtype).
+            # deepspeedai/DeepSpeed, deepspeed/runtime/zero/config.py: overlap_comm is off but for
+            # ZeRO 3 (overlap_comm_valid), which also prefetches 5e7 parameters, about a layer
+            # (prefetch_bucket_size); runtime/pipe/p2p.py sends with blocking calls. Gradients keep
+            # the type of the weights (runtime/engine.py, get_data_types: grad_accum_dtype is None).
+            # Its tensor teams (module_inject/layers.py) add up gradients of inputs in autograd
+            # functions of their own and wait for them, as GPT-NeoX's do.
             Runtime(
                 name="deepspeed",
                 blocks_on_transfers=True,
                 overlaps_gradients=False,
+                overlaps_team_gradients=False,
                 collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
@@ -87,16 +97,19 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
             Runtime(
                 name="fsdp2",
                 blocks_on_transfers=True,
+                overlaps_team_gradients=False,
                 overlap_slowdown=_OVERLAP_SLOWDOWN,
                 collective_host_seconds=_DTENSOR_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
                 shard_host_seconds=_SHARD_HOST_SECONDS,
             ),
-            # torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces gradients
-            # in float32 (training.mixed_precision_reduce).
+            # pytorch/torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces
+            # gradients in float32 (torchtitan/config/configs.py, mixed_precision_reduce) and leaves
+            # enable_async_tensor_parallel off; torchtitan/distributed/fsdp.py prefetches one block.
             Runtime(
                 name="torchtitan",
                 blocks_on_transfers=True,
+                overlaps_team_gradients=False,
                 has_fp32_gradients=True,
                 overlap_slowdown=_OVERLAP_SLOWDOWN,
                 collective_host_seconds=_DTENSOR_HOST_SECONDS,

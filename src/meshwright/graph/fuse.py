@@ -22,7 +22,10 @@ from meshwright.graph.draft import topological_order
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
 
-REWRITTEN = ("native_batch_norm", "native_batch_norm_backward")
+REWRITTEN = (
+    "native_batch_norm", "native_batch_norm_backward",
+    "native_layer_norm", "native_layer_norm_backward",
+)  # fmt: skip
 """Kinds that generated code computes in place of a library's kernel, at the speed of its bytes."""
 ALIGNED_BYTES = 16.0
 FUSED = "fused"

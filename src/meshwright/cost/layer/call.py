@@ -1,11 +1,12 @@
 """What members of a team say to each other for one layer and microbatch.
 
 Tensor: the results of row products are added up in forward, the gradients of what column products
-read in backward (Shoeybi et al. 2019, "Megatron-LM", figure 3); where rows are divided as well, an
-all-gather before and a reduce-scatter after take their place, and what was gathered is gathered
-again in backward, beside a product (Korthikanti et al. 2022, section 4.2.2). Context: keys and
-values are gathered, their gradients scattered; or both travel around a ring, beside the blocks of
-attention. Expert: tokens go to experts and back.
+read in backward, beside the product that makes the weight's (Shoeybi et al. 2019, "Megatron-LM",
+figure 3; NVIDIA/Megatron-LM, megatron/core/tensor_parallel/layers.py); where rows are divided as
+well, an all-gather before and a reduce-scatter after take their place, and what was gathered is
+gathered again in backward, beside a product (Korthikanti et al. 2022, section 4.2.2). Context: keys
+and values are gathered, their gradients scattered; or both travel around a ring, beside the blocks
+of attention. Expert: tokens go to experts and back.
 """
 
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def _lines(kind: LayerKind, tensors: Ints) -> tuple[_Line, ...]:
     return tuple(zip(fixed.tolist(), (whole - fixed).tolist(), strict=True))
 
 
-class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
+class _Tally(dict[tuple[Collective, Axis, float, tuple[float, float]], list[int]]):
     """How many calls of a size there are in forward, in backward, and beside products, by what
     runs beside each."""
 
@@ -79,7 +80,7 @@ class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
         forward: int,
         backward: int,
         overlapped: int = 0,
-        beside: float = 0.0,
+        beside: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         counts = self.setdefault((collective, axis, size, beside), [0, 0, 0])
         counts[0] += forward
@@ -96,7 +97,8 @@ class _Tally(dict[tuple[Collective, Axis, float, float], list[int]]):
                 forward=forward,
                 backward=backward,
                 overlapped=overlapped,
-                beside_seconds=beside,
+                beside_seconds=beside[0],
+                late_beside_seconds=beside[1],
             )
             for (collective, axis, size, beside), (forward, backward, overlapped) in self.items()
             if size > 0 and forward + backward + overlapped > 0
@@ -110,13 +112,20 @@ def find_calls(
     recompute: Recompute,
     attends_again: bool,
     attention: tuple[float, float] = (0.0, 0.0),
+    weights: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[Call, ...]:
     """All calls of a layer; `growth` is samples over those of the layer's graph, `attention` the
-    seconds of attention in forward and in backward, which hide what travels around a ring."""
+    seconds of attention in forward and in backward, which hide what travels around a ring, and
+    `weights` those of the weight gradients of column products, which hide the sums of what these
+    read: of those that come after it in the layer's own order, and of all."""
     tally = _Tally(messages.has_backward)
     again = int(recompute is Recompute.FULL)
     if team.tensor > 1:
-        _add_tensor_calls(tally, messages, team.sequence, growth / team.context, again)
+        beside = (
+            weights[0] / max(1, len(messages.spread)),
+            weights[1] / max(1, len(messages.spread)),
+        )
+        _add_tensor_calls(tally, messages, team.sequence, growth / team.context, again, beside)
     if team.context > 1 and messages.key_bytes:
         size = messages.key_bytes * growth / team.tensor
         repeats = again or int(recompute is Recompute.SELECTIVE and attends_again)
@@ -138,12 +147,17 @@ def _add_ring_calls(
     """Blocks of keys and values go to all other members, in backward with their gradients."""
     forward, backward = (seconds / width for seconds in attention)
     block, hops = size / width, width - 1
-    tally.add(Collective.SHIFT, "context", block, hops, hops * repeats, beside=forward)
-    tally.add(Collective.SHIFT, "context", block, 0, 2 * hops, beside=backward / 2)
+    tally.add(Collective.SHIFT, "context", block, hops, hops * repeats, beside=(forward, forward))
+    tally.add(Collective.SHIFT, "context", block, 0, 2 * hops, beside=(backward / 2,) * 2)
 
 
 def _add_tensor_calls(
-    tally: _Tally, messages: Messages, sequence: bool, rows: float, again: int
+    tally: _Tally,
+    messages: Messages,
+    sequence: bool,
+    rows: float,
+    again: int,
+    beside: tuple[float, float],
 ) -> None:
     reduced = [fixed + growing * rows for fixed, growing in messages.reduced]
     spread = [fixed + growing * rows for fixed, growing in messages.spread]
@@ -151,14 +165,14 @@ def _add_tensor_calls(
         for size in reduced:
             tally.add(Collective.ALL_REDUCE, "tensor", size, 1, again)
         for size in spread:
-            tally.add(Collective.ALL_REDUCE, "tensor", size, 0, 1)
+            tally.add(Collective.ALL_REDUCE, "tensor", size, 0, 1, beside=beside)
     else:
         for size in reduced:
             tally.add(Collective.REDUCE_SCATTER, "tensor", size, 1, again)
             tally.add(Collective.ALL_GATHER, "tensor", size, 0, 1)
         for size in spread:
             tally.add(Collective.ALL_GATHER, "tensor", size, 1, again, 1)
-            tally.add(Collective.REDUCE_SCATTER, "tensor", size, 0, 1)
+            tally.add(Collective.REDUCE_SCATTER, "tensor", size, 0, 1, beside=beside)
     if messages.loss_bytes:
         count = _LOSS_REDUCTIONS
         loss = messages.loss_bytes * rows

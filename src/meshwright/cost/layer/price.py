@@ -47,7 +47,8 @@ class _Known:
     flops: tuple[float, float]
     counts: Floats
     """How many ops of each sort are of forward, of backward, weight gradients, updates, computed
-    again, and attention in forward and in backward."""
+    again, attention in forward and in backward, and weight gradients of column products: those that
+    come late, and all."""
     host: tuple[float, float, float]
     """Launches of forward, backward, and what is computed again."""
     seconds: dict[_Request, tuple[DeviceType, Floats]] = field(default_factory=dict)
@@ -132,7 +133,7 @@ def _find_out(kind: LayerKind) -> _Known:
     attention = kind.read_keys > 0
     chosen = (
         forward, backward, weight, update, recomputation.again,
-        forward & attention, backward & attention,
+        forward & attention, backward & attention, *_column_weights(kind),
     )  # fmt: skip
     host = host_seconds(graph)
     return _Known(
@@ -153,6 +154,21 @@ def _find_out(kind: LayerKind) -> _Known:
     )
 
 
+def _column_weights(kind: LayerKind) -> tuple[Bools, Bools]:
+    """Weight gradients of products that read what a tensor team has whole: those that come after
+    the last gradient of what was read, whose sum they hide then, and all of them."""
+    graph = kind.graph
+    after, every = np.zeros(graph.num_ops, np.bool_), np.zeros(graph.num_ops, np.bool_)
+    backward = (graph.phase == Phase.BACKWARD) & (graph.product_count > 0)
+    for tensor in kind.spread.tolist():
+        own = backward & np.isin(graph.partner, graph.readers[tensor])
+        weights = own & (graph.split == Split.SUM)
+        last = max(np.flatnonzero(own & ~weights).tolist(), default=graph.num_ops)
+        every |= weights
+        after |= weights & (np.arange(graph.num_ops) > last)
+    return after, every
+
+
 def _make_cost(
     kind: LayerKind,
     known: _Known,
@@ -161,7 +177,7 @@ def _make_cost(
     seconds: Floats,
     samples: float,
 ) -> LayerCost:
-    forward, backward, weight, update, selected, *attention = seconds.tolist()
+    forward, backward, weight, update, selected, *others = seconds.tolist()
     recompute = recompute if kind.is_wrapped else Recompute.NONE
     extra, launches = 0.0, 0.0
     if recompute is Recompute.FULL:
@@ -187,7 +203,8 @@ def _make_cost(
             growth,
             recompute,
             known.recomputation.attends,
-            (attention[0], attention[1]),
+            (others[0], others[1]),
+            (others[2], others[3]),
         ),
         parameter_bytes=parameters,
         gradient_bytes=gradients,

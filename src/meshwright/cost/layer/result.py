@@ -24,7 +24,18 @@ class Call:
     overlapped: int = 0
     """... and in backward beside a product that does not need their result."""
     beside_seconds: float = 0.0
-    """How long a block of attention takes that runs beside each of them and hides it."""
+    """How long what runs beside each of them and hides it takes: a block of attention, or the
+    product that makes the gradient of a weight."""
+
+    late_beside_seconds: float = 0.0
+    """Likewise where gradients of weights always come after the sum of what their products read."""
+
+    def under(self, runtime: Runtime) -> "Call":
+        """As a runtime makes it, by when it computes gradients of weights."""
+        if self.axis != "tensor":
+            return self
+        late = self.late_beside_seconds if runtime.overlaps_team_gradients else 0.0
+        return replace(self, beside_seconds=late)
 
     def shown_seconds(self, seconds: float) -> float:
         """What of the time of one is not hidden."""
@@ -66,8 +77,8 @@ class LayerCost:
     """Of the whole team, forward and backward without recomputation."""
 
     def under(self, runtime: Runtime) -> "LayerCost":
-        """The layer as a runtime runs it: the type of its gradients, and what its hosts do for the
-        collectives of its team."""
+        """The layer as a runtime runs it: the type of its gradients, what of its team's collectives
+        hides, and what its hosts do for them."""
         if runtime is MESHWRIGHT:
             return self
         growth = self.gradient_growth if runtime.has_fp32_gradients else 1.0
@@ -76,6 +87,7 @@ class LayerCost:
         each = runtime.collective_host_seconds
         return replace(
             self,
+            calls=tuple(call.under(runtime) for call in self.calls),
             host_seconds=self.host_seconds + (forward + others) * each,
             forward_host_seconds=self.forward_host_seconds + forward * each,
             gradient_bytes=self.gradient_bytes * growth,

@@ -43,13 +43,13 @@ def find_weights(kind: LayerKind) -> Weights:
 def _gradient_growth(kind: LayerKind, gradients: Places, size: Floats) -> float:
     """Gradients of 16-bit weights have twice the bytes in fp32, unless they have them already.
 
-    Weights have 16 bits where updates do, or where the optimiser has a copy of them beside its two
-    moments; under autocast they have 32, whatever makes their gradients.
+    Weights have 16 bits where updates do; under autocast they have 32, whatever makes their
+    gradients.
     """
     graph = kind.graph
     is_short = np.isin(np.array(graph.precision), ("bf16", "fp16"))
-    weights, state = float(graph.parameter_bytes.sum()), float(graph.state_bytes.sum())
-    updates = is_short[graph.phase == Phase.UPDATE].any() or state > 4 * weights
+    weights = float(graph.parameter_bytes.sum())
+    updates = is_short[graph.phase == Phase.UPDATE].any()
     makers = is_short[graph.tensor_source[gradients]]
     if not (updates and makers.any()) or size.sum() > weights:
         return 1.0

@@ -1,21 +1,20 @@
 """GPT-2 and GPT-3 (Radford et al. 2019, Brown et al. 2020) as training steps, by formulas.
 
 Op for op what `capture` records of transformers' GPT2LMHeadModel: norms before the blocks, one
-product for queries, keys and values, dropout, and a head that is tied to the embeddings.
+product for queries, keys and values, dropout, and a head that is tied to the embeddings. Models of
+the same shape run without dropout, with GELU as one op, or with stored scores, too.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture import op
 from meshwright.graph.architecture.op import (
     NARROW_BYTES,
     Linear,
-    activation,
     add,
     add_broadcast,
-    attention,
     causal_loss,
-    dropout,
     embedding,
     layer_norm,
     power,
@@ -23,7 +22,8 @@ from meshwright.graph.architecture.op import (
     shift,
     times,
 )
-from meshwright.graph.architecture.rule import check_sizes
+from meshwright.graph.architecture.rule import check_choice, check_sizes
+from meshwright.graph.architecture.score import stored_attention
 from meshwright.graph.architecture.step import build_step
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import INT64, Value
@@ -39,6 +39,9 @@ class _Gpt:
     sequence: int
     vocabulary: int
     positions: int
+    drops: bool
+    activation: str
+    attention: str
 
 
 def gpt(
@@ -52,12 +55,17 @@ def gpt(
     batch: float = 8,
     precision: str = "fp32",
     optimizer: str = "adamw",
+    dropout: str = "yes",
+    activation: str = "gelu_new",
+    attention: str = "fused",
     untie: bool = False,
     name: str = "gpt",
 ) -> Graph:
     """A training step; `positions` is the longest sequence that there are weights for.
 
-    `untie`: the head has a copy of the embeddings, so that a pipeline may hold the two apart.
+    `activation`: "gelu_new" is GPT-2's, op by op, "gelu" one op. `attention`: "stored" writes its
+    scores out, as Megatron-LM did before there were fused kernels. `untie`: the head has a copy of
+    the embeddings, so that a pipeline may hold the two apart.
     """
 
     sizes = {
@@ -69,6 +77,9 @@ def gpt(
         "positions": positions or sequence,
     }
     check_sizes("gpt", sizes, precision, optimizer)
+    check_choice("gpt", "dropout", dropout, ("yes", "no"))
+    check_choice("gpt", "activation", activation, ("gelu_new", "gelu"))
+    check_choice("gpt", "attention", attention, ("fused", "stored"))
 
     def record(samples: int, layers: int) -> Tape:
         tape = Tape(precision)
@@ -80,6 +91,9 @@ def gpt(
             sequence=sequence,
             vocabulary=vocabulary,
             positions=positions or sequence,
+            drops=dropout == "yes",
+            activation=activation,
+            attention=attention,
         )
         return tape.finish(_forward(model, layers, untie), optimizer)
 
@@ -111,7 +125,7 @@ def _embed(model: _Gpt, words: Value, places: Value) -> Value:
     y = embedding(tape, "transformer.wpe", places, order, model.sequence * model.hidden)
     x = add_broadcast(tape, "transformer", x, y)
     tape.view(order)  # for the mask, which the kernel makes itself
-    return dropout(tape, "transformer.drop", x)
+    return _drop(model, "transformer.drop", x)
 
 
 def _layer(model: _Gpt, name: str, x: Value) -> Value:
@@ -130,16 +144,31 @@ def _attention(model: _Gpt, name: str, x: Value) -> Value:
         x, *tape.pair(f"{name}.c_attn", 3 * hidden * hidden, 3 * hidden), stored=True
     )
     parts = [tape.view(tape.view(each)) for each in _split(tape, mixed, hidden)]
-    y = attention(
-        tape, name, "causal_dropout_", *parts,
-        heads=model.heads, width=hidden // model.heads, sequence=model.sequence,
-        steps=(3 * hidden,),
-    )  # fmt: skip
+    y = _attend(model, name, parts)
     y = tape.view(tape.view(y))
     y = Linear(tape, f"{name}.c_proj", hidden, hidden).biased(
         y, *tape.pair(f"{name}.c_proj", hidden * hidden, hidden), stored=True
     )
-    return dropout(tape, f"{name}.resid_dropout", y)
+    return _drop(model, f"{name}.resid_dropout", y)
+
+
+def _attend(model: _Gpt, name: str, parts: list[Value]) -> Value:
+    sizes = {
+        "heads": model.heads,
+        "width": model.hidden // model.heads,
+        "sequence": model.sequence,
+    }
+    if model.attention == "stored":
+        return stored_attention(model.tape, name, parts, drops=model.drops, **sizes)
+    kind = "causal_dropout_" if model.drops else "causal_"
+    query, key, value = parts
+    return op.attention(
+        model.tape, name, kind, query, key, value, **sizes, steps=(3 * model.hidden,)
+    )
+
+
+def _drop(model: _Gpt, name: str, x: Value) -> Value:
+    return op.dropout(model.tape, name, x) if model.drops else x
 
 
 def _split(tape: Tape, x: Value, hidden: int) -> list[Value]:
@@ -159,11 +188,14 @@ def _perceptron(model: _Gpt, name: str, x: Value) -> Value:
     y = Linear(tape, f"{name}.c_fc", hidden, wide).biased(
         x, *tape.pair(f"{name}.c_fc", hidden * wide, wide), stored=True
     )
-    y = _gelu(tape, f"{name}.act", y)
+    if model.activation == "gelu":
+        y = op.activation(tape, f"{name}.act", "gelu", y)
+    else:
+        y = _gelu(tape, f"{name}.act", y)
     y = Linear(tape, f"{name}.c_proj", wide, hidden).biased(
         y, *tape.pair(f"{name}.c_proj", wide * hidden, hidden), stored=True
     )
-    return dropout(tape, f"{name}.dropout", y)
+    return _drop(model, f"{name}.dropout", y)
 
 
 def _gelu(tape: Tape, name: str, x: Value) -> Value:
@@ -171,4 +203,4 @@ def _gelu(tape: Tape, name: str, x: Value) -> Value:
     half = scale(tape, name, x)
     cubed = scale(tape, name, power(tape, name, x))
     inner = scale(tape, name, add(tape, name, x, cubed))
-    return times(tape, name, half, shift(tape, name, activation(tape, name, "tanh", inner)))
+    return times(tape, name, half, shift(tape, name, op.activation(tape, name, "tanh", inner)))

@@ -26,12 +26,16 @@ def check_sizes(
         most = MOST_LAYERS if name == "layers" else LARGEST
         if not 0 < size <= most:
             raise InputError(f"{architecture}: {name} must be from 1 to {most}, got {size}")
-    choices = (("precision", precision, precisions), ("optimizer", optimizer, OPTIMIZERS))
-    for name, value, known in choices:
-        if value not in known:
-            text = ", ".join(known)
-            raise InputError(f"{architecture}: {name} must be one of {text}, got {quoted(value)}")
+    check_choice(architecture, "precision", precision, precisions)
+    check_choice(architecture, "optimizer", optimizer, OPTIMIZERS)
     _check_relations(architecture, sizes)
+
+
+def check_choice(architecture: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a word that is none of those there are."""
+    if value not in known:
+        text = ", ".join(known)
+        raise InputError(f"{architecture}: {name} must be one of {text}, got {quoted(value)}")
 
 
 def _check_relations(architecture: str, sizes: Mapping[str, int]) -> None:

@@ -48,6 +48,7 @@ def build_shape(text: str, batch: float | None = None, precision: str | None = N
     if precision is not None:
         values["precision"] = precision
     choices: dict[str, object] = {name: values.pop(name, usual) for name, usual in USUAL.items()}
+    choices |= {name: values.pop(name) for name in _words(architecture) if name in values}
     sizes = {name: _read_size(architecture, name, value) for name, value in values.items()}
     samples = sizes.pop("batch", None) if batch is None else batch
     sizes.pop("batch", None)
@@ -98,7 +99,18 @@ def _sizes(architecture: str, *, required: bool) -> list[str]:
     return [
         name
         for name, each in parameters.items()
-        if name not in _CHOICES and (not required or each.default is inspect.Parameter.empty)
+        if name not in (*_CHOICES, *_words(architecture))
+        and (not required or each.default is inspect.Parameter.empty)
+    ]
+
+
+def _words(architecture: str) -> list[str]:
+    """What an architecture lets one choose by a word of its own."""
+    parameters = inspect.signature(ARCHITECTURES[architecture]).parameters
+    return [
+        name
+        for name, each in parameters.items()
+        if name not in _CHOICES and isinstance(each.default, str)
     ]
 
 

@@ -31,8 +31,8 @@ class Exchange:
         self.parts: tuple[Part, ...] = plan.parts
         self.part_of_op: list[int] = before.part_of_op.tolist()
         self.rewrite = Rewrite(before)
-        self.again: list[int] = []
-        """Ops of backward that read what is gathered again for them."""
+        self.again: list[tuple[int, int]] = []
+        """Ops of backward that read what is gathered again for them, each with that collective."""
         self._reduced: dict[int, int] = {}  # of terms: what they add up to
         self._gathered: dict[tuple[int, int, bool], int] = {}  # of rows, by part and whether again
         self._sliced: dict[tuple[int, int], int] = {}  # of a whole tensor, by part: rows of it
@@ -210,7 +210,7 @@ class Exchange:
                 self._wait(op, new)
             self._gathered[key] = self._make(tensor, new, Held.WHOLE, self.part(op))
         if is_again:
-            self.again.append(op)
+            self.again.append((op, self._source(self._gathered[key])))
         return self._gathered[key]
 
     def _wait(self, op: int, collective: int) -> None:

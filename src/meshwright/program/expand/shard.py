@@ -44,8 +44,8 @@ from meshwright.program.expand.expansion import Expansion, Held
 from meshwright.program.expand.member import Members, find_members
 from meshwright.program.expand.size import resize_ops
 
-_AFTER = 0.25
-"""The place of a product that is moved after another: before the next op."""
+_BEFORE, _AFTER = -0.5, 0.25
+"""Places of what is moved before an op, and after one: before the next."""
 
 
 def shard(before: Expansion, graph: Graph, plan: Plan) -> Expansion:
@@ -262,15 +262,19 @@ class _Sharding:
 
     def _defer_weights(self) -> None:
         """Let gradients of weights that read what is gathered again come after the product that
-        gives the gradient of what was read, where nobody waits for them before."""
+        gives the gradient of what was read, where nobody waits for them before, and the gathering
+        begin before that product, which hides it."""
         graph, members = self.graph, self.members
         gives = members.makes_terms & (graph.phase == Phase.BACKWARD) & (graph.partner >= 0)
         product = {int(graph.partner[op]): op for op in np.flatnonzero(gives).tolist()}
-        for op in self.exchange.again:
+        place = self.exchange.rewrite.place
+        for op, collective in self.exchange.again:
             other = product.get(int(graph.partner[op]), -1)
             first = min(graph.successors[op].tolist(), default=graph.num_ops)
             if op < other < first and graph.split[op] == Split.SUM:
-                self.exchange.rewrite.place[op] = other + _AFTER
+                place[op] = other + _AFTER
+            elif 0 <= other < op:
+                place[collective] = min(place[collective], other + _BEFORE)
 
     def _describe(self) -> None:
         """Roles, cuts and sizes; those of experts also where replicas divide them."""
