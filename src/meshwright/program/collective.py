@@ -16,10 +16,9 @@ import numpy.typing as npt
 from meshwright.graph.graph import Phase, Split
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
-from meshwright.program.program import PAIR, Kind, Program
+from meshwright.program.program import PAIR, Kind, Program, Records
 from meshwright.program.work import Work
 
-Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
 Group = tuple["Lane", tuple[int, ...]]
 """A lane and devices: what is on two lanes at once must not share a connection."""

@@ -27,7 +27,7 @@ from meshwright.program.bucket import duplicating_parts
 from meshwright.program.collective import Groups, num_lanes, order_gathers, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.expand.expansion import HOLDING, Axis
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, Records, StreamRule
 from meshwright.program.record import (
     BUFFERS,
     HELD,
@@ -47,8 +47,6 @@ from meshwright.program.schedule import Action
 from meshwright.program.team.lower import lower_teams
 from meshwright.program.unit import merge_units
 from meshwright.program.work import Work, prepare_work, sum_by_device
-
-Records = npt.NDArray[np.void]
 
 GRANULARITIES = ("op", "part", "layer")
 

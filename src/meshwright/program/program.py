@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,9 @@ from meshwright.cost.group_price import GroupCall
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation
 
-Records = npt.NDArray[np.void]
+Records = Any
+"""Structured arrays: rows with named columns. They are typed `Any` because mypy knows no column's
+type, and spent a third of its time on expressions that index one column by another (2026-11)."""
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 

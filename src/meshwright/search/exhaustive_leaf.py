@@ -13,8 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
+from meshwright.program.program import Records
 from meshwright.search.exhaustive_bound import Problem
-from meshwright.search.instance import Floats, Ints, Records
+from meshwright.search.instance import Floats, Ints
 from meshwright.simulate.engine import STREAM, TASK, run_tasks
 from meshwright.simulate.tasks import FlowClass, Network, network_arrays
 

@@ -20,14 +20,13 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.limit import Limits, spread_transfers
-from meshwright.program.program import PAIR, Kind, Program, StreamRule
+from meshwright.program.program import PAIR, Kind, Program, Records, StreamRule
 from meshwright.simulate.allocation import find_limits
 from meshwright.simulate.edge import count_edges, fill_edges, set_tasks
 from meshwright.simulate.engine import BY_PRIORITY, BY_READY_TIME, STREAM, TASK
 from meshwright.simulate.share import FLOW_CLASS, LINK, USE
 from meshwright.simulate.transfer import Pairs, find_pairs
 
-Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 

@@ -15,14 +15,13 @@ import numpy.typing as npt
 
 from meshwright.errors import InputError
 from meshwright.program.collective import Lane, find_lanes
-from meshwright.program.program import JOINS, Kind, Program
+from meshwright.program.program import JOINS, Kind, Program, Records
 from meshwright.simulate.tasks import Network
 from meshwright.table import as_frame, as_html
 from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-Records = npt.NDArray[np.void]
 
 _COMPUTING = (Kind.COMPUTE, *JOINS)
 _TIE = 1e-12

@@ -17,7 +17,6 @@ from meshwright.program.program import Kind, Program
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
-Records = npt.NDArray[np.void]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

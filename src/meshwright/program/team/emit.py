@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.program.bucket import MAX_BUCKETS
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, Records
 from meshwright.program.schedule import Action
 from meshwright.program.team.boundary import Boundary
 from meshwright.program.team.stage import TeamStage
 from meshwright.program.team.unit import StageUnits, UnitGraph
 
-Records = npt.NDArray[np.void]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]

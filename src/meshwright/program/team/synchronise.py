@@ -11,11 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost.holder import Synchronisation
-from meshwright.program.program import Kind
+from meshwright.program.program import Kind, Records
 from meshwright.program.schedule import Action
 from meshwright.program.team.emit import Made, Work, blank_rows
 
-Records = npt.NDArray[np.void]
 Places = npt.NDArray[np.int64]
 Groups = tuple[tuple[int, ...], ...]
 

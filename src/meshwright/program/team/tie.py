@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.program.program import Kind
-from meshwright.program.team.emit import Made, Records, Work, blank_rows
+from meshwright.program.program import Kind, Records
+from meshwright.program.team.emit import Made, Work, blank_rows
 from meshwright.program.team.stage import TeamStage
 
 Places = npt.NDArray[np.int64]

@@ -11,7 +11,8 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.bandwidth.precedence import ARC, Precedence, Records, make_precedence
+from meshwright.program.program import Records
+from meshwright.search.bandwidth.precedence import ARC, Precedence, make_precedence
 from meshwright.search.bandwidth.traffic import Kinship, Phase
 from meshwright.simulate.tasks import Engine
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.compiled import compiled, inlined
+from meshwright.program.program import Records
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]
-Records = npt.NDArray[np.void]
 
 ARC = np.dtype(
     [
