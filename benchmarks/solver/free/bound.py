@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from meshwright.array import Floats, Ints
+from meshwright.search.partition.problem import SplitProblem
 from solver.free.curve import DOWN, Fidelity, Longs, Pricer
 from solver.free.fraction import fractional_bound
 from solver.free.line import node_wires

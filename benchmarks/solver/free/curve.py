@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.problem import Floats, SplitProblem
+from meshwright.array import Floats
+from meshwright.search.partition.problem import SplitProblem
 from solver.free.line import Line, make_line
 from solver.free.price import LABEL, price, trace
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.search.partition.problem import Floats, Ints, SplitProblem
+from meshwright.array import Floats, Ints
+from meshwright.search.partition.problem import SplitProblem
 from meshwright.search.solver import run_solver
 from solver.free.curve import DOWN, whole_loads
 

@@ -7,7 +7,8 @@ devices together hold what all nodes are worth.
 
 import numpy as np
 
-from meshwright.search.partition.problem import Floats, SplitProblem
+from meshwright.array import Floats
+from meshwright.search.partition.problem import SplitProblem
 
 _ROUNDING = 1.0 - 1e-11
 """Sums of thousands of terms are rounded by less."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.problem import Floats
+from meshwright.array import Floats
 
 _MOST_ROWS = 1200
 """Beyond these, sets that matter least at the centre are forgotten."""

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.problem import Floats, Ints, Kind, SplitProblem, make_problem
+from meshwright.array import Floats, Ints
+from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
 from meshwright.search.partition.reduce import memory_may_bind
 
 

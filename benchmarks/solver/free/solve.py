@@ -14,11 +14,11 @@ from time import perf_counter
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
 from meshwright.search.partition.anneal import Annealing
 from meshwright.search.partition.problem import (
-    Ints,
     SplitProblem,
     device_loads,
     find_stuck_node,

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from meshwright.search.partition.problem import Floats
+from meshwright.array import Floats
 from solver.piper.problem import Problem, Stage, Way
 
 _ROUNDING = 1e-9

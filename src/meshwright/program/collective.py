@@ -17,7 +17,7 @@ from meshwright.array import Floats, Records
 from meshwright.graph.graph import Phase, Split
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
-from meshwright.program.program import PAIR, Kind, Program, Records
+from meshwright.program.program import PAIR, Kind, Program
 from meshwright.program.work import Work
 
 Group = tuple["Lane", tuple[int, ...]]

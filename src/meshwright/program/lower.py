@@ -28,7 +28,7 @@ from meshwright.program.bucket import duplicating_parts
 from meshwright.program.collective import Groups, num_lanes, order_gathers, show_collectives
 from meshwright.program.emit import emit_computes, emit_tensors
 from meshwright.program.expand.expansion import HOLDING, Axis
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, Records, StreamRule
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Program, StreamRule
 from meshwright.program.record import (
     BUFFERS,
     HELD,

@@ -13,7 +13,7 @@ from meshwright.graph.graph import Phase, Split
 from meshwright.plan.plan import Schedule, Sync
 from meshwright.program.collective import Groups, Lane, teams_of
 from meshwright.program.expand.expansion import Axis
-from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind, Records
+from meshwright.program.program import BUFFER, INSTRUCTION, PAIR, Kind
 from meshwright.program.record import BUCKET
 from meshwright.program.schedule import Action, order_steps
 from meshwright.program.work import Work

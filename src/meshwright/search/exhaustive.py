@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.errors import InputError
 from meshwright.search.exhaustive_bound import (
     MAX_PLACEMENTS,
@@ -28,7 +29,7 @@ from meshwright.search.exhaustive_bound import (
 )
 from meshwright.search.exhaustive_leaf import place
 from meshwright.search.exhaustive_order import Best, search_orders
-from meshwright.search.instance import Instance, Ints, order_plan
+from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
 
 MAX_OPS = 64

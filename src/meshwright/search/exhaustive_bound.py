@@ -11,10 +11,11 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Phase, Split
-from meshwright.search.instance import Floats, Instance
+from meshwright.search.instance import Instance
 from meshwright.search.judge import MEMORY_TOLERANCE
 
 Rows = npt.NDArray[np.int16]

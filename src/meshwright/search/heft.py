@@ -21,7 +21,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.compiled import compiled, inlined, outlined
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.program.program import Records
 from meshwright.search.bound import placement_bound
 from meshwright.search.instance import (
     Instance,

@@ -7,18 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Ints, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.build import topological_order
 from meshwright.graph.graph import Graph, Phase
 from meshwright.kernel.row import gather_rows
 from meshwright.plan.plan import Discipline, Plan, place_ops
-from meshwright.program.program import Records
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 EDGE = np.dtype([("op", np.int32), ("bytes", np.float64)], align=True)
 """One use of a tensor, seen from its source (the op is the reader) or its reader (the source)."""

@@ -22,20 +22,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.search.bound import placement_bound
 from meshwright.search.favourite import Chain, find_favourites, mean_delays
-from meshwright.search.instance import (
-    Floats,
-    Instance,
-    Ints,
-    make_instance,
-    order_plan,
-    placement_plan,
-)
+from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
 from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.mcmc import no_device_message
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshwright.array import Floats, Ints, Records
 from meshwright.errors import InputError
 from meshwright.program.collective import Lane, find_lanes
-from meshwright.program.program import JOINS, Kind, Program, Records
+from meshwright.program.program import JOINS, Kind, Program
 from meshwright.simulate.tasks import Network
 from meshwright.table import as_frame, as_html
 from meshwright.units import format_bytes, format_count, format_percent, format_seconds

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.array import Longs, Records
 from meshwright.cost.holder import Synchronisation
-from meshwright.program.program import Kind, Records
+from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
 from meshwright.program.team.emit import Made, Work, blank_rows
 

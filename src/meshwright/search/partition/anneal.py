@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.array import Ints
 from meshwright.search.partition.lattice import predecessors, successors
-from meshwright.search.partition.problem import Ints, SplitProblem, device_loads, fits_memory
+from meshwright.search.partition.problem import SplitProblem, device_loads, fits_memory
 from meshwright.search.partition.stage_walk import (
     BEST,
     COOLING,
