@@ -29,12 +29,12 @@ from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.search.bandwidth.joint import joint, search_uniform
-from meshwright.search.bandwidth.joint_answer import allocate_answer, widest_bound
-from meshwright.search.bandwidth.joint_space import find_space
-from meshwright.search.baseline import data
-from meshwright.search.pipeline.pipeline import pipeline
-from meshwright.search.placement.placement import placement
+from meshwright.search.method.bandwidth.joint.answer import allocate_answer, widest_bound
+from meshwright.search.method.bandwidth.joint.joint import joint, search_uniform
+from meshwright.search.method.bandwidth.joint.space import find_space
+from meshwright.search.method.baseline import data
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.placement.placement import placement
 from meshwright.source import load_graph
 
 MODELS = (("alexnet-32", 512), ("vgg16-32", 512), ("fnet-base", 64), ("bert-base", 64))

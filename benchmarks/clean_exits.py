@@ -44,9 +44,9 @@ from meshwright.execute.session import run_rank
 from meshwright.execute.settings import Settings
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.simulate.simulate import simulate
 
 BATCH, WIDTH, BLOCKS, STEPS = 8, 16, 2, 2

@@ -13,19 +13,19 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.search.baseline import data, data_proportional, horovod
-from meshwright.search.deploy.analysis import analyse
-from meshwright.search.deploy.baseline import flexflow, mcts
-from meshwright.search.deploy.deploy import deploy
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.net import NetworkPrior, load_prior
-from meshwright.search.deploy.prior import Prior, uniform_prior
-from meshwright.search.deploy.sfb import choose_duplicated, find_factors
-from meshwright.search.deploy.tree import iterations_to_beat
-from meshwright.search.heft import heft
-from meshwright.search.mcmc import mcmc
-from meshwright.search.metis import metis
-from meshwright.search.msct import msct
+from meshwright.search.method.baseline import data, data_proportional, horovod
+from meshwright.search.method.deploy.analysis import analyse
+from meshwright.search.method.deploy.baseline import flexflow, mcts
+from meshwright.search.method.deploy.deploy import deploy
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.factor.factor import choose_duplicated, find_factors
+from meshwright.search.method.deploy.tree.net import NetworkPrior, load_prior
+from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
+from meshwright.search.method.deploy.tree.tree import iterations_to_beat
+from meshwright.search.method.heft import heft
+from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.metis import metis
+from meshwright.search.method.msct.msct import msct
 from meshwright.search.portfolio import Method
 from meshwright.search.warm import small_cluster, small_step
 from meshwright.source import zoo_graph

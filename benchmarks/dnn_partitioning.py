@@ -27,8 +27,8 @@ from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.files import read_bytes
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.problem import Kind, make_problem
-from meshwright.search.partition.split import Split, solve_split
+from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
+from meshwright.search.method.pipeline.stage.split import Split, solve_split
 from solver.free.contiguous import price_bounds
 from solver.free.solve import FreeSplit, solve_free
 from solver.latency.evaluate import split_milliseconds

@@ -20,9 +20,9 @@ from meshwright.graph.architecture.llama import llama
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.search.portfolio import find_plan
 from meshwright.source import zoo_graph
 from meshwright.units import GIB, MIB

@@ -24,9 +24,9 @@ import numpy as np
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.plan import Schedule, ScheduleKind
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.source import capture_model
 
 HERE = Path(__file__).resolve().parent

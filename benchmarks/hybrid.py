@@ -21,18 +21,18 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
-from meshwright.search.engine import Sequential
-from meshwright.search.hybrid.baseline import (
+from meshwright.search.method.hybrid.baseline import (
     manual_drafts,
     mcmc_drafts,
     simulate_first,
     unaware_drafts,
 )
-from meshwright.search.hybrid.draft import Draft
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.space import Space, make_space
-from meshwright.search.hybrid.trial import Scene, Trials
+from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.space import Space, make_space
+from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.pool.engine import Sequential
 from meshwright.source import load_graph
 
 MODELS = ("bert-large", "llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt3-175b")

@@ -38,9 +38,9 @@ from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.simulate.simulate import run_program
 
 RANKS, STEPS, MICROBATCHES = 4, 2, 4

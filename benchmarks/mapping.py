@@ -26,15 +26,15 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.search.chain import make_chain
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
-from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.mapping.evaluate import stage_seconds
-from meshwright.search.mapping.parmesan import parmesan_mapping
-from meshwright.search.mapping.problem import Assignment, MappingProblem
-from meshwright.search.mapping.solve import solve_mapping
-from meshwright.search.mapping.warm import compile_mapping
+from meshwright.search.method.pipeline.chain import make_chain
+from meshwright.search.method.pipeline.consecutive import equal_stages
+from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
+from meshwright.search.method.pipeline.map.evaluate import stage_seconds
+from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
+from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.solve import solve_mapping
+from meshwright.search.method.pipeline.map.warm import compile_mapping
 from meshwright.source import load_graph
 
 Shape = tuple[int, int]

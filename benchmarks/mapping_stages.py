@@ -12,7 +12,7 @@ from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Graph
-from meshwright.search.mapping.problem import MappingProblem
+from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 
 def stage_problem(

@@ -19,8 +19,8 @@ import numpy as np
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.search.instance import make_instance
-from meshwright.search.list_schedule import Schedule
-from meshwright.search.mcmc import DEFAULT_BETA, Walk, first_placement
+from meshwright.search.method.mcmc.mcmc import DEFAULT_BETA, Walk, first_placement
+from meshwright.search.order.list_schedule import Schedule
 from synthetic import synthetic_gpt
 
 

@@ -39,9 +39,9 @@ from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Walk
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 
 RANKS, SAMPLES, TOKENS, WORDS, WIDTH, LAYERS = 2, 8, 64, 512, 256, 4
 WARM_UP = 3

@@ -19,12 +19,12 @@ from meshwright.cluster.build import fully_connected
 from meshwright.compiled import announced_compilation
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.search.chain import make_chain
 from meshwright.search.instance import make_instance
-from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
-from meshwright.search.partition.split import solve_split
-from meshwright.search.pipedream import Tier, partition_chain
-from meshwright.search.pipeline.block import Blocks, find_blocks
+from meshwright.search.method.pipeline.block import Blocks, find_blocks
+from meshwright.search.method.pipeline.chain import make_chain
+from meshwright.search.method.pipeline.pipedream import Tier, partition_chain
+from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.split import solve_split
 
 
 def make_published(

@@ -22,19 +22,25 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.search.consecutive import consecutive, microbatch_choices
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
-from meshwright.search.partition.problem import device_loads
-from meshwright.search.pipedream import pipedream
-from meshwright.search.pipeline.block import find_blocks
-from meshwright.search.pipeline.candidate import Candidate, suited_kinds
-from meshwright.search.pipeline.cutter import DEFAULT, Cutter, Options, Sketch, reference_rates
-from meshwright.search.pipeline.gather import WEIGHTS
-from meshwright.search.pipeline.pipeline import pipeline
-from meshwright.search.pipeline.place import mapping_problem, plain_homes
-from meshwright.search.pipeline.price import Prices, Shape, Team
-from meshwright.search.pipeline.refine import BY_DISTANCE, BY_TIME
+from meshwright.search.method.pipeline.block import find_blocks
+from meshwright.search.method.pipeline.candidate import Candidate, suited_kinds
+from meshwright.search.method.pipeline.consecutive import consecutive, microbatch_choices
+from meshwright.search.method.pipeline.cutter import (
+    DEFAULT,
+    Cutter,
+    Options,
+    Sketch,
+    reference_rates,
+)
+from meshwright.search.method.pipeline.gather import WEIGHTS
+from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.pipedream import pipedream
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.pipeline.place import mapping_problem, plain_homes
+from meshwright.search.method.pipeline.refine import BY_DISTANCE, BY_TIME
+from meshwright.search.method.pipeline.stage.problem import device_loads
 from meshwright.source import load_graph
 
 MODELS = ("resnet152", "bert-large", "swin-l", "inception-v3", "transformer")

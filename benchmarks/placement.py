@@ -29,13 +29,13 @@ from meshwright.graph.coarsen.fusion import fuse_ops
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
-from meshwright.search.heft import heft
 from meshwright.search.instance import make_instance
-from meshwright.search.mcmc import mcmc
-from meshwright.search.metis import metis
-from meshwright.search.placement.placement import placement
-from meshwright.search.quickp import find_scheme, quickp, reference_delays
-from meshwright.search.quickp_scope import Coarsener, QuickpScope, ThresholdRule
+from meshwright.search.method.heft import heft
+from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.metis import metis
+from meshwright.search.method.placement.placement import placement
+from meshwright.search.method.quickp.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.method.quickp.scope import Coarsener, QuickpScope, ThresholdRule
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
 from synthetic import synthetic_gpt

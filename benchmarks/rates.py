@@ -20,7 +20,7 @@ from meshwright.errors import InputError
 from meshwright.network.script import Kind
 from meshwright.network.testbed_apply import built
 from meshwright.plan.plan import Allocation, Part, Plan
-from meshwright.search.bandwidth.divide import divide_allocations
+from meshwright.search.method.bandwidth.rate.divide import divide_allocations
 from rates_figure import Line, Panel, draw
 from rates_measured import Demand, MeasuredRate, measure_rates
 

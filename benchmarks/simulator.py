@@ -23,9 +23,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.lower import lower
-from meshwright.search.chain import make_chain
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from meshwright.simulate.simulate import run_program, simulate
 from synthetic import synthetic_gpt
 

@@ -1,8 +1,8 @@
 """Compiles most kernels into Numba's cache, by searching for plans with every method."""
 
 import meshwright as mw
-from meshwright.search.mapping.warm import compile_mapping
-from meshwright.search.method import METHODS
+from meshwright.search.method.name import METHODS
+from meshwright.search.method.pipeline.map.warm import compile_mapping
 
 
 def main() -> None:

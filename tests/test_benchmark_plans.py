@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.search.method import METHODS
+from meshwright.search.method.name import METHODS
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 RECORD = FOLDER / "results" / "2026-11-18-plans.jsonl"

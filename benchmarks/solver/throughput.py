@@ -20,8 +20,8 @@ from meshwright.graph.dnn_partitioning import (
     join_edges,
 )
 from meshwright.graph.foreign import number_nodes
-from meshwright.search.partition.cycle import number_components
-from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.cycle import number_components
+from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
 from solver.document import accelerators, check_node, colour_classes
 
 ACCELERATOR, CPU = 0, 1

@@ -65,14 +65,14 @@ _HOME = {
     "MeshwrightError": "meshwright.errors",
     "NonFiniteError": "meshwright.errors",
     "Part": "meshwright.plan.part",
-    "PipelineScope": "meshwright.search.pipeline.scope",
+    "PipelineScope": "meshwright.search.method.pipeline.scope",
     "Plan": "meshwright.plan.plan",
     "Profile": "meshwright.profile.profile",
-    "QuickpScope": "meshwright.search.quickp_scope",
+    "QuickpScope": "meshwright.search.method.quickp.scope",
     "Recompute": "meshwright.plan.part",
     "Schedule": "meshwright.plan.part",
     "ScheduleKind": "meshwright.plan.part",
-    "Scope": "meshwright.search.hybrid.scope",
+    "Scope": "meshwright.search.method.hybrid.scope",
     "Sync": "meshwright.plan.part",
     "Timeline": "meshwright.simulate.timeline",
     "load_graph": "meshwright.source",
@@ -114,9 +114,9 @@ if TYPE_CHECKING:
     )
     from meshwright.plan.plan import Plan
     from meshwright.profile.profile import Profile, read_profile
-    from meshwright.search.hybrid.scope import Scope
-    from meshwright.search.pipeline.scope import PipelineScope
-    from meshwright.search.quickp_scope import QuickpScope
+    from meshwright.search.method.hybrid.scope import Scope
+    from meshwright.search.method.pipeline.scope import PipelineScope
+    from meshwright.search.method.quickp.scope import QuickpScope
     from meshwright.simulate.timeline import Timeline
     from meshwright.source import load_graph
 

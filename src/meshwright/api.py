@@ -21,8 +21,8 @@ from meshwright.plan.schema import answer_schema
 from meshwright.profile.profile import Measured, read_profile
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope
-from meshwright.search.deploy.net import read_prior
-from meshwright.search.engine import Engine, open_engine
+from meshwright.search.method.deploy.tree.net import read_prior
+from meshwright.search.pool.engine import Engine, open_engine
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.record import simulation_schema
 from meshwright.simulate.simulate import simulate as run_plan

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.anneal import Annealing
-from meshwright.search.partition.problem import (
+from meshwright.search.method.pipeline.stage.anneal import Annealing
+from meshwright.search.method.pipeline.stage.problem import (
     Kind,
     SplitProblem,
     device_loads,

@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.split import solve_split
+from meshwright.search.method.pipeline.stage.split import solve_split
 from quick import few
 from solver.throughput import read_throughput
 

@@ -22,9 +22,9 @@ from meshwright.graph.graph import OP_LINES, Graph, Phase, Split  # noqa: E402
 from meshwright.plan.plan import Plan  # noqa: E402
 from meshwright.program.lower import lower  # noqa: E402
 from meshwright.program.program import Kind, Program  # noqa: E402
-from meshwright.search.chain import make_chain, stages_plan  # noqa: E402
-from meshwright.search.consecutive import equal_stages  # noqa: E402
 from meshwright.search.instance import make_instance  # noqa: E402
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan  # noqa: E402
+from meshwright.search.method.pipeline.consecutive import equal_stages  # noqa: E402
 from meshwright.simulate.simulate import simulate  # noqa: E402
 from meshwright.source import capture_model  # noqa: E402
 from meshwright.zoo.cache import GraphCache  # noqa: E402

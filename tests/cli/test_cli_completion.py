@@ -10,7 +10,7 @@ from cli_runner import refusal, run
 
 from meshwright.cli.completion.complete import complete
 from meshwright.cli.parser import make_parser
-from meshwright.search.method import METHODS
+from meshwright.search.method.name import METHODS
 
 
 def completed(line: str) -> list[str]:

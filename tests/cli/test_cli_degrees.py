@@ -13,7 +13,7 @@ from meshwright.cli import plan as plan_command
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Recompute
 from meshwright.plan.plan import Plan
-from meshwright.search.hybrid.scope import Scope
+from meshwright.search.method.hybrid.scope import Scope
 
 MODEL = "gpt:hidden=128,heads=4,layers=4,sequence=64,vocabulary=512,batch=8"
 CLUSTER = "h100-x8"

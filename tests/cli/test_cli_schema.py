@@ -18,7 +18,7 @@ from meshwright.form import DIALECT, list_fields
 from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.plan.record import AnswerRecord
-from meshwright.search.method import LAYERED, METHODS
+from meshwright.search.method.name import LAYERED, METHODS
 from meshwright.search.warm import small_rails
 from meshwright.simulate.record import SimulationRecord
 

@@ -11,7 +11,7 @@ import meshwright as mw
 from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.method import BASELINES, METHODS, SEARCHES
+from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
 from meshwright.search.portfolio import _SEARCHES
 
 HOST, HOSTS = "v100-32-x8", "dgx1-x4"

@@ -20,7 +20,7 @@ from meshwright.cost.collective import (
 )
 from meshwright.cost.limit import HostLimit, Limits
 from meshwright.errors import InputError
-from meshwright.search.hybrid.tier import find_tiers
+from meshwright.search.method.hybrid.tier import find_tiers
 
 SIZES = [8192 * 4**k for k in range(9)]
 SWITCHED = ["a100-80", "h100", "b200"]

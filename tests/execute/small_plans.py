@@ -15,9 +15,9 @@ from meshwright.execute.piece import whole_box
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind, Sync, place_ops
-from meshwright.search.chain import make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages
 from small import connected
 
 UNEQUAL = (0.5, 0.25, 0.125, 0.125)

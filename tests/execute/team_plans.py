@@ -19,8 +19,8 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.program.expand.synchronise import with_batch_statistics
 from meshwright.program.program import Kind
-from meshwright.search.chain import make_chain
 from meshwright.search.instance import make_instance
+from meshwright.search.method.pipeline.chain import make_chain
 from small import connected
 
 RANKS, STEPS = 8, 5

@@ -29,9 +29,9 @@ from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph, Phase  # noqa: E402
 from meshwright.plan.plan import Part, Plan, ScheduleKind  # noqa: E402
 from meshwright.program.untie import untie  # noqa: E402
-from meshwright.search.chain import make_chain, stages_plan  # noqa: E402
-from meshwright.search.consecutive import equal_stages  # noqa: E402
 from meshwright.search.instance import make_instance  # noqa: E402
+from meshwright.search.method.pipeline.chain import make_chain, stages_plan  # noqa: E402
+from meshwright.search.method.pipeline.consecutive import equal_stages  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
 

@@ -33,7 +33,13 @@ from meshwright.plan.plan import Part, Plan, place_ops
 from meshwright.profile.profile import merge_profiles, read_profile
 from meshwright.report.calibrate import calibrated_cluster, measured_graph
 from meshwright.report.compare import compare
-from meshwright.search.deploy.net import FORMAT, VERSION, CheckpointError, Sizes, read_weights
+from meshwright.search.method.deploy.tree.net import (
+    FORMAT,
+    VERSION,
+    CheckpointError,
+    Sizes,
+    read_weights,
+)
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.measured import Run, measured_timeline
 from meshwright.simulate.simulate import simulate

@@ -8,12 +8,12 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.part import Discipline, Part, Schedule, ScheduleKind, Sync
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import DraftStage
-from meshwright.search.consecutive import possible_microbatches
-from meshwright.search.hybrid.draft import Draft
-from meshwright.search.hybrid.scope import list_frames, list_sizes
-from meshwright.search.hybrid.space import Space
-from meshwright.search.hybrid.table import option_fits
 from meshwright.search.instance import Instance, order_plan, placement_plan
+from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.scope import list_frames, list_sizes
+from meshwright.search.method.hybrid.space import Space
+from meshwright.search.method.hybrid.table import option_fits
+from meshwright.search.method.pipeline.consecutive import possible_microbatches
 
 Rng = np.random.Generator
 

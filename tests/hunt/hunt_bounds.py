@@ -25,13 +25,13 @@ from meshwright.plan.answer import is_below
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import Planner
 from meshwright.program.lower import choose_granularity
-from meshwright.search.bound import memory_bound, placement_bound, plan_bound
-from meshwright.search.hybrid.bound import space_bound
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.space import Space, make_space
+from meshwright.search.bound.work import memory_bound, placement_bound, plan_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.placement.placement import placement
+from meshwright.search.method.hybrid.bound import space_bound
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.space import Space, make_space
+from meshwright.search.method.placement.placement import placement
 
 PLANS = 4
 """Of each kind, for each random step."""

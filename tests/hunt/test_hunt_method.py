@@ -15,7 +15,7 @@ from instances import (
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import is_below
-from meshwright.search.method import METHODS
+from meshwright.search.method.name import METHODS
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 

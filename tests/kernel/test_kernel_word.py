@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled
+from meshwright.kernel.draw import exponential, uniform
 from meshwright.kernel.word import GOLDEN, mix_words
-from meshwright.search.draw import exponential, uniform
 
 PUBLISHED = (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F)
 """The first words of SplitMix64 from the state 0, as its reference program prints them."""

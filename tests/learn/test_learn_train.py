@@ -30,8 +30,8 @@ from meshwright.learn.scene import (
 from meshwright.learn.train import Schedule, train
 from meshwright.learn.twin import Twin
 from meshwright.search import portfolio
-from meshwright.search.deploy.analysis import Analysis
-from meshwright.search.deploy.net import (
+from meshwright.search.method.deploy.analysis import Analysis
+from meshwright.search.method.deploy.tree.net import (
     LAYOUT,
     SHIPPED,
     NetworkPrior,
@@ -40,7 +40,7 @@ from meshwright.search.deploy.net import (
     load_prior,
     read_weights,
 )
-from meshwright.search.deploy.prior import uniform_prior
+from meshwright.search.method.deploy.tree.prior import uniform_prior
 
 SMALL = Sizes(hidden=8, heads=2, decoder=16)
 HELD_OUT = {"inception-v3", "resnet101", "vgg19", "transformer", "bert-small", "bert-large"}

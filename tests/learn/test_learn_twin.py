@@ -10,10 +10,10 @@ import torch
 from meshwright.cluster.build import mixed
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.learn.twin import Twin, stack_features
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.features import FeatureMaker, Features
-from meshwright.search.deploy.net import NetworkPrior, Sizes, infer, load_prior
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.tree.features import FeatureMaker, Features
+from meshwright.search.method.deploy.tree.net import NetworkPrior, Sizes, infer, load_prior
 
 SMALL = Sizes(hidden=16, heads=2, decoder=24)
 

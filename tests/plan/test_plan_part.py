@@ -22,7 +22,7 @@ from meshwright.plan.plan import (
     Sync,
     place_ops,
 )
-from meshwright.search.hybrid.scope import Scope
+from meshwright.search.method.hybrid.scope import Scope
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from meshwright.cluster.cluster import Cluster, Device, Link
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline, Plan, Sync, place_ops
-from meshwright.search.bandwidth.precedence import ARC, Precedence, make_precedence
-from meshwright.search.bandwidth.room import Room
+from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
+from meshwright.search.method.bandwidth.rate.room import Room
 from small import TYPE, dag, layers, rails, stages
 
 MB = 1e6

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.bandwidth.path import optimise_paths
-from meshwright.search.bandwidth.precedence import Walker
-from meshwright.search.bandwidth.rates import HostPairs, place_precedence
-from meshwright.search.bandwidth.room import even_rates
 from meshwright.search.instance import Instance
+from meshwright.search.method.bandwidth.rate.path import optimise_paths
+from meshwright.search.method.bandwidth.rate.precedence import Walker
+from meshwright.search.method.bandwidth.rate.rates import HostPairs, place_precedence
+from meshwright.search.method.bandwidth.rate.room import even_rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

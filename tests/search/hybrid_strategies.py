@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.part import ScheduleKind
-from meshwright.search.hybrid.frame import FrameSearch
-from meshwright.search.hybrid.interleave import interleave
-from meshwright.search.hybrid.scope import Scope, list_frames, list_sizes
-from meshwright.search.hybrid.space import make_space
-from meshwright.search.hybrid.table import option_fits
+from meshwright.search.method.hybrid.frame import FrameSearch
+from meshwright.search.method.hybrid.interleave import interleave
+from meshwright.search.method.hybrid.scope import Scope, list_frames, list_sizes
+from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.table import option_fits
 
 
 def small_model(

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from meshwright.search.mapping.problem import MappingProblem
+from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 Links = dict[tuple[int, ...], float]
 """Of each set of devices the narrowest link of its best ring."""

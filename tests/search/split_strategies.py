@@ -6,7 +6,7 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-from meshwright.search.partition.problem import (
+from meshwright.search.method.pipeline.stage.problem import (
     Kind,
     SplitProblem,
     device_loads,

@@ -27,10 +27,10 @@ from meshwright.plan.plan import (
     Sync,
     place_ops,
 )
-from meshwright.search.bandwidth.allocate import Allocated, allocate
-from meshwright.search.bandwidth.rates import find_host_pairs
 from meshwright.search.instance import make_instance
-from meshwright.search.list_schedule import order_seconds
+from meshwright.search.method.bandwidth.rate.allocate import Allocated, allocate
+from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
+from meshwright.search.order.list_schedule import order_seconds
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers, rails, stages
 

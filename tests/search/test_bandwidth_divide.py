@@ -13,7 +13,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Allocation, Part, Plan
-from meshwright.search.bandwidth.divide import KBIT_BYTES, SPARE, divide_allocations
+from meshwright.search.method.bandwidth.rate.divide import KBIT_BYTES, SPARE, divide_allocations
 from small import dag, rails
 
 Pair = tuple[int, int]

@@ -16,16 +16,16 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.search.bandwidth import joint as joint_module
-from meshwright.search.bandwidth import joint_answer
-from meshwright.search.bandwidth.joint import joint
-from meshwright.search.bandwidth.joint_answer import explain_nothing
-from meshwright.search.bandwidth.joint_search import JointSearch
-from meshwright.search.bandwidth.joint_space import Start, find_space, find_starts
-from meshwright.search.bandwidth.rates import find_host_pairs
-from meshwright.search.bound import plan_bound
+from meshwright.search.bound.work import plan_bound
 from meshwright.search.instance import make_instance
-from meshwright.search.placement.placement import placement
+from meshwright.search.method.bandwidth.joint import answer as joint_answer
+from meshwright.search.method.bandwidth.joint import joint as joint_module
+from meshwright.search.method.bandwidth.joint.answer import explain_nothing
+from meshwright.search.method.bandwidth.joint.joint import joint
+from meshwright.search.method.bandwidth.joint.search import JointSearch
+from meshwright.search.method.bandwidth.joint.space import Start, find_space, find_starts
+from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
+from meshwright.search.method.placement.placement import placement
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 

@@ -11,14 +11,14 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
-from meshwright.search.bandwidth.joint import joint, search_uniform
-from meshwright.search.bandwidth.joint_judge import Judge
-from meshwright.search.bandwidth.joint_move import improve_shared
-from meshwright.search.bandwidth.joint_narrow import Narrow
-from meshwright.search.bandwidth.joint_rates import Bench
-from meshwright.search.bandwidth.joint_space import FAINT, Space, find_space
 from meshwright.search.instance import make_instance
-from meshwright.search.placement.placement import placement
+from meshwright.search.method.bandwidth.joint.joint import joint, search_uniform
+from meshwright.search.method.bandwidth.joint.judge import Judge
+from meshwright.search.method.bandwidth.joint.move import improve_shared
+from meshwright.search.method.bandwidth.joint.narrow import Narrow
+from meshwright.search.method.bandwidth.joint.space import FAINT, Space, find_space
+from meshwright.search.method.bandwidth.joint.timing import Bench
+from meshwright.search.method.placement.placement import placement
 
 RATE = 1e6
 DEVICE = DeviceType(

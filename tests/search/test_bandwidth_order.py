@@ -13,10 +13,10 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Allocation, Plan, Sync
 from meshwright.program.lower import lower
 from meshwright.program.program import Program
-from meshwright.search.bandwidth.order import Ordered, fix_order
-from meshwright.search.bandwidth.precedence import Walker
-from meshwright.search.bandwidth.rates import HostPairs, find_host_pairs
-from meshwright.search.bandwidth.traffic import Kinship, list_traffic
+from meshwright.search.method.bandwidth.rate.order import Ordered, fix_order
+from meshwright.search.method.bandwidth.rate.precedence import Walker
+from meshwright.search.method.bandwidth.rate.rates import HostPairs, find_host_pairs
+from meshwright.search.method.bandwidth.rate.traffic import Kinship, list_traffic
 from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine

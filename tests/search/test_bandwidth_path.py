@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.array import Floats
-from meshwright.search.bandwidth.certify import certify
-from meshwright.search.bandwidth.path import Rates, fill_rows, optimise_paths
-from meshwright.search.bandwidth.precedence import ARC, Precedence, Walker, make_precedence
-from meshwright.search.bandwidth.room import Room
+from meshwright.search.method.bandwidth.rate.certify import certify
+from meshwright.search.method.bandwidth.rate.path import Rates, fill_rows, optimise_paths
+from meshwright.search.method.bandwidth.rate.precedence import (
+    ARC,
+    Precedence,
+    Walker,
+    make_precedence,
+)
+from meshwright.search.method.bandwidth.rate.room import Room
 
 
 def graph_of(num_pairs: int, *arcs: tuple[int, int, int, float, float]) -> Precedence:

@@ -12,12 +12,12 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.bucket import tie_sums
-from meshwright.search.deploy.analysis import analyse
-from meshwright.search.deploy.group import group_ops, split_group
-from meshwright.search.deploy.menu import balanced_samples
-from meshwright.search.deploy.option import Option
-from meshwright.search.deploy.place import MAX_PLACES, group_devices
 from meshwright.search.instance import make_instance
+from meshwright.search.method.deploy.analysis import analyse
+from meshwright.search.method.deploy.group import group_ops, split_group
+from meshwright.search.method.deploy.menu import balanced_samples
+from meshwright.search.method.deploy.option import Option
+from meshwright.search.method.deploy.place import MAX_PLACES, group_devices
 from meshwright.source import zoo_graph
 from small import connected
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Sync
-from meshwright.search.baseline import data
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.compile import make_plan
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.option import Action, Option
 from meshwright.search.judge import try_plan
+from meshwright.search.method.baseline import data
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.compile import make_plan
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.option import Action, Option
 from meshwright.source import zoo_graph
 
 SMALL = analyse(

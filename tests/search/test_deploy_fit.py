@@ -8,10 +8,10 @@ from deploy_cases import chain, hosts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.search.deploy.analysis import analyse
-from meshwright.search.deploy.deploy import deploy
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.fit import fill_up, fitting_strategies
+from meshwright.search.method.deploy.analysis import analyse
+from meshwright.search.method.deploy.deploy import deploy
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.fit import fill_up, fitting_strategies
 
 PORTIONS = st.lists(
     st.tuples(st.floats(0.1, 10), st.one_of(st.integers(0, 20), st.just(float("inf")))),

@@ -16,13 +16,13 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Sync
-from meshwright.search.deploy import deploy as module
-from meshwright.search.deploy import net
-from meshwright.search.deploy.analysis import analyse
-from meshwright.search.deploy.deploy import deploy
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.prior import uniform_prior
-from meshwright.search.deploy.tree import Tree
+from meshwright.search.method.deploy import deploy as module
+from meshwright.search.method.deploy.analysis import analyse
+from meshwright.search.method.deploy.deploy import deploy
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.tree import net
+from meshwright.search.method.deploy.tree.prior import uniform_prior
+from meshwright.search.method.deploy.tree.tree import Tree
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph

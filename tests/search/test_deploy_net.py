@@ -13,10 +13,11 @@ from safetensors.numpy import save_file
 from meshwright.cluster.build import mixed
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Floats, Graph
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.estimate import estimate_actions
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.features import (
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.estimate import estimate_actions
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.option import Option
+from meshwright.search.method.deploy.tree.features import (
     ACTION_WIDTH,
     OP_OP_WIDTH,
     OP_PLACE_WIDTH,
@@ -27,7 +28,7 @@ from meshwright.search.deploy.features import (
     Features,
     Singles,
 )
-from meshwright.search.deploy.net import (
+from meshwright.search.method.deploy.tree.net import (
     FORMAT,
     SHIPPED,
     VERSION,
@@ -37,9 +38,8 @@ from meshwright.search.deploy.net import (
     load_prior,
     read_weights,
 )
-from meshwright.search.deploy.option import Option
-from meshwright.search.deploy.prior import uniform_prior
-from meshwright.search.deploy.tree import iterations_to_beat
+from meshwright.search.method.deploy.tree.prior import uniform_prior
+from meshwright.search.method.deploy.tree.tree import iterations_to_beat
 
 SMALL = Sizes(hidden=8, heads=2, decoder=12)
 MIXED = [("fast", 2), ("slow", 3), ("fast", 1)]

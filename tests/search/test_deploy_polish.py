@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counted import counted_clock
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.option import Option, Strategy
-from meshwright.search.deploy.polish import Polished, polish
-from meshwright.search.deploy.polish_load import Loads, level_samples
 from meshwright.search.judge import try_plan
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.option import Option, Strategy
+from meshwright.search.method.deploy.polish.load import Loads, level_samples
+from meshwright.search.method.deploy.polish.polish import Polished, polish
 
 
 def run(evaluator: Evaluator, *starts: Strategy, evaluations: int = 80, seed: int = 0) -> Polished:

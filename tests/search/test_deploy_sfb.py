@@ -18,15 +18,15 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Sync
-from meshwright.search.deploy import sfb
-from meshwright.search.deploy.sfb import (
+from meshwright.search.method.deploy.factor import factor as sfb
+from meshwright.search.method.deploy.factor.factor import (
     Factor,
     apply_factors,
     choose_duplicated,
     find_factors,
 )
-from meshwright.search.deploy.sfb_price import Prices, gradient_bytes, price_factors
-from meshwright.search.deploy.sfb_solve import Known, Programme
+from meshwright.search.method.deploy.factor.price import Prices, gradient_bytes, price_factors
+from meshwright.search.method.deploy.factor.solve import Known, Programme
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph
 from small import connected, star

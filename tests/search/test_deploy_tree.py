@@ -12,11 +12,11 @@ from deploy_cases import chain, hosts
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Floats
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.evaluate import OUT_OF_MEMORY, Evaluation, Evaluator
-from meshwright.search.deploy.option import Action, Option, Strategy
-from meshwright.search.deploy.prior import Prior, uniform_prior
-from meshwright.search.deploy.tree import Tree, iterations_to_beat
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluation, Evaluator
+from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
+from meshwright.search.method.deploy.tree.tree import Tree, iterations_to_beat
 
 NO_FIT = -2.0
 

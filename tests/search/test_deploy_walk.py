@@ -12,11 +12,11 @@ from counted import counted_clock
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.baseline import flexflow, mcts
-from meshwright.search.deploy.evaluate import Evaluator
-from meshwright.search.deploy.option import Strategy
-from meshwright.search.deploy.walk import walk_strategies
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.baseline import flexflow, mcts
+from meshwright.search.method.deploy.evaluate import Evaluator
+from meshwright.search.method.deploy.option import Strategy
+from meshwright.search.method.deploy.strategy_walk import walk_strategies
 from meshwright.search.warm import small_step
 from meshwright.source import zoo_graph
 

@@ -13,9 +13,9 @@ from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.search.baseline import single
-from meshwright.search.hybrid import baseline
-from meshwright.search.hybrid.baseline import (
+from meshwright.search.method.baseline import single
+from meshwright.search.method.hybrid import baseline
+from meshwright.search.method.hybrid.baseline import (
     hybrid_mcmc,
     manual,
     manual_drafts,
@@ -24,10 +24,10 @@ from meshwright.search.hybrid.baseline import (
     unaware,
     unaware_drafts,
 )
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.space import make_space
-from meshwright.search.hybrid.trial import Trials
-from meshwright.search.method import LAYERED
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.trial import Trials
+from meshwright.search.method.name import LAYERED
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from small import dag

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.search.hybrid.chain import least_load, pick_options, read_chain
+from meshwright.search.method.hybrid.stage_chain import least_load, pick_options, read_chain
 
 
 @st.composite

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.plan.plan import Plan
-from meshwright.search.engine import Sequential
-from meshwright.search.hybrid.find import find_drafts
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.pool import Pool
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.smallest import explain_lack
-from meshwright.search.hybrid.space import make_space
-from meshwright.search.hybrid.trial import Scene, try_draft
+from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.smallest import explain_lack
+from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.trial import Scene, try_draft
+from meshwright.search.pool.engine import Sequential
 from meshwright.simulate.simulate import simulate
 from quick import few
 

@@ -14,10 +14,10 @@ from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
-from meshwright.search.engine import Sequential, open_engine
-from meshwright.search.hybrid import hybrid as module
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.scope import Scope
+from meshwright.search.method.hybrid import hybrid as module
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.pool.engine import Sequential, open_engine
 from meshwright.search.portfolio import find_plan
 from quick import few
 from work import count_lines

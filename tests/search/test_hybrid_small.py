@@ -15,9 +15,9 @@ from meshwright.errors import InputError
 from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.scope import Scope
 from meshwright.search.judge import try_plan
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
 from meshwright.simulate.simulate import simulate
 
 CHUNKS = (2, 3, 4, 6, 8)

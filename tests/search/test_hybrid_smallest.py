@@ -13,11 +13,11 @@ from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.answer import Stop
-from meshwright.search.hybrid import smallest
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.smallest import explain_lack, least_bytes
-from meshwright.search.hybrid.space import Space, make_space
+from meshwright.search.method.hybrid import smallest
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.smallest import explain_lack, least_bytes
+from meshwright.search.method.hybrid.space import Space, make_space
 from quick import few
 
 BUDGET = 48 * TICK_SECONDS

@@ -17,10 +17,10 @@ from meshwright.cost.memory import collective_bytes, kept_bytes
 from meshwright.cost.stage import Stage, stage_cost
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.hybrid.shape import find_shapes
-from meshwright.search.hybrid.space import make_space
-from meshwright.search.hybrid.table import Table, make_table, option_fits, samples_of
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.shape import find_shapes
+from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.method.hybrid.table import Table, make_table, option_fits, samples_of
 
 
 def cost_at(space: Any, frame: Any, size: Any, option: Any, layers: Any) -> Any:

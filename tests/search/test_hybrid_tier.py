@@ -13,8 +13,8 @@ from meshwright.cost.collective import Collective
 from meshwright.cost.layer.team import Team
 from meshwright.cost.rounds import Round, price_rounds
 from meshwright.cost.stage import Stage
-from meshwright.search.hybrid.price import holder_axes
-from meshwright.search.hybrid.tier import find_groups, find_tiers
+from meshwright.search.method.hybrid.option_price import holder_axes
+from meshwright.search.method.hybrid.tier import find_groups, find_tiers
 
 SIZES = (1e5, 1e7, 1e9)
 COLLECTIVES = {

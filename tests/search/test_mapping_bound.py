@@ -6,17 +6,17 @@ from hypothesis import HealthCheck, given, settings
 from mapping_strategies import best_by_trying, chain_problem, small_problems
 
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.search.mapping.answer import find_reason
-from meshwright.search.mapping.baseline import consecutive_mapping
-from meshwright.search.mapping.bound import place_floors
-from meshwright.search.mapping.coarse import find_hosts, solve_coarse
-from meshwright.search.mapping.evaluate import stage_seconds
-from meshwright.search.mapping.match import least_limit, match_slots
-from meshwright.search.mapping.pack import pack_bound
-from meshwright.search.mapping.problem import MappingProblem
-from meshwright.search.mapping.solve import solve_mapping
-from meshwright.search.mapping.subset import part_of
-from meshwright.search.mapping.symmetry import find_symmetry
+from meshwright.search.method.pipeline.map.answer import find_reason
+from meshwright.search.method.pipeline.map.baseline import consecutive_mapping
+from meshwright.search.method.pipeline.map.bound import place_floors
+from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
+from meshwright.search.method.pipeline.map.evaluate import stage_seconds
+from meshwright.search.method.pipeline.map.match import least_limit, match_slots
+from meshwright.search.method.pipeline.map.pack import pack_bound
+from meshwright.search.method.pipeline.map.problem import MappingProblem
+from meshwright.search.method.pipeline.map.solve import solve_mapping
+from meshwright.search.method.pipeline.map.subset import part_of
+from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 
 @given(small_problems())

@@ -7,14 +7,18 @@ from mapping_strategies import best_by_trying, chain_problem, small_problems
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Stop
-from meshwright.search.mapping.answer import find_reason
-from meshwright.search.mapping.baseline import consecutive_mapping, p2p_first_mapping
-from meshwright.search.mapping.evaluate import check_assignment, stage_seconds, with_rings
-from meshwright.search.mapping.improve import Walk
-from meshwright.search.mapping.parmesan import parmesan_mapping
-from meshwright.search.mapping.problem import MappingProblem
-from meshwright.search.mapping.solve import solve_mapping
-from meshwright.search.mapping.warm import compile_mapping
+from meshwright.search.method.pipeline.map.answer import find_reason
+from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
+from meshwright.search.method.pipeline.map.evaluate import (
+    check_assignment,
+    stage_seconds,
+    with_rings,
+)
+from meshwright.search.method.pipeline.map.improve import Walk
+from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
+from meshwright.search.method.pipeline.map.problem import MappingProblem
+from meshwright.search.method.pipeline.map.solve import solve_mapping
+from meshwright.search.method.pipeline.map.warm import compile_mapping
 from quick import few
 
 

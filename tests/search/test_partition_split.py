@@ -10,22 +10,22 @@ from split_strategies import best_contiguous, problems
 
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition import improve as improve_module
-from meshwright.search.partition import split as split_module
-from meshwright.search.partition.cycle import number_components
-from meshwright.search.partition.improve import Improvement
-from meshwright.search.partition.lattice import find_lattice
-from meshwright.search.partition.pool import find_prices, make_pools
-from meshwright.search.partition.problem import (
+from meshwright.search.method.pipeline.stage import improve as improve_module
+from meshwright.search.method.pipeline.stage import split as split_module
+from meshwright.search.method.pipeline.stage.cycle import number_components
+from meshwright.search.method.pipeline.stage.device_pool import find_prices, make_pools
+from meshwright.search.method.pipeline.stage.improve import Improvement
+from meshwright.search.method.pipeline.stage.lattice import find_lattice
+from meshwright.search.method.pipeline.stage.problem import (
     Kind,
     SplitProblem,
     device_loads,
     fits_memory,
     make_problem,
 )
-from meshwright.search.partition.reduce import reduce_problem
-from meshwright.search.partition.split import Bounds, Split, solve_split
-from meshwright.search.partition.window import Windows
+from meshwright.search.method.pipeline.stage.reduce import reduce_problem
+from meshwright.search.method.pipeline.stage.split import Bounds, Split, solve_split
+from meshwright.search.method.pipeline.stage.window import Windows
 from solver.free import contiguous
 from solver.free.contiguous import price_bounds
 

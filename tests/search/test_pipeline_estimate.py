@@ -16,15 +16,15 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
-from meshwright.search.pipeline.baseline import usual_candidates
-from meshwright.search.pipeline.block import find_blocks
-from meshwright.search.pipeline.candidate import Candidate, Cut, suited_kinds
-from meshwright.search.pipeline.cutter import divide_stages
-from meshwright.search.pipeline.estimate import Estimator
-from meshwright.search.pipeline.memory import recomputed_peak_bytes
-from meshwright.search.pipeline.price import Prices, Shape, Team
-from meshwright.search.pipeline.traffic import Traffic
-from meshwright.search.pipeline.tune import neighbours
+from meshwright.search.method.pipeline.baseline import usual_candidates
+from meshwright.search.method.pipeline.block import find_blocks
+from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.method.pipeline.cutter import divide_stages
+from meshwright.search.method.pipeline.estimate import Estimator
+from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
+from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.traffic import Traffic
+from meshwright.search.method.pipeline.tune import neighbours
 
 
 def two_layers() -> Graph:

@@ -20,14 +20,14 @@ from meshwright.graph.zoo import build_model
 from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.consecutive import consecutive
 from meshwright.search.instance import make_instance
-from meshwright.search.partition.problem import Kind, make_problem
-from meshwright.search.partition.split import solve_split
-from meshwright.search.pipedream import pipedream
-from meshwright.search.pipeline.block import find_blocks
-from meshwright.search.pipeline.cutter import Options
-from meshwright.search.pipeline.pipeline import pipeline
+from meshwright.search.method.pipeline.block import find_blocks
+from meshwright.search.method.pipeline.consecutive import consecutive
+from meshwright.search.method.pipeline.cutter import Options
+from meshwright.search.method.pipeline.pipedream import pipedream
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
+from meshwright.search.method.pipeline.stage.split import solve_split
 from meshwright.simulate.simulate import simulate
 from synthetic import synthetic_gpt
 
@@ -217,7 +217,7 @@ def test_an_interrupted_search_gives_its_best_so_far(monkeypatch: pytest.MonkeyP
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("meshwright.search.pipeline.pipeline.neighbours", interrupt)
+    monkeypatch.setattr("meshwright.search.method.pipeline.pipeline.neighbours", interrupt)
     answer = pipeline(chain(6), make_cluster(["fast"] * 2, rate=1e9))
     assert answer.plan is not None
     assert answer.stop is Stop.INTERRUPTED
@@ -240,7 +240,7 @@ def test_every_part_of_the_search_can_be_left_out(
 ) -> None:
     ran = set()
     for option, name in PARTS.items():
-        folder = "meshwright.search.pipeline."
+        folder = "meshwright.search.method.pipeline."
         part = resolve_name(folder + name)
 
         def run(*given: Any, _option: str = option, _part: Any = part, **more: Any) -> Any:

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.search.partition.problem import (
+from meshwright.search.method.pipeline.refine import BY_BOTH, BY_DISTANCE, BY_TIME, refine_split
+from meshwright.search.method.pipeline.stage.problem import (
     Kind,
     SplitProblem,
     device_loads,
     fits_memory,
     make_problem,
 )
-from meshwright.search.pipeline.refine import BY_BOTH, BY_DISTANCE, BY_TIME, refine_split
 
 
 def problem_of(

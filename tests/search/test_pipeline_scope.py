@@ -11,8 +11,8 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
-from meshwright.search.pipeline.pipeline import pipeline
-from meshwright.search.pipeline.scope import PipelineScope, StageMapping
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
 
 
 def chain(count: int, batch: float = 16) -> Graph:

@@ -17,13 +17,13 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.zoo import build_model
 from meshwright.search.instance import make_instance
-from meshwright.search.pipeline.ahead import Ahead
-from meshwright.search.pipeline.attempt import Task
-from meshwright.search.pipeline.candidate import Candidate, Cut, suited_kinds
-from meshwright.search.pipeline.estimate import Estimator
-from meshwright.search.pipeline.pipeline import pipeline
-from meshwright.search.pipeline.price import Prices
-from meshwright.search.pipeline.trial import Trials
+from meshwright.search.method.pipeline.ahead import Ahead
+from meshwright.search.method.pipeline.attempt import Task
+from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
+from meshwright.search.method.pipeline.estimate import Estimator
+from meshwright.search.method.pipeline.microbatch_price import Prices
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.pipeline.trial import Trials
 from waiting import wait_until
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
@@ -135,7 +135,7 @@ def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
 @pytest.mark.slow
 def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = layers()
-    monkeypatch.setattr("meshwright.search.pipeline.ahead.VERSION", "elsewhere")
+    monkeypatch.setattr("meshwright.search.method.pipeline.ahead.VERSION", "elsewhere")
     task = Task(candidate=two_stages(graph)[0], ops_first=False)
     ahead = Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=1, idle_seconds=0.0)
     ahead.attempt([task], lambda: False)

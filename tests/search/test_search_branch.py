@@ -9,9 +9,9 @@ from placement_strategies import ROUNDED, instances, least_step
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
-from meshwright.search.branch import branch_bound
+from meshwright.search.bound.branch import branch_bound
+from meshwright.search.bound.window import Decisions, Windows, undecided, window_bound
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.window import Decisions, Windows, undecided, window_bound
 from small import connected
 
 

@@ -7,8 +7,8 @@ from meshwright.cluster.build import nvlink_pairs
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.search.instance import make_instance, placement_plan
-from meshwright.search.placement.contend import contend
-from meshwright.search.placement.placement import placement
+from meshwright.search.method.placement.contend import contend
+from meshwright.search.method.placement.placement import placement
 
 
 def two_senders(num_bytes: float) -> Graph:

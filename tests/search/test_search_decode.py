@@ -21,8 +21,8 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Discipline
 from meshwright.search.instance import Instance, make_instance, placement_plan
-from meshwright.search.list_schedule import order_seconds
-from meshwright.search.placement.decode import Decoder
+from meshwright.search.order.decode import Decoder
+from meshwright.search.order.list_schedule import order_seconds
 from meshwright.simulate.simulate import simulate
 from small import connected, dag
 

@@ -13,9 +13,9 @@ from engine_functions import add, add_slowly, count_calls, refuse_odd, stop_else
 
 from canary import heard, plant
 from meshwright.errors import InputError, MeshwrightError
-from meshwright.search.engine import Engine, Sequential, open_engine
-from meshwright.search.engine_process import Processes
-from meshwright.search.engine_ray import RayEngine
+from meshwright.search.pool.engine import Engine, Sequential, open_engine
+from meshwright.search.pool.process import Processes
+from meshwright.search.pool.ray import RayEngine
 from waiting import wait_until
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_a_run_and_its_workers() -> None:
 
 
 def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.search.engine_process.VERSION", "elsewhere")
+    monkeypatch.setattr("meshwright.search.pool.process.VERSION", "elsewhere")
     with Processes(2, idle_seconds=0.0) as engine:
         engine.run(add, 0, [1, 2])
         wait_until(lambda: not engine.processes[0].is_talking)
@@ -161,7 +161,7 @@ def test_a_ray_whose_cores_are_taken_is_one_line(
     ray_engine: RayEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ray_engine.run(add, 0, range(2))  # has both cores from now on
-    monkeypatch.setattr("meshwright.search.engine_ray._START_SECONDS", 0.5)
+    monkeypatch.setattr("meshwright.search.pool.ray._START_SECONDS", 0.5)
     with RayEngine() as other, pytest.raises(MeshwrightError, match=r"no worker started .*cores$"):
         other.run(add, 0, range(2))
     assert ray_engine.run(add, 1, range(3)) == [1, 2, 3]  # which the other has left alone

@@ -19,11 +19,11 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline
-from meshwright.search.exhaustive import MAX_OPS, exhaust
-from meshwright.search.exhaustive_bound import list_placements, state_problem
-from meshwright.search.exhaustive_leaf import place
 from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
 from meshwright.search.judge import MEMORY_TOLERANCE, try_plan
+from meshwright.search.method.placement.exhaustive.bound import list_placements, state_problem
+from meshwright.search.method.placement.exhaustive.leaf import place
+from meshwright.search.method.placement.exhaustive.search import MAX_OPS, exhaust
 from meshwright.simulate.simulate import simulate
 from small import star
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from search_strategies import make_cluster
 
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.favourite import Chain, Delays, find_favourites, mean_delays
 from meshwright.search.instance import make_instance
+from meshwright.search.method.msct.favourite import Chain, Delays, find_favourites, mean_delays
 
 
 def delays(seconds: list[float], edges: dict[tuple[int, int], float]) -> Delays:

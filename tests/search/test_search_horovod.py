@@ -8,7 +8,7 @@ from search_strategies import make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
-from meshwright.search.baseline import data, horovod
+from meshwright.search.method.baseline import data, horovod
 from meshwright.source import zoo_graph
 from meshwright.units import MIB
 from small import connected, layers

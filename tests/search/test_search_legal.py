@@ -12,9 +12,9 @@ from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Part
 from meshwright.plan.plan import Plan
-from meshwright.search.consecutive import possible_microbatches
 from meshwright.search.instance import make_instance, order_plan
-from meshwright.search.method import LAYERED, METHODS
+from meshwright.search.method.name import LAYERED, METHODS
+from meshwright.search.method.pipeline.consecutive import possible_microbatches
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 

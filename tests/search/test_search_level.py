@@ -17,8 +17,8 @@ from placement_strategies import (
 from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.placement.decode import Decoder
-from meshwright.search.placement.level import Level, make_levels, merge_units
+from meshwright.search.method.placement.level import Level, make_levels, merge_units
+from meshwright.search.order.decode import Decoder
 from small import connected, dag, layers
 from synthetic import synthetic_gpt
 

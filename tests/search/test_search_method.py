@@ -20,13 +20,13 @@ from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.search import portfolio
-from meshwright.search.anneal import walk
-from meshwright.search.baseline import divide_batch
-from meshwright.search.bound import memory_bound
+from meshwright.search.bound.work import memory_bound
 from meshwright.search.instance import make_instance
-from meshwright.search.mcmc import Walk, mcmc
-from meshwright.search.method import BASELINES, METHODS, SEARCHES
-from meshwright.search.metis import partition_units
+from meshwright.search.method.baseline import divide_batch
+from meshwright.search.method.mcmc.mcmc import Walk, mcmc
+from meshwright.search.method.mcmc.walk import walk
+from meshwright.search.method.metis import partition_units
+from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
 from meshwright.search.portfolio import find_plan
 from synthetic import synthetic_gpt
 
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
             raise KeyboardInterrupt
         walk(*arguments)
 
-    monkeypatch.setattr("meshwright.search.mcmc.walk", interrupted)
+    monkeypatch.setattr("meshwright.search.method.mcmc.mcmc.walk", interrupted)
     answer = mcmc(build_model("unet"), find_cluster("a100-80-x4"))
     assert answer.plan is not None
     assert answer.stop is Stop.INTERRUPTED

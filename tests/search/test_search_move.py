@@ -19,9 +19,9 @@ from placement_strategies import (
 from meshwright.array import Floats, Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.placement.decode import Decoder
-from meshwright.search.placement.move import ACCEPTED, BEST, NOW, PATH, TRIED, walk
-from meshwright.search.placement.walk import Placed, Walk
+from meshwright.search.method.placement.move import ACCEPTED, BEST, NOW, PATH, TRIED, walk
+from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.order.decode import Decoder
 from small import connected, dag
 from synthetic import synthetic_gpt
 

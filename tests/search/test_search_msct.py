@@ -13,11 +13,11 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
-from meshwright.search.baseline import single
-from meshwright.search.favourite import Chain, find_favourites, mean_delays
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.list_schedule import order_seconds
-from meshwright.search.msct import follow_forward, msct, schedule_msct
+from meshwright.search.method.baseline import single
+from meshwright.search.method.msct.favourite import Chain, find_favourites, mean_delays
+from meshwright.search.method.msct.msct import follow_forward, msct, schedule_msct
+from meshwright.search.order.list_schedule import order_seconds
 from meshwright.source import zoo_graph
 
 

@@ -13,10 +13,10 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
-from meshwright.search.bound import placement_bound, plan_bound, work_bound
+from meshwright.search.bound.work import placement_bound, plan_bound, work_bound
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.mcmc import mcmc
-from meshwright.search.method import LAYERED, METHODS
+from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.name import LAYERED, METHODS
 from meshwright.search.portfolio import find_plan
 
 PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft", "m-sct", "placement", "quickp")

@@ -10,9 +10,15 @@ from placement_strategies import instances, random_devices
 from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.placement.decode import Decoder
-from meshwright.search.placement.pattern import Kinds, _nearest, _targets, find_kinds, sweep_kinds
-from meshwright.search.placement.walk import Placed, Walk
+from meshwright.search.method.placement.pattern import (
+    Kinds,
+    _nearest,
+    _targets,
+    find_kinds,
+    sweep_kinds,
+)
+from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.order.decode import Decoder
 from small import connected, dag, layers
 from synthetic import synthetic_gpt
 

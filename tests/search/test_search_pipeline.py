@@ -16,10 +16,15 @@ from meshwright.graph.graph import Graph, Phase, read_graph
 from meshwright.graph.zoo import build_model
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
-from meshwright.search.chain import Chain, make_chain, stages_plan
-from meshwright.search.consecutive import equal_stages, microbatch_choices
 from meshwright.search.instance import make_instance
-from meshwright.search.pipedream import Tier, find_tiers, max_blocks, partition_chain
+from meshwright.search.method.pipeline.chain import Chain, make_chain, stages_plan
+from meshwright.search.method.pipeline.consecutive import equal_stages, microbatch_choices
+from meshwright.search.method.pipeline.pipedream import (
+    Tier,
+    find_tiers,
+    max_blocks,
+    partition_chain,
+)
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 

@@ -18,10 +18,10 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.placement.improve import improve
-from meshwright.search.placement.placement import placement
-from meshwright.search.placement.search import search_rounds
-from meshwright.search.placement.walk import Walk
+from meshwright.search.method.placement.improve import improve
+from meshwright.search.method.placement.level_search import search_rounds
+from meshwright.search.method.placement.placement import placement
+from meshwright.search.method.placement.placement_walk import Walk
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers

@@ -9,11 +9,11 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
 from meshwright.search import portfolio
 from meshwright.search.check import SCOPED, AnyScope
-from meshwright.search.engine import Sequential
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.pipeline.scope import PipelineScope
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.pipeline.scope import PipelineScope
+from meshwright.search.method.quickp.scope import Coarsener, QuickpScope
+from meshwright.search.pool.engine import Sequential
 from meshwright.search.portfolio import find_plan
-from meshwright.search.quickp_scope import Coarsener, QuickpScope
 from meshwright.search.warm import small_step
 
 

@@ -18,17 +18,17 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
-from meshwright.search import programme
-from meshwright.search.bound import placement_bound
+from meshwright.search.bound.work import placement_bound
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.list_schedule import order_seconds
-from meshwright.search.programme import Status, keeps_to, solve_programme
-from meshwright.search.programme_data import (
+from meshwright.search.method.quickp.programme import programme
+from meshwright.search.method.quickp.programme.data import (
     device_swaps,
     neighbours,
     num_parallel_pairs,
     reachability,
 )
+from meshwright.search.method.quickp.programme.programme import Status, keeps_to, solve_programme
+from meshwright.search.order.list_schedule import order_seconds
 from meshwright.search.solver import run_solver
 from small import connected, dag
 

@@ -15,11 +15,11 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
-from meshwright.search.bound import placement_bound
+from meshwright.search.bound.work import placement_bound
 from meshwright.search.instance import make_instance
-from meshwright.search.programme import solve_programme
-from meshwright.search.quickp import find_scheme, quickp, reference_delays
-from meshwright.search.quickp_scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
+from meshwright.search.method.quickp.programme.programme import solve_programme
+from meshwright.search.method.quickp.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.method.quickp.scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
 from small import connected, dag
 
 

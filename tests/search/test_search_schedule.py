@@ -10,7 +10,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline
-from meshwright.search.heft import schedule_heft
 from meshwright.search.instance import (
     Instance,
     make_instance,
@@ -19,8 +18,9 @@ from meshwright.search.instance import (
     mean_type_seconds,
     placement_plan,
 )
-from meshwright.search.list_schedule import Schedule, longest_path, order_seconds
-from meshwright.search.mcmc import Walk
+from meshwright.search.method.mcmc.mcmc import Walk
+from meshwright.search.order.heft import schedule_heft
+from meshwright.search.order.list_schedule import Schedule, longest_path, order_seconds
 from meshwright.simulate.simulate import simulate
 from synthetic import synthetic_gpt
 

@@ -13,11 +13,11 @@ from meshwright.graph.graph import Graph
 from meshwright.graph.zoo import build_model
 from meshwright.plan.answer import Answer, Stop
 from meshwright.search import interrupt, portfolio
-from meshwright.search.baseline import data, single
 from meshwright.search.interrupt import pressed_again
 from meshwright.search.judge import settle_stop, why_stopped
-from meshwright.search.mcmc import mcmc
-from meshwright.search.method import SEARCHES
+from meshwright.search.method.baseline import data, single
+from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.name import SEARCHES
 from meshwright.search.portfolio import find_plan
 
 LONG = 1e6

@@ -56,12 +56,12 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_the_program_compiles_the_searches_kernels(compiled: list[str]) -> None:
     kernels = {".".join(line.split("|")[:2]).removeprefix("meshwright.") for line in compiled}
     assert {
-        "search.placement.move.walk",
-        "search.placement.decode.decode",
-        "search.window_solve._solve_window",
-        "search.heft._place_all",
-        "search.partition.grow.advance",
-        "search.mapping.probe.probe",
+        "search.method.placement.move.walk",
+        "search.order.decode.decode",
+        "search.bound.window_solve._solve_window",
+        "search.order.heft._place_all",
+        "search.method.pipeline.stage.grow.advance",
+        "search.method.pipeline.map.probe.probe",
         "graph.coarsen.parmesan._cluster",
     } <= kernels
 

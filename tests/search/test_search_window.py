@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from placement_strategies import EXACT, ROUNDED, instances, least_order, least_step
 
 from meshwright.graph.build import GraphBuilder
+from meshwright.search.bound.window import window_bound
+from meshwright.search.bound.window_solve import ENTRY, EXIT, MOST_OPS, SIZE, least_seconds
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.list_schedule import longest_path
-from meshwright.search.window import window_bound
-from meshwright.search.window_solve import ENTRY, EXIT, MOST_OPS, SIZE, least_seconds
+from meshwright.search.order.list_schedule import longest_path
 from small import connected
 
 

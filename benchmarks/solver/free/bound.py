@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.partition.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from solver.free.curve import DOWN, Fidelity, Longs, Pricer
 from solver.free.fraction import fractional_bound
 from solver.free.line import node_wires

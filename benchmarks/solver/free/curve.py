@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats
-from meshwright.search.partition.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from solver.free.line import Line, make_line
 from solver.free.price import LABEL, price, trace
 

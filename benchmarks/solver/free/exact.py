@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.partition.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from meshwright.search.solver import run_solver
 from solver.free.curve import DOWN, whole_loads
 

@@ -8,7 +8,7 @@ devices together hold what all nodes are worth.
 import numpy as np
 
 from meshwright.array import Floats
-from meshwright.search.partition.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 _ROUNDING = 1.0 - 1e-11
 """Sums of thousands of terms are rounded by less."""

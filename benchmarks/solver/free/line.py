@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.search.partition.problem import SplitProblem
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from solver.free.price import TURN
 
 _OUT, _IN, _BOTH = 0, 1, 2

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.search.partition.problem import Kind, SplitProblem, make_problem
-from meshwright.search.partition.reduce import memory_may_bind
+from meshwright.search.method.pipeline.stage.problem import Kind, SplitProblem, make_problem
+from meshwright.search.method.pipeline.stage.reduce import memory_may_bind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

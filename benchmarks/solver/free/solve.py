@@ -17,8 +17,8 @@ import numpy as np
 from meshwright.array import Ints
 from meshwright.errors import InputError
 from meshwright.plan.answer import Stop
-from meshwright.search.partition.anneal import Annealing
-from meshwright.search.partition.problem import (
+from meshwright.search.method.pipeline.stage.anneal import Annealing
+from meshwright.search.method.pipeline.stage.problem import (
     SplitProblem,
     device_loads,
     find_stuck_node,

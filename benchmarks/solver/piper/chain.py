@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats
-from meshwright.search.partition.downset import downset_weights
-from meshwright.search.partition.lattice import Lattice, find_lattice
-from meshwright.search.partition.problem import make_problem
+from meshwright.search.method.pipeline.stage.downset import downset_weights
+from meshwright.search.method.pipeline.stage.lattice import Lattice, find_lattice
+from meshwright.search.method.pipeline.stage.problem import make_problem
 from solver.piper.choose import choose_ways
 from solver.piper.grow import DONE, FULL, UNKNOWN, advance
 from solver.piper.price import NUM_SUMS, flight_grid, price_upsets

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from time import perf_counter
 
-from meshwright.search.partition.lattice import Lattice
+from meshwright.search.method.pipeline.stage.lattice import Lattice
 from solver.piper.chain import Chains, OutOfTimeError, find_upsets
 from solver.piper.problem import Problem, microbatches_in_flight, stage_bytes
 

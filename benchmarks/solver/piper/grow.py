@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.compiled import compiled, inlined, outlined
-from meshwright.search.partition.lattice import has_node
+from meshwright.search.method.pipeline.stage.lattice import has_node
 from solver.piper.fit import FITS, NO_ROOM, find_fit
 
 DONE, PAUSED, FULL = 0, 1, 2

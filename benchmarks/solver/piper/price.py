@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats
-from meshwright.search.partition.downset import downset_weights
-from meshwright.search.partition.lattice import Lattice
+from meshwright.search.method.pipeline.stage.downset import downset_weights
+from meshwright.search.method.pipeline.stage.lattice import Lattice
 from solver.piper.problem import Way
 
 _QUANTILES = (0.2, 0.5, 0.8)

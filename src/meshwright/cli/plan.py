@@ -32,12 +32,12 @@ from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.report.expected import with_facts
 from meshwright.search.check import SCOPED, AnyScope, need_method
-from meshwright.search.deploy.net import read_prior
-from meshwright.search.engine import Engine
-from meshwright.search.hybrid.scope import Scope
-from meshwright.search.pipeline.scope import PipelineScope
+from meshwright.search.method.deploy.tree.net import read_prior
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.pipeline.scope import PipelineScope
+from meshwright.search.method.quickp.scope import QuickpScope
+from meshwright.search.pool.engine import Engine
 from meshwright.search.portfolio import find_plan
-from meshwright.search.quickp_scope import QuickpScope
 from meshwright.simulate.timeline import Timeline
 
 TRACE_FILE = "trace.json"

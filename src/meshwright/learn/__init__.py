@@ -1,1 +1,1 @@
-"""Trains the network that guides `search.deploy`; the only part of it that needs torch."""
+"""Trains the network that guides `search.method.deploy`; the only part of it that needs torch."""

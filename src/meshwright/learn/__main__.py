@@ -25,7 +25,7 @@ from meshwright.learn.scene import Stock
 from meshwright.learn.train import Schedule, train
 from meshwright.learn.twin import Twin
 from meshwright.message import remark, say
-from meshwright.search.deploy.net import SHIPPED
+from meshwright.search.method.deploy.tree.net import SHIPPED
 from meshwright.source import load_graph
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from meshwright.graph.graph import Floats
 from meshwright.learn.scene import Scene
-from meshwright.search.deploy.analysis import Analysis
-from meshwright.search.deploy.evaluate import Evaluation, Evaluator
-from meshwright.search.deploy.features import FeatureMaker, Features, Singles
-from meshwright.search.deploy.option import Strategy
-from meshwright.search.deploy.prior import Prior
-from meshwright.search.deploy.tree import Node, Tree
+from meshwright.search.method.deploy.analysis import Analysis
+from meshwright.search.method.deploy.evaluate import Evaluation, Evaluator
+from meshwright.search.method.deploy.option import Strategy
+from meshwright.search.method.deploy.tree.features import FeatureMaker, Features, Singles
+from meshwright.search.method.deploy.tree.prior import Prior
+from meshwright.search.method.deploy.tree.tree import Node, Tree
 
 NOISE = 0.25
 """How much of the prior is noise (AlphaZero's)."""

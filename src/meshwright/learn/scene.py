@@ -16,8 +16,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
-from meshwright.search.deploy.analysis import Analysis, analyse
-from meshwright.search.deploy.deploy import MAX_DEVICES
+from meshwright.search.method.deploy.analysis import Analysis, analyse
+from meshwright.search.method.deploy.deploy import MAX_DEVICES
 from meshwright.zoo.find import find_graph
 from meshwright.zoo.model import choose
 from meshwright.zoo.table import find_model

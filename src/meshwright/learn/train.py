@@ -23,10 +23,10 @@ from meshwright.learn.scene import (
     draw_scene,
 )
 from meshwright.learn.twin import Twin
-from meshwright.search.deploy.analysis import Analysis
-from meshwright.search.deploy.net import NetworkPrior, Sizes
-from meshwright.search.deploy.prior import Prior, uniform_prior
-from meshwright.search.deploy.tree import iterations_to_beat
+from meshwright.search.method.deploy.analysis import Analysis
+from meshwright.search.method.deploy.tree.net import NetworkPrior, Sizes
+from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
+from meshwright.search.method.deploy.tree.tree import iterations_to_beat
 
 KEPT_ROUNDS = 3
 """Examples of so many rounds are trained on; those of older ones are of a worse network."""

@@ -1,4 +1,4 @@
-"""The network of `search.deploy.net` in torch, over many decisions at once, to be trained.
+"""The network of `deploy.tree.net` in torch, over many decisions at once, to be trained.
 
 Reads and writes its checkpoints; decides nothing of its own: tests hold it against the NumPy one.
 """
@@ -15,8 +15,8 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 
 from meshwright.files import write_bytes
-from meshwright.search.deploy.features import Features
-from meshwright.search.deploy.net import (
+from meshwright.search.method.deploy.tree.features import Features
+from meshwright.search.method.deploy.tree.net import (
     FORMAT,
     LAYOUT,
     NUM_LAYERS,

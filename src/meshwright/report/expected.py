@@ -15,7 +15,7 @@ from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.report.hybrid_facts import hybrid_facts, main_precision
-from meshwright.search.method import LAYERED
+from meshwright.search.method.name import LAYERED
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from time import perf_counter
 
 from meshwright.plan.answer import Answer, Stop
-from meshwright.search.bandwidth.joint import GAP, UNIFORM
 from meshwright.search.judge import refuse, settle_stop
+from meshwright.search.method.bandwidth.joint.joint import GAP, UNIFORM
 from meshwright.units import format_seconds
 
 

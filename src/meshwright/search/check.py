@@ -10,10 +10,10 @@ from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import MOST_MICROBATCHES
-from meshwright.search.hybrid.scope import Scope, narrow_to_inference
-from meshwright.search.method import METHODS
-from meshwright.search.pipeline.scope import PipelineScope
-from meshwright.search.quickp_scope import QuickpScope
+from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
+from meshwright.search.method.name import METHODS
+from meshwright.search.method.pipeline.scope import PipelineScope
+from meshwright.search.method.quickp.scope import QuickpScope
 from meshwright.simulate.tasks import SHARINGS
 
 PIPELINES = ("consecutive", "pipedream", "pipeline")

@@ -15,7 +15,7 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.program.lower import choose_granularity
-from meshwright.search.bound import devices_needed
+from meshwright.search.bound.work import devices_needed
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
 from meshwright.units import format_bytes

@@ -17,11 +17,8 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import place_ops
 from meshwright.search import warm
-from meshwright.search.bandwidth.joint import UNIFORM, joint
-from meshwright.search.bandwidth.joint_answer import allocate_method, explain_nothing
-from meshwright.search.baseline import data, data_proportional, horovod, round_robin, single
 from meshwright.search.best import best_answer, describe_answer
-from meshwright.search.bound import memory_bound, plan_bound
+from meshwright.search.bound.work import memory_bound, plan_bound
 from meshwright.search.check import (
     GUIDED,
     PIPELINES,
@@ -32,26 +29,29 @@ from meshwright.search.check import (
     check_runtime,
     need_method,
 )
-from meshwright.search.consecutive import consecutive
-from meshwright.search.deploy.baseline import flexflow, mcts
-from meshwright.search.deploy.deploy import deploy
-from meshwright.search.deploy.prior import Prior
-from meshwright.search.engine import Engine
-from meshwright.search.heft import heft
-from meshwright.search.hybrid.baseline import hybrid_mcmc, manual, unaware
-from meshwright.search.hybrid.hybrid import hybrid
-from meshwright.search.hybrid.scope import Scope
 from meshwright.search.instance import make_instance
 from meshwright.search.interrupt import pressed_again
 from meshwright.search.judge import refuse, why_stopped
-from meshwright.search.mcmc import mcmc
-from meshwright.search.method import LAYERED, SEARCHES
-from meshwright.search.metis import metis
-from meshwright.search.msct import msct
-from meshwright.search.pipedream import pipedream
-from meshwright.search.pipeline.pipeline import pipeline
-from meshwright.search.placement.placement import placement
-from meshwright.search.quickp import quickp
+from meshwright.search.method.bandwidth.joint.answer import allocate_method, explain_nothing
+from meshwright.search.method.bandwidth.joint.joint import UNIFORM, joint
+from meshwright.search.method.baseline import data, data_proportional, horovod, round_robin, single
+from meshwright.search.method.deploy.baseline import flexflow, mcts
+from meshwright.search.method.deploy.deploy import deploy
+from meshwright.search.method.deploy.tree.prior import Prior
+from meshwright.search.method.heft import heft
+from meshwright.search.method.hybrid.baseline import hybrid_mcmc, manual, unaware
+from meshwright.search.method.hybrid.hybrid import hybrid
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.search.method.metis import metis
+from meshwright.search.method.msct.msct import msct
+from meshwright.search.method.name import LAYERED, SEARCHES
+from meshwright.search.method.pipeline.consecutive import consecutive
+from meshwright.search.method.pipeline.pipedream import pipedream
+from meshwright.search.method.pipeline.pipeline import pipeline
+from meshwright.search.method.placement.placement import placement
+from meshwright.search.method.quickp.quickp import quickp
+from meshwright.search.pool.engine import Engine
 from meshwright.search.warm import small_cluster, small_rails, small_step
 from meshwright.simulate.simulate import simulate
 

@@ -15,12 +15,12 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.interpreter import module_command
-from meshwright.search.heft import schedule_heft
+from meshwright.search.bound.window import window_bound
 from meshwright.search.instance import make_instance
-from meshwright.search.mapping.warm import compile_mapping
-from meshwright.search.pipeline.pipeline import warm_clusters, warm_splits
-from meshwright.search.placement.search import search_rounds
-from meshwright.search.window import window_bound
+from meshwright.search.method.pipeline.map.warm import compile_mapping
+from meshwright.search.method.pipeline.pipeline import warm_clusters, warm_splits
+from meshwright.search.method.placement.level_search import search_rounds
+from meshwright.search.order.heft import schedule_heft
 
 _LAYERS = 32
 """Of the step that kernels are compiled on."""

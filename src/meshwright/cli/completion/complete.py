@@ -11,7 +11,7 @@ from pathlib import Path
 from meshwright.cli.console import print_line
 from meshwright.cli.exit_code import ExitCode
 from meshwright.cli.parser import make_parser
-from meshwright.search.method import METHODS
+from meshwright.search.method.name import METHODS
 
 _MODELS = ("graph", "model", "name")
 _CLUSTERS = ("cluster", "source")

@@ -26,9 +26,9 @@ from meshwright.cli.parser.option import (
     whole,
 )
 from meshwright.errors import quoted
-from meshwright.search.method import BASELINES, SEARCHES
-from meshwright.search.pipeline.scope import StageMapping
-from meshwright.search.quickp_scope import GROUPS, Coarsener, OpOrder, ThresholdRule
+from meshwright.search.method.name import BASELINES, SEARCHES
+from meshwright.search.method.pipeline.scope import StageMapping
+from meshwright.search.method.quickp.scope import GROUPS, Coarsener, OpOrder, ThresholdRule
 
 PIPELINE_OPTIONS = ("stages", "replicas", "mapping")
 """Those of the method `pipeline`, as `PipelineScope` has them."""

@@ -1,1 +1,0 @@
-"""Bandwidth for the transfers of a plan: how much of every host's links each destination gets."""

@@ -1,1 +1,0 @@
-"""Deploys groups of ops on mixed devices: replicated, placed and synchronised (after TAG)."""

@@ -1,1 +1,0 @@
-"""Maps stages and their replicas onto devices whose links differ."""

@@ -1,0 +1,245 @@
+"""Searches placements and rates together: placements under rates, rates for placements, in turn.
+
+A placement is searched for under some rates, the network is shared out anew for what is found, and
+so on until neither helps; from several rates, then from changes of the best ones. Last come exact
+search around the best and moves of single units that are timed with rates of their own. The
+simulator has the last word on everything. Uniform bandwidth is searched in the same way, with rates
+that never change, so that the two can be compared.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.search.judge import Verdict, tighten
+from meshwright.search.method.bandwidth.joint.judge import Found, Judge
+from meshwright.search.method.bandwidth.joint.move import improve_shared
+from meshwright.search.method.bandwidth.joint.narrow import Narrow
+from meshwright.search.method.bandwidth.joint.space import Space, Start, find_starts
+from meshwright.search.method.bandwidth.joint.timing import Bench, Shared
+from meshwright.search.method.placement.contend import contend
+from meshwright.search.method.placement.improve import improve
+from meshwright.search.method.placement.placement_walk import Placed
+
+_TURNS = 6
+"""Placements and rates in turn, at most, from one start."""
+_GAIN = 1e-4
+"""Part of the time that has to be gained for another turn."""
+_WEIGHTS = (1.0, 2.0, 0.5)
+"""Powers of how much transfers wait, one after the other while nothing faster is found."""
+_LARGE_OPS = 5_000
+_LARGE_STARTS = 4
+"""Rates that steps of more ops than this begin with: a round takes a second."""
+_PATIENCE, _LARGE_PATIENCE = 8, 2
+"""Changes of the best rates that find nothing faster before the search ends; for large steps."""
+_SPREAD = 0.5
+"""Of the logarithms of rates that are changed."""
+_FIRST_WAITS = (1.25, 1.5, 1.0)
+"""How many times as long as alone transfers are taken to need in the first rounds from each start,
+where they share links; of these rounds the best counts, and of large steps there is one."""
+_TRIES = 8
+"""Times that memory which may be filled is lowered."""
+
+
+class JointSearch:
+    """One search: what is known so far, and how it goes on."""
+
+    def __init__(
+        self, judge: Judge, space: Space, limits: Floats, *, seed: int, until: float, bound: float
+    ) -> None:
+        self.best: Found | None = None
+        self.statistics: dict[str, float] = {"turns": 0.0}
+        self._judge, self._instance, self._space = judge, judge.instance, space
+        self._limits, self._seed, self._until, self._bound = limits, seed, until, bound
+        self._is_fair = judge.sharing == "fair"
+        self._is_large = self._instance.num_ops > _LARGE_OPS
+        self._tries = 0
+        self._hoped = space.most if judge.allocates else space.uniform_rates
+        self._bench = self._make_bench()
+
+    def run(self, device_of_unit: Ints | None) -> None:
+        """First rounds from several rates, the best of them further; then changes of the best."""
+        if device_of_unit is not None:
+            self._take_known(device_of_unit)
+        begun: list[tuple[Start, Found]] = []
+        for number, start in enumerate(self._starts()):
+            if self._is_done():
+                return
+            found = self._begin(start, self._seed + 100 * number)
+            begun += [(start, found)] if found is not None else []
+        begun.sort(key=lambda each: each[1].verdict.rank)
+        for number, (start, found) in enumerate(begun):
+            if not self._is_done():
+                self._alternate(start, self._seed + 100 * number + 10, found)
+        if device_of_unit is not None and not self._is_done():
+            known = Start(hosts=np.arange(self._space.num_hosts), rates=self._hoped)
+            self._alternate(known, self._seed, None, device_of_unit)
+        for step in (self._change_best, self._improve_best, self._move_best):
+            if not self._is_done():
+                step()
+
+    def _starts(self) -> Iterator[Start]:
+        """Under uniform bandwidth they differ by their hosts only."""
+        seen: set[int] = set()
+        for start in islice(find_starts(self._space), _LARGE_STARTS if self._is_large else None):
+            if self._judge.allocates:
+                yield start
+            elif len(start.hosts) not in seen:
+                seen.add(len(start.hosts))
+                yield replace(start, rates=self._hoped)
+
+    def take(self, found: Found) -> bool:
+        """Keep it if it is the best; whether it is faster by enough to go on."""
+        if self.best is None:
+            self.best = found
+            return True
+        is_better = _is_better(found.verdict, self.best.verdict)
+        if found.verdict.rank < self.best.verdict.rank:
+            self.best = found
+        return is_better
+
+    def _is_over(self) -> bool:
+        return perf_counter() >= self._until
+
+    def _is_done(self) -> bool:
+        if self.best is None:
+            return False
+        verdict = self.best.verdict
+        is_proved = verdict.fits and verdict.step_seconds <= self._bound * (1 + 1e-9)
+        return is_proved or self._is_over()
+
+    def _take_known(self, device_of_unit: Ints) -> None:
+        ones = np.ones_like(self._hoped)
+        self._take_shared(self._bench.time(device_of_unit, self._hoped, ones), self._hoped, ones)
+
+    def _take_shared(self, placed: Placed, rates: Floats, waits: Floats) -> tuple[Found, bool]:
+        """Share the network out for a placement, simulate it, keep it if it is the best."""
+        shared = self._bench.reallocate(placed, rates, waits)
+        found = self._judge.simulate(shared, self._bench.start_order(shared))
+        self.statistics["turns"] += 1
+        if not found.verdict.fits:
+            self._tighten(found.verdict)
+        return found, self.take(found)
+
+    def _alternate(
+        self, start: Start, seed: int, best: Found | None, device_of_unit: Ints | None = None
+    ) -> bool:
+        """Placements and rates in turn, from what is known; whether it is faster than all before.
+
+        `best` is what the start has led to; without it, `device_of_unit` is a placement.
+        """
+        has_gained, idle = False, 0
+        rates, waits = start.rates, np.ones_like(start.rates)
+        for turn in range(_TURNS):
+            if best is not None and best.shared is not None:
+                rates, device_of_unit = best.shared.rates, best.shared.placed.device_of_unit
+                waits = self._waits(best, _WEIGHTS[idle]) if self._is_fair else waits
+            assert device_of_unit is not None, "given, or of what it has begun with"
+            narrow = self._narrow(start, rates, waits)
+            placed = narrow.improve(device_of_unit, seed + turn, self._is_over)
+            found, is_gain = self._take_shared(placed, rates, waits)
+            has_gained |= is_gain
+            idle = 0 if best is None or _is_better(found.verdict, best.verdict) else idle + 1
+            if idle >= (len(_WEIGHTS) if self._is_fair else 1) or self._is_done():
+                break
+            best = found if idle == 0 else best
+        if has_gained and self.best is not None:
+            self.take(self._judge.polish(self.best))
+        return has_gained
+
+    def _begin(self, start: Start, seed: int) -> Found | None:
+        """The best of several first rounds; None: some op can run on no device of the hosts."""
+        best: Found | None = None
+        for number, wait in enumerate(_FIRST_WAITS[: 1 if self._is_large else None]):
+            waits = np.full_like(start.rates, wait if self._is_fair else 1.0)
+            narrow = self._narrow(start, start.rates, waits)
+            if not narrow.can_run() or (best is not None and self._is_done()):
+                break
+            placed = narrow.begin(seed + number, self._is_over)
+            found, _ = self._take_shared(placed, start.rates, waits)
+            best = found if best is None or found.verdict.rank < best.verdict.rank else best
+        return best
+
+    def _narrow(self, start: Start, rates: Floats, waits: Floats) -> Narrow:
+        instance = self._bench.under(rates, waits)
+        return Narrow(instance, self._space, start.hosts, self._limits)
+
+    def _waits(self, found: Found, weight: float) -> Floats:
+        """By pair of hosts: how many times as long as alone transfers take in a plan."""
+        assert found.shared is not None, "what waits is under rates"
+        host_of, rates = self._space.hosts.host_of, found.shared.rates
+        waits = np.ones_like(rates)
+        alone = self._bench.under(rates, waits)
+        slowed = contend(alone, found.plan, weight)
+        if slowed is not None:
+            here, there = np.nonzero(self._space.pairs[np.ix_(host_of, host_of)])
+            slow = alone.bandwidth[here, there] / slowed.bandwidth[here, there]
+            np.maximum.at(waits, (host_of[here], host_of[there]), slow)
+        return waits
+
+    def _tighten(self, verdict: Verdict) -> None:
+        if self._tries < _TRIES:
+            self._tries += 1
+            self._limits = tighten(self._limits, verdict)
+            self._bench = self._make_bench()
+
+    def _make_bench(self) -> Bench:
+        allocates = self._judge.allocates
+        return Bench(self._instance, self._space, self._limits, allocates=allocates)
+
+    def _change_best(self) -> None:
+        """Begin anew at the best placement under other rates, while that helps."""
+        random = np.random.default_rng(self._seed)
+        patience, idle, number = _LARGE_PATIENCE if self._is_large else _PATIENCE, 0, 0
+        while idle < patience and not self._is_done():
+            shared = self._best_shared()
+            if shared is None:
+                return
+            rates = self._changed(shared.rates, random)
+            start = Start(hosts=np.arange(self._space.num_hosts), rates=rates)
+            number += 1
+            seed = self._seed + 10_000 + 100 * number
+            has_gained = self._alternate(start, seed, None, shared.placed.device_of_unit)
+            idle = 0 if has_gained else idle + 1
+        self.statistics["changes"] = float(number)
+
+    def _changed(self, rates: Floats, random: np.random.Generator) -> Floats:
+        """Half way to what pairs may get at most, and by some luck."""
+        luck = np.exp(random.normal(0.0, _SPREAD, rates.shape))
+        changed: Floats = np.sqrt(rates * self._hoped) * luck
+        return np.minimum(changed, self._space.most)
+
+    def _best_shared(self) -> Shared | None:
+        """Of the best plan, if it fits and is under rates."""
+        best = self.best
+        return best.shared if best is not None and best.verdict.fits else None
+
+    def _improve_best(self) -> None:
+        """Exact search around the best placement, under its rates."""
+        shared = self._best_shared()
+        if shared is None:
+            return
+        instance = self._bench.under(shared.rates, shared.waits)
+        found = improve(instance, shared.placed, self._limits, self._seed, self._until, self._bound)
+        self.statistics["neighbourhoods"] = float(found.num_searched)
+        if found.placed is not shared.placed:
+            self._take_shared(found.placed, shared.rates, shared.waits)
+
+    def _move_best(self) -> None:
+        shared = self._best_shared()
+        if shared is None or not self._judge.allocates:
+            return
+        moved = improve_shared(self._bench, shared, self._seed, self._is_over)
+        self.statistics["moves"] = float(moved.num_tried)
+        if moved.shared is not shared:
+            self.take(self._judge.simulate(moved.shared, self._bench.start_order(moved.shared)))
+
+
+def _is_better(verdict: Verdict, best: Verdict) -> bool:
+    if verdict.missing_bytes != best.missing_bytes:
+        return verdict.missing_bytes < best.missing_bytes
+    return verdict.step_seconds < best.step_seconds * (1 - _GAIN)

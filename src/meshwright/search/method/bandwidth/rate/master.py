@@ -1,0 +1,152 @@
+"""The best rates for a handful of paths: a convex programme, by a barrier and Newton's method.
+
+Least T such that every path takes at most T and no row is more than full. On the barrier's central
+path the weight of a path is the barrier parameter over its slack, and the price of a row likewise:
+they prove how far from the best the point is (`meshwright.search.method.bandwidth.rate.certify`). A
+Newton step solves a system as large as paths and rows, however many pairs there are: all else is
+diagonal, or a rank more for each pair that has several ways (Boyd and Vandenberghe, Convex
+Optimization, 2004, sections 11.3 and appendix C.4). Knows nothing of graphs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.array import Floats
+from meshwright.search.method.bandwidth.rate.dense import product, solve
+from meshwright.search.method.bandwidth.rate.precedence import Paths
+from meshwright.search.method.bandwidth.rate.room import Room
+
+_MAX_STEPS = 40
+"""Newton steps for one centre; a dozen is usual."""
+_RIDGE = 1e-13
+"""Relative: keeps the system from being singular where rounding swallows its identity."""
+_CLOSE = 0.01
+"""Half the square of the Newton decrement at which a centre is close enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Point:
+    """Rates within the rows, and a time that all paths are below."""
+
+    ways: Floats
+    """The rate on each way; rows are full at their own rate, time and rates are scaled to one."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Slack:
+    """What is left at a point, and the point's rates."""
+
+    rates: Floats
+    paths: Floats
+    rows: Floats
+
+
+class Master:
+    """One set of paths and rows."""
+
+    def __init__(self, paths: Paths, room: Room) -> None:
+        self._constants, self._amounts = paths.constants, paths.amounts
+        self._rows, self._limits = room.rows, room.bytes_per_second
+        self._pair_of, self._start = room.pair_of_way, room.way_start
+        self._is_single = len(self._pair_of) == len(self._start)
+
+    def longest(self, ways: Floats) -> float:
+        """Of the paths, at these rates."""
+        return float((self._constants + product(self._amounts, 1.0 / self._sums(ways))).max())
+
+    def centre(self, point: Point, barrier: float) -> Point:
+        """From a point inside to (near) the one that balances time against nearness to limits."""
+        slack = self._slack(point)
+        value = self._value(point, slack, barrier)
+        for _ in range(_MAX_STEPS):
+            step, rise, decrement = self._newton(point, slack, barrier)
+            if decrement < _CLOSE:
+                break
+            size = 1.0
+            while size > 1e-12:
+                tried = Point(ways=point.ways + size * step, seconds=point.seconds + size * rise)
+                left = self._slack(tried)
+                new = self._value(tried, left, barrier)
+                if new < value - 0.1 * size * decrement:
+                    point, slack, value = tried, left, new
+                    break
+                size *= 0.5
+            else:
+                break
+        return point
+
+    def duals(self, point: Point, barrier: float) -> tuple[Floats, Floats]:
+        """The weights of paths and prices of rows that a point near a centre stands for.
+
+        One over each slack at the centre, as far as the next Newton step can see it. On the central
+        path the weights add up to one over the barrier parameter.
+        """
+        slack = self._slack(point)
+        step, rise, _ = self._newton(point, slack, barrier)
+        faster = product(self._amounts / slack.rates**2, self._sums(step))
+        weights = (1.0 - (rise + faster) / slack.paths) / slack.paths
+        prices = (1.0 + product(self._rows, step) / slack.rows) / slack.rows
+        weights, prices = np.maximum(weights, 0.0), np.maximum(prices, 0.0)
+        total = float(weights.sum())
+        return (weights / total, prices / total) if total > 0 else self._plain_duals(slack)
+
+    def _plain_duals(self, slack: _Slack) -> tuple[Floats, Floats]:
+        weights = 1.0 / slack.paths
+        return weights / weights.sum(), 1.0 / slack.rows / weights.sum()
+
+    def _sums(self, ways: Floats) -> Floats:
+        return ways if self._is_single else np.add.reduceat(ways, self._start)
+
+    def _slack(self, point: Point) -> _Slack:
+        rates = self._sums(point.ways)
+        if not point.ways.min() > 0:
+            return _Slack(rates=rates, paths=np.full(1, -1.0), rows=self._limits)
+        return _Slack(
+            rates=rates,
+            paths=point.seconds - self._constants - product(self._amounts, 1.0 / rates),
+            rows=self._limits - product(self._rows, point.ways),
+        )
+
+    def _value(self, point: Point, slack: _Slack, barrier: float) -> float:
+        if not (slack.paths.min() > 0 and slack.rows.min() > 0):
+            return np.inf
+        logs = np.log(slack.paths).sum() + np.log(slack.rows).sum() + np.log(point.ways).sum()
+        return float(point.seconds / barrier - logs)
+
+    def _newton(self, point: Point, slack: _Slack, barrier: float) -> tuple[Floats, float, float]:
+        """The step of ways, that of seconds, and half the square of the decrement."""
+        path_force, row_force = 1.0 / slack.paths, 1.0 / slack.rows
+        steep = self._amounts / slack.rates**2
+        bend = 2.0 * product(steep.T, path_force) / slack.rates
+        if not self._is_single:
+            steep = steep[:, self._pair_of]
+        # Each row times its force: then what follows is the identity and more.
+        normals = np.concatenate((path_force[:, None] * steep, row_force[:, None] * self._rows))
+        signs = np.concatenate((-np.ones(len(path_force)), np.ones(len(row_force))))
+        # Minus the gradient: what pushes the ways up, and the seconds.
+        push = 1.0 / point.ways - product(normals.T, signs)
+        rise = path_force.sum() - 1.0 / barrier
+        spread = self._soften(np.column_stack((normals.T, push)), point.ways, bend)
+        system = product(normals, spread[:, :-1])
+        diagonal = np.diag_indices_from(system)
+        system[diagonal] = system[diagonal] * (1.0 + _RIDGE) + 1.0
+        ahead = np.concatenate((path_force, np.zeros(len(row_force))))
+        known = np.column_stack((product(normals, spread[:, -1]), ahead))
+        solved = solve(system, known)
+        shift = (rise - ahead @ solved[:, 0]) / (ahead @ solved[:, 1])
+        reaction = solved[:, 0] + shift * solved[:, 1]
+        step = spread[:, -1] - product(spread[:, :-1], reaction)
+        return step, float(shift), 0.5 * float(push @ step + rise * shift)
+
+    def _soften(self, columns: Floats, ways: Floats, bend: Floats) -> Floats:
+        """The inverse of the Hessian without paths and rows: diagonal, and a rank more a pair."""
+        if self._is_single:
+            return np.asarray(columns / (1.0 / ways**2 + bend)[:, None])
+        square = (ways**2)[:, None]
+        spread = square * columns
+        sums = np.add.reduceat(spread, self._start, axis=0)
+        weight = np.add.reduceat(ways**2, self._start)
+        part = (bend / (1.0 + bend * weight))[:, None] * sums
+        return np.asarray(spread - square * part[self._pair_of])

@@ -1,0 +1,126 @@
+"""The actions that a search chooses from, the same for all groups of ops.
+
+Of few device groups all sets are on the menu, of many those that a person would think of: each
+alone, all of a type, the fastest so many, all, and all but one. One device of each group stands
+there, too, which TAG leaves to the model-parallel option.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import op_seconds
+from meshwright.graph.graph import Floats, Graph
+from meshwright.search.method.baseline import divide_batch
+from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.method.deploy.place import DeviceGroup
+
+Places = npt.NDArray[np.int_]
+
+_FEW_PLACES = 4
+"""Of so many device groups all sets are on the menu."""
+_REPLICATED = (Option.ALL_REDUCE, Option.PARAMETER_SERVER)
+
+
+def make_menu(graph: Graph, cluster: Cluster, places: Sequence[DeviceGroup]) -> tuple[Action, ...]:
+    """All actions, each once; the first is data parallelism on all devices."""
+    every = tuple(range(len(places)))
+    found: dict[Action, None] = {}
+    for chosen in (every, *_place_sets(graph, cluster, places)):
+        devices = np.array(sorted(each for p in chosen for each in places[p].devices))
+        for action in _set_actions(graph, cluster, chosen, devices):
+            found.setdefault(action)
+    for number, place in enumerate(places):
+        one = Action(places=(number,), devices=place.devices[:1], option=Option.ALL_REDUCE)
+        found.setdefault(one)
+    return tuple(found)
+
+
+def _set_actions(
+    graph: Graph, cluster: Cluster, chosen: tuple[int, ...], devices: Places
+) -> Iterator[Action]:
+    equal = share_out(graph, chosen, devices, np.ones(len(devices)), Option.ALL_REDUCE)
+    yield equal
+    if len(equal.devices) < 2:
+        return
+    balance = balanced_samples(graph, cluster, devices)
+    for option in _REPLICATED:
+        yield share_out(graph, chosen, devices, np.ones(len(devices)), option)
+        yield share_out(graph, chosen, devices, balance, option)
+    for option in (Option.DUPLICATE, Option.MODEL):
+        used = tuple(devices.tolist()) if option is Option.MODEL else equal.devices
+        yield Action(places=chosen, devices=used, option=option)
+
+
+def share_out(
+    graph: Graph, chosen: tuple[int, ...], devices: Places, weights: Floats, option: Option
+) -> Action:
+    """Replicas with shares in proportion to weights, in whole samples; devices that get none are
+    left out."""
+    shares = divide_batch(graph.batch, weights)
+    used = shares > 0
+    kept = shares[used]
+    is_equal = bool((kept == kept[0]).all())
+    return Action(
+        places=chosen,
+        devices=tuple(devices[used].tolist()),
+        option=option if used.sum() > 1 else Option.ALL_REDUCE,
+        shares=() if is_equal else tuple((kept / kept.sum()).tolist()),
+    )
+
+
+def balanced_samples(graph: Graph, cluster: Cluster, devices: Places) -> Floats:
+    """How many samples each device has when all take equally long.
+
+    A device's time for the whole step is a line in its samples, through those at the whole batch
+    and at an equal share; what does not shrink with the batch makes slow devices do less than in
+    proportion to their speed.
+    """
+    fixed, slope = step_lines(graph, cluster, graph.batch / len(devices))
+    fixed, slope = fixed[cluster.type_of[devices]], slope[cluster.type_of[devices]]
+    if not (np.isfinite(slope).all() and (slope > 0).all()):
+        return np.ones(len(devices))
+    used = np.ones(len(devices), dtype=np.bool_)
+    while True:
+        level = (graph.batch + (fixed[used] / slope[used]).sum()) / (1 / slope[used]).sum()
+        samples = np.where(used, (level - fixed) / slope, 0.0)
+        if (samples >= 0).all():
+            return samples
+        used &= samples > 0
+
+
+def step_lines(graph: Graph, cluster: Cluster, samples: float) -> tuple[Floats, Floats]:
+    """By device type: seconds of the whole step at no samples, and for each sample."""
+    whole, less = (
+        np.array(
+            [op_seconds(graph, cluster.types[name], each).sum() for name in cluster.type_names]
+        )
+        for each in (graph.batch, samples)
+    )
+    if samples >= graph.batch:
+        return np.zeros(len(whole)), whole / graph.batch
+    with np.errstate(invalid="ignore"):
+        slope = (whole - less) / (graph.batch - samples)
+        return np.maximum(less - slope * samples, 0.0), slope
+
+
+def _place_sets(
+    graph: Graph, cluster: Cluster, places: Sequence[DeviceGroup]
+) -> Iterator[tuple[int, ...]]:
+    every = range(len(places))
+    if len(places) <= _FEW_PLACES:
+        for size in range(len(places), 0, -1):
+            yield from combinations(every, size)
+        return
+    yield from ((place,) for place in every)
+    seconds = step_lines(graph, cluster, graph.batch)[1]
+    fastest = sorted(every, key=lambda p: (seconds[places[p].type], -len(places[p].devices), p))
+    for size in range(2, len(places)):
+        yield tuple(sorted(fastest[:size]))
+    for kind in sorted({place.type for place in places}):
+        yield tuple(place for place in every if places[place].type == kind)
+    for left_out in every:
+        yield tuple(place for place in every if place != left_out)

@@ -1,0 +1,292 @@
+"""What the hybrid search is held against: a manual plan, MCMC, and a search that sees no network.
+
+Each gives drafts of the same kind, judged by the same simulator on the same cluster: the first few
+that fit by layer, and these op by op.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.layer.team import Team, team_fits
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
+from meshwright.search.judge import refuse, why_stopped
+from meshwright.search.method.hybrid.answer import answer_trials
+from meshwright.search.method.hybrid.bound import space_bound
+from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
+from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.scope import Scope, divisors
+from meshwright.search.method.hybrid.space import Space, list_samples, make_space
+from meshwright.search.method.hybrid.table import samples_of
+from meshwright.search.method.hybrid.tier import Tiers
+from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.pool.engine import Sequential
+
+_SAMPLES = (1, 2, 4, 8)
+"""Of a microbatch, that people try."""
+
+
+_SIMULATED = 5
+"""The number of drafts that fit after which a method simulates no more of them."""
+_MCMC_STEPS = 100_000
+_DRAFT_SHARE = 0.5
+"""Of the budget, for drafts; the rest is the simulator's."""
+
+
+class Drafted(NamedTuple):
+    """The drafts of a method, the best estimate first, and why it stopped looking for more."""
+
+    drafts: list[Draft]
+    stop: Stop = Stop.ENDED
+
+
+def manual(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The plan that Megatron-LM's authors advise; see `manual_drafts`."""
+    return _answer("manual", lambda space, _, __: manual_drafts(space), graph, cluster, **options)
+
+
+def hybrid_mcmc(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The best plan of a walk over degrees that starts from the manual one; see `mcmc_drafts`."""
+
+    def draft(space: Space, seed: int, until: float) -> Drafted:
+        first = manual_drafts(space).drafts
+        return mcmc_drafts(space, first[0], seed, until) if first else Drafted([])
+
+    return _answer("hybrid-mcmc", draft, graph, cluster, **options)
+
+
+def unaware(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+    """The best plan of a search that takes all links for the fastest; see `unaware_drafts`.
+
+    Its first draft that fits is its answer: to simulate several and take the fastest would let it
+    see the network after all.
+    """
+    return _answer(
+        "unaware",
+        lambda space, _, until: unaware_drafts(space, until),
+        graph,
+        cluster,
+        most=1,
+        **options,
+    )
+
+
+def _answer(
+    method: str,
+    draft: Callable[[Space, int, float], Drafted],
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    most: int = _SIMULATED,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+) -> Answer:
+    started = perf_counter()
+    try:
+        space = make_space(graph, cluster, Scope())
+    except InputError as error:
+        return refuse(method, f"not for this search: {error}", 0.0, started)
+    drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
+    trials = Trials(
+        Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Sequential()
+    )
+    try:
+        simulate_first(trials, drafts, started + budget_seconds, most)
+    except KeyboardInterrupt:
+        if not trials.num_fitting:
+            raise
+        stop = Stop.INTERRUPTED
+    bound = _bound(space, drafts)
+    if not trials.num_fitting:
+        tried = trials.ranked()
+        reason = tried[0][0].binding if tried else "none of its plans fits; hybrid looks at more"
+        return refuse(method, reason, bound, started, stop=stop)
+    return answer_trials(method, space, trials, bound, started, stop, {})
+
+
+def simulate_first(
+    trials: Trials, drafts: Sequence[Draft], until: float = math.inf, most: int = _SIMULATED
+) -> None:
+    """Simulate drafts until `most` of them fit, or the time is over."""
+    for draft in drafts:
+        trials.run([draft])
+        if trials.num_fitting == most or perf_counter() > until:
+            break
+
+
+def _bound(space: Space, drafts: Sequence[Draft]) -> float:
+    """A bound on every plan of the hybrid search's space and of these drafts, whose teams that
+    space need not have; zero: they have microbatches that it does not know."""
+    options = {stage.option: None for draft in drafts for stage in draft.stages}
+    wide = replace(space, options=tuple(dict.fromkeys((*space.options, *options))))
+    known = {*list_samples(wide)}
+    samples = {
+        samples_of(space.batch, draft.frame, stage.size, stage.option)
+        for draft in drafts
+        for stage in draft.stages
+    }
+    return space_bound(wide) if samples <= known else 0.0
+
+
+def manual_drafts(space: Space) -> Drafted:
+    """As Megatron-LM's authors advise (Narayanan et al., 2021, section 3 and 5.4).
+
+    Tensors are divided within a host only, and only as far as memory demands; then the model is cut
+    into as few stages as fit; the rest is data parallel, with the optimiser's state divided. Less
+    recomputation is preferred to more. All microbatches that people try, the best estimate first.
+    """
+    order = space.prices.tiers
+    for model_width in divisors(space.cluster.num_devices):
+        drafts: list[Draft] = []
+        for tensor in reversed(divisors(model_width)):
+            if tensor > order.host_size or model_width // tensor > space.stack.num_layers:
+                continue
+            drafts += _megatron(space, tensor, model_width // tensor)
+            if drafts:
+                return Drafted(sorted(drafts, key=lambda draft: draft.estimate_seconds))
+    return Drafted([])
+
+
+def _megatron(space: Space, tensor: int, num_stages: int) -> Iterator[Draft]:
+    """With the least recomputation that fits, for every microbatch."""
+    team = Team(tensor=tensor, sequence=tensor > 1)
+    if team_fits(space.stack, team) is not None:
+        team = Team(tensor=tensor)
+        if team_fits(space.stack, team) is not None:
+            return
+    size = space.cluster.num_devices // num_stages
+    replicas = size // tensor
+    for samples in _SAMPLES:
+        if space.batch % (replicas * samples):
+            continue
+        frame = Frame(pods=1, microbatches=space.batch // (replicas * samples))
+        for recompute in Recompute:
+            option = Option(team=team, zero=1 if replicas > 1 else 0, recompute=recompute)
+            found = list(_drafts(space, frame, size, [option]))
+            if found:
+                yield found[0]
+                break
+
+
+def _drafts(space: Space, frame: Frame, size: int, options: Sequence[Option]) -> Iterator[Draft]:
+    search = FrameSearch(space.layouts, space.shapes, frame, [size], options)
+    if search.sizes:
+        wanted = min(space.cluster.num_devices // frame.pods // size, space.stack.num_layers)
+        for draft in search.drafts([ScheduleKind.ONE_F_ONE_B], lambda: math.inf):
+            if len(draft.stages) == wanted and space.allows(draft):
+                yield draft
+
+
+def unaware_drafts(space: Space, until: float) -> Drafted:
+    """The same search on a network whose every pair is as fast as the fastest."""
+    tiers = space.prices.tiers
+    flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
+    prices = Prices(space.stack, space.cluster, flat)
+    blind = replace(space, prices=prices, layouts=Layouts(prices))
+    pool = Pool(refuses_plain=space.stack.shares_groups)
+    is_interrupted = False
+    try:
+        find_drafts(blind, pool, until)
+    except KeyboardInterrupt:
+        if not pool.kept:
+            raise
+        is_interrupted = True
+    is_cut = perf_counter() >= until
+    return Drafted(pool.drafts(), why_stopped(is_interrupted=is_interrupted, is_cut=is_cut))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A point of the walk: degrees alone."""
+
+    tensor: int
+    context: int
+    expert: int
+    stages: int
+    pods: int
+    samples: int
+    zero: int
+    recompute: Recompute
+
+
+def mcmc_drafts(
+    space: Space, start: Draft, seed: int, until: float, most_steps: int = _MCMC_STEPS
+) -> Drafted:
+    """Metropolis over degrees (as FlexFlow searches; Jia et al., 2019, section 6.2) by estimate.
+
+    A step changes one degree; stages are cut evenly, all with one option. The drafts that it met,
+    the best first.
+    """
+    draw = random.Random(seed)
+    first = start.stages[0]
+    replicas = first.size // first.option.team.num_devices
+    state = _State(
+        tensor=first.option.team.tensor,
+        context=first.option.team.context,
+        expert=first.option.team.expert,
+        stages=len(start.stages),
+        pods=start.frame.pods,
+        samples=space.batch // (start.frame.microbatches * start.frame.pods * replicas),
+        zero=first.option.zero,
+        recompute=first.option.recompute,
+    )
+    cost, met, stop = start.estimate_seconds, {start.key: start}, Stop.ENDED
+    try:
+        for _ in range(most_steps):
+            if perf_counter() > until:
+                stop = Stop.LIMIT
+                break
+            changed = _change(space, state, draw)
+            draft = _draft_of(space, changed)
+            if draft is None:
+                continue
+            met[draft.key] = draft
+            # Worse states are taken with a chance that falls e-fold for every 2% they are slower.
+            if draw.random() < math.exp(min(0.0, (cost - draft.estimate_seconds) / (0.02 * cost))):
+                state, cost = changed, draft.estimate_seconds
+    except KeyboardInterrupt:
+        stop = Stop.INTERRUPTED
+    return Drafted(sorted(met.values(), key=lambda draft: draft.estimate_seconds), stop)
+
+
+def _change(space: Space, state: _State, draw: random.Random) -> _State:
+    name = draw.choice(
+        ("tensor", "context", "expert", "stages", "pods", "samples", "zero", "recompute")
+    )
+    if name == "zero":
+        return replace(state, zero=draw.choice(space.scope.zero))
+    if name == "recompute":
+        return replace(state, recompute=draw.choice(space.scope.recompute))
+    value = getattr(state, name)
+    return replace(state, **{name: draw.choice((max(1, value // 2), value * 2))})
+
+
+def _draft_of(space: Space, state: _State) -> Draft | None:
+    width, num_devices = state.tensor * state.context, space.cluster.num_devices
+    if num_devices % (state.pods * state.stages * width) or state.stages > space.stack.num_layers:
+        return None
+    size = num_devices // (state.pods * state.stages)
+    total = size // width * state.pods * state.samples
+    team = Team(
+        tensor=state.tensor,
+        context=state.context,
+        expert=state.expert,
+        sequence=state.tensor > 1,
+    )
+    if space.batch % total or team_fits(space.stack, team) is not None:
+        return None
+    frame = Frame(pods=state.pods, microbatches=space.batch // total)
+    option = Option(team=team, zero=state.zero, recompute=state.recompute)
+    return next(_drafts(space, frame, size, [option]), None)

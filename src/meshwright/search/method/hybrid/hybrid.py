@@ -1,0 +1,173 @@
+"""Finds degrees, stages and devices together: tensor, context, expert, data and pipeline
+parallelism, ZeRO and recomputation, for models of repeated layers.
+
+Drafts come from dynamic programmes within frames (see `scope`, `frame`), ordered by an estimate;
+the simulator times the best of them on the actual links, layer by layer, and the best of these op
+by op, which decides. The drafts are the same whatever the machine; only when the budget ends does
+it matter how fast it is.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from time import perf_counter
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
+from meshwright.errors import InputError
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.plan.degrees import stage_degrees
+from meshwright.search.judge import refuse, why_stopped
+from meshwright.search.method.hybrid.answer import answer_trials
+from meshwright.search.method.hybrid.bound import space_bound
+from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft_pool import Pool
+from meshwright.search.method.hybrid.exhaust import exhaust
+from meshwright.search.method.hybrid.find import find_drafts
+from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
+from meshwright.search.method.hybrid.smallest import explain_lack
+from meshwright.search.method.hybrid.space import Space, describe_space, make_space
+from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.pool.engine import Engine, Sequential, open_engine
+
+_DRAFT_SHARE = 0.5
+"""Of the budget, for drafts; the rest is the simulator's."""
+_EXPLAIN_SHARE = 0.25
+"""Of the budget, on top of it, where nothing fits: to find out how many devices would do."""
+_SIMULATED = 16
+"""Drafts that fit, one of each family, after which no more are simulated ..."""
+_FEW_DEVICES, _SIMULATED_OF_FEW = 256, 48
+"""... and on no more than so many devices, where each takes a tenth of a second at the most."""
+_WAVE = 4
+"""Drafts that are simulated at once, whatever the number of workers, so that the answer does not
+depend on it."""
+_MARGIN = 1.03
+"""A draft whose estimate is so much above the best simulated step is not simulated, but for the
+first wave: people want to see what comes next. On even networks estimates are off by 0.2% ..."""
+_UNEVEN_MARGIN = 1.25
+"""... in the mean, on others by up to a quarter."""
+_SMALL_DEVICES, _SMALL_LAYERS = 16, 8
+"""Up to so many, every plan of the scope is looked at if ..."""
+_EXHAUSTED = 5_000
+"""... no more than so many of them have to be simulated."""
+_SLOW_SECONDS = 0.25
+"""A simulation that takes longer is worth other processes."""
+
+
+def hybrid(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,  # noqa: ARG001 (nothing here is random)
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    microbatches: Sequence[int] = (),
+    scope: Scope | None = None,
+    engine: Engine | None = None,
+    runtime: str = MESHWRIGHT.name,
+) -> Answer:
+    """The best plan of the scope that the search finds; see this module's docstring.
+
+    Without an engine, other cores are used where simulations take long. `runtime`: who will run
+    the plan, as `RUNTIMES` has them.
+    """
+    started = perf_counter()
+    until = started + budget_seconds
+    chosen = scope or Scope(microbatches=tuple(microbatches))
+    try:
+        chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
+        space = make_space(graph, cluster, chosen, RUNTIMES[runtime])
+    except InputError as error:
+        return refuse("hybrid", f"not for this search: {error}", 0.0, started)
+    pool = Pool(refuses_plain=space.stack.shares_groups)
+    tiers = space.prices.tiers
+    scene = Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
+    trials = Trials(scene, engine or Sequential(), chosen.keys)
+    is_whole = is_interrupted = is_cut = False
+    with ExitStack() as stack:
+        try:
+            drafted = started + _DRAFT_SHARE * budget_seconds
+            find_drafts(space, pool, drafted)
+            is_cut = perf_counter() >= drafted
+            own = stack if engine is None else None
+            is_cut |= _simulate(space, trials, pool.drafts(), until, own)
+            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, until)
+            is_cut |= perf_counter() >= until
+        except KeyboardInterrupt:
+            is_interrupted = True
+            if not pool.kept:
+                raise
+            if not trials.num_fitting:  # a moment more, to have something
+                trials.run(pool.drafts()[:1])
+    bound = space_bound(space)
+    stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
+    if not trials.num_fitting:
+        tried = trials.ranked()
+        limit = perf_counter() + _EXPLAIN_SHARE * budget_seconds
+        reason = tried[0][0].binding if tried else explain_lack(space, limit)
+        return refuse("hybrid", reason, bound, started, stop=stop)
+    if is_whole and all(option.is_plain for option in space.options):
+        bound = trials.best_seconds  # by layer it proves nothing about steps op by op
+    notes = [describe_space(space)]
+    if is_whole:
+        notes.append("all plans of this space were looked at, layer by layer")
+    more = {"whole": float(is_whole)}
+    answer = answer_trials("hybrid", space, trials, bound, started, stop, more)
+    return answer if answer.plan is None else replace(answer, notes=tuple(notes))
+
+
+def _is_small(space: Space) -> bool:
+    return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
+
+
+def _simulate(
+    space: Space, trials: Trials, drafts: Sequence[Draft], until: float, stack: ExitStack | None
+) -> bool:
+    """From the best estimate on, one of a family first; then the family of the best.
+
+    Whether there was no time for some of them.
+    """
+    if not drafts:
+        return False
+    is_cut = False
+    first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
+    margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
+    most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
+    before = perf_counter()
+    trials.run(first[:1])
+    spent = perf_counter() - before
+    if stack is not None and spent > _SLOW_SECONDS:
+        trials.engine = stack.enter_context(open_engine("local"))
+    for start in range(1, len(first), _WAVE):
+        wave = [
+            draft
+            for draft in first[start : start + _WAVE]
+            if start == 1 or draft.estimate_seconds <= margin * trials.best_seconds
+        ]
+        if not wave or trials.num_fitting >= most:
+            break
+        room = int((until - perf_counter()) / spent * trials.engine.workers)
+        is_cut |= room < len(wave)
+        if room < 1 and trials.num_fitting:
+            break
+        trials.run(wave[: max(1, room)])
+    best = trials.ranked()[0][1]
+    if perf_counter() + spent >= until:
+        return True
+    # A draft's stages are only as even as its estimate needs them, those of people more so.
+    trials.run(_described(space, trials.scene, best))
+    if perf_counter() + spent >= until:
+        return True
+    trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
+    return is_cut
+
+
+def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
+    """The draft that people mean by the degrees of this one; none where its stages are unlike."""
+    degrees = scene.plan(draft).degrees(scene.graph, scene.cluster)
+    if degrees is None or (space.scope.pods and 1 not in space.scope.pods):
+        return []
+    usual = replace(degrees, layers=(), pods=1)
+    frame, stages = stage_degrees(space.stack, space.cluster, usual)
+    return [replace(draft, frame=frame, stages=stages)]

@@ -1,0 +1,173 @@
+"""A stack on a cluster and all that is searched: options, frames, and bounds on them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.compute import op_seconds
+from meshwright.cost.layer.team import Team
+from meshwright.cost.runtime import MESHWRIGHT, Runtime
+from meshwright.errors import InputError, quoted
+from meshwright.graph.graph import Graph
+from meshwright.graph.stack.find import find_layers
+from meshwright.graph.stack.stack import Stack
+from meshwright.plan.describe import span, words
+from meshwright.plan.stage import Frame, Option
+from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.frame import Layouts
+from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.scope import (
+    Scope,
+    list_frames,
+    list_sizes,
+    list_teams,
+    whole_batch,
+)
+from meshwright.search.method.hybrid.shape import Shapes, find_shapes
+from meshwright.search.method.hybrid.table import all_options, samples_of, work_bound
+from meshwright.search.method.hybrid.tier import find_tiers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """A stack on a cluster and what is searched, with everything that frames have in common."""
+
+    stack: Stack
+    cluster: Cluster
+    scope: Scope
+    prices: Prices
+    layouts: Layouts
+    shapes: Shapes
+    options: tuple[Option, ...]
+    batch: int
+
+    def allows(self, draft: Draft) -> bool:
+        """Whether the plan of a draft is legal."""
+        return len(draft.stages) == 1 or not (self.stack.shares_groups and draft.is_plain)
+
+
+def make_space(
+    graph: Graph, cluster: Cluster, scope: Scope, runtime: Runtime = MESHWRIGHT
+) -> Space:
+    """Find the layers and tiers, and list the options."""
+    stack = find_layers(graph)
+    _check_runnable(graph, cluster)
+    prices = Prices(stack, cluster, find_tiers(cluster), runtime)
+    teams = list_teams(scope, stack, cluster.num_devices)
+    return Space(
+        stack=stack,
+        cluster=cluster,
+        scope=scope,
+        prices=prices,
+        layouts=Layouts(prices),
+        shapes=find_shapes(stack),
+        options=tuple(all_options(scope, teams)),
+        batch=whole_batch(stack),
+    )
+
+
+def _check_runnable(graph: Graph, cluster: Cluster) -> None:
+    """Any stage may be on any devices, so all types run all ops."""
+    for name in cluster.type_names:
+        cannot = np.flatnonzero(np.isinf(op_seconds(graph, cluster.types[name], graph.batch)))
+        if len(cannot):
+            raise InputError(
+                f"graph {graph.name}: every op must run on every device type, but "
+                f"{quoted(graph.op_names[cannot[0]])} cannot on {quoted(name)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cell:
+    """A frame and a number of devices a stage, in a pod."""
+
+    frame: Frame
+    size: int
+    bounds: Mapping[Team, float]
+    """By team: no estimate is smaller."""
+
+    @cached_property
+    def bound(self) -> float:
+        """Of the best team."""
+        return min(self.bounds.values())
+
+    def options(self, space: Space, limit: float) -> list[Option]:
+        """Those whose team may be below the limit."""
+        return [each for each in space.options if self.bounds.get(each.team, inf) < limit]
+
+
+def list_cells(space: Space) -> list[Cell]:
+    """Those that are possible, by their bounds."""
+    teams = list(dict.fromkeys(option.team for option in space.options))
+    num_devices = space.cluster.num_devices
+    space.prices.prepare(teams, list_samples(space))
+    cells = []
+    for frame in list_frames(space.scope, space.batch, num_devices):
+        pod = num_devices // frame.pods
+        for size in list_sizes(pod):
+            if 2 * size > pod and frame.pods > 1:
+                continue  # one stage: replicas in one pod or in several are the same
+            bounds = work_bound(space.prices, space.shapes, frame, size, teams)
+            if bounds:
+                cells.append(Cell(frame=frame, size=size, bounds=bounds))
+    return sorted(cells, key=lambda cell: (cell.bound, cell.frame, cell.size))
+
+
+def list_samples(space: Space) -> list[float]:
+    """Every number of samples that a team may get for a microbatch."""
+    widths = {option.team.num_devices: option for option in space.options}
+    num_devices = space.cluster.num_devices
+    found = set()
+    for frame in list_frames(space.scope, space.batch, num_devices):
+        for size in list_sizes(num_devices // frame.pods):
+            for width, option in widths.items():
+                if size % width == 0:
+                    samples = samples_of(space.batch, frame, size, option)
+                    if samples >= 1 and samples == int(samples):
+                        found.add(samples)
+    return sorted(found)
+
+
+_MAX_UNITS = 64
+"""Of a pod in which stages of different sizes are looked for."""
+_MIXED_FRAMES = 3
+
+
+def list_mixed(space: Space, drafts: Sequence[Draft]) -> list[tuple[Frame, list[int]]]:
+    """The frames of the best drafts with more than one stage, and sizes to mix in their pods."""
+    frames = dict.fromkeys(draft.frame for draft in drafts if len(draft.stages) > 1)
+    mixed = []
+    for frame in list(frames)[:_MIXED_FRAMES]:
+        pod = space.cluster.num_devices // frame.pods
+        sizes = [size for size in list_sizes(pod) if size * _MAX_UNITS >= pod and size < pod]
+        if len(sizes) > 1:
+            mixed.append((frame, sizes))
+    return mixed
+
+
+def describe_space(space: Space) -> str:
+    """What was searched, in one line for people."""
+    teams = [option.team for option in space.options]
+    widths = {
+        name: span(getattr(team, name) for team in teams)
+        for name in ("tensor", "context", "expert")
+    }
+    scope = space.scope
+    sizes = "of any size" if scope.mixed else "of one size"
+    return (
+        f"scope: stages {sizes} of whole layers on neighbouring devices, the same in every pod; "
+        f"{', '.join(f'{name} {text}' for name, text in widths.items())}; "
+        f"zero {'/'.join(map(str, scope.zero))}; recompute {words(scope.recompute)}; "
+        f"{words(scope.schedules)}{_describe_limits(scope)}"
+    )
+
+
+def _describe_limits(scope: Scope) -> str:
+    """The degrees of whole plans, where they are limited."""
+    names = ("pipeline", "chunks", "data", "microbatches", "pods")
+    given = {name: getattr(scope, name) for name in names}
+    return "".join(f"; {name} {'/'.join(map(str, each))}" for name, each in given.items() if each)

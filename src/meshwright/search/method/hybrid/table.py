@@ -1,0 +1,384 @@
+"""What every possible stage costs under every option: the rows that the dynamic programme reads.
+
+Stages of one shape (see `shape`) are one column. For a frame and a number of devices a stage, each
+option gives a load (seconds a microbatch, with a share of what happens once a step) and the most
+microbatches that fit in memory at once; of the options that fit, the least load counts.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.array import Bools, Floats
+from meshwright.cost.holder import LayerOrder, shown_seconds
+from meshwright.cost.layer.mode import Keys
+from meshwright.cost.layer.team import Team
+from meshwright.cost.memory import (
+    CONTEXT_BYTES,
+    NETWORK_BYTES,
+    PEER_BYTES,
+    communicator_bytes,
+    context_bytes,
+    kept_bytes,
+)
+from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
+from meshwright.plan.part import Recompute, ScheduleKind
+from meshwright.plan.stage import Frame, Option
+from meshwright.search.method.hybrid.option_price import Column, Prices, holder_axes
+from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.hybrid.shape import Shapes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Options by shapes, for stages of `size` devices in each pod of a frame."""
+
+    frame: Frame
+    size: int
+    options: tuple[Option, ...]
+    load: Floats
+    """Seconds a microbatch, transfers to the next stage not counted."""
+    fill: Floats
+    """What a microbatch takes to pass."""
+    host: Floats
+    """What hosts take to launch it, beside that."""
+    weight: Floats
+    """Of these, what only weight gradients take."""
+    tail: Floats
+    """Once a step, after the last backward."""
+    fixed_bytes: Floats
+    """Held for the whole step."""
+    passing_bytes: Floats
+    """Held while one action runs, or on its way from and to other stages, libraries', and what NCCL
+    has beyond what is kept free."""
+    saved_bytes: Floats
+    """From a microbatch's forward to its backward."""
+    deferred_bytes: Floats
+    """From its backward to its weight gradient where that is postponed."""
+    output_bytes: Floats
+    """That each device sends to the next stage for a microbatch, and gets back as gradients."""
+
+    def most_in_flight(self, usable_bytes: float, kind: ScheduleKind) -> Floats:
+        """How many microbatches fit at once; below one: the stage does not fit at all.
+
+        With zero-bubble all may wait for their weight gradient while one more has its backward.
+        """
+        room = usable_bytes - self.fixed_bytes - self.passing_bytes
+        saved = np.maximum(self.saved_bytes, 1e-9)
+        if kind is ScheduleKind.ZERO_BUBBLE:
+            room = room - self.deferred_bytes
+            saved = np.maximum(saved, self.deferred_bytes)
+        most: Floats = np.floor(room / saved + 1e-9)
+        return np.where(room < 0, 0.0, most)
+
+
+def make_table(
+    prices: Prices,
+    shapes: Shapes,
+    frame: Frame,
+    size: int,
+    options: Sequence[Option],
+    type_names: Sequence[str],
+) -> Table:
+    """The table of a number of devices a stage, with the options that divide them and the batch.
+
+    On devices of several types the slowest counts.
+    """
+    fitting = [each for each in options if option_fits(prices, frame, size, each)]
+    if not fitting:
+        none = np.zeros((0, len(shapes.counts)))
+        return Table(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
+    parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
+    slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
+    return Table(
+        frame=frame,
+        size=size,
+        options=tuple(fitting),
+        **dict(zip(_FIELDS, slowest, strict=True)),
+    )
+
+
+_FIELDS = (
+    "load", "fill", "host", "weight", "tail", "fixed_bytes", "passing_bytes", "saved_bytes",
+    "deferred_bytes", "output_bytes",
+)  # fmt: skip
+
+
+def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
+    """Of a microbatch that one team gets."""
+    replicas = size // option.team.num_devices
+    return batch / (frame.microbatches * frame.pods * replicas)
+
+
+def option_fits(prices: Prices, frame: Frame, size: int, option: Option) -> bool:
+    """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do; and
+    there are as many replicas as the frame has, where it says so."""
+    width = option.team.num_devices
+    if size % width:
+        return False
+    replicas = size // width
+    if replicas % option.team.expert:
+        return False
+    if frame.data and replicas * frame.pods != frame.data:
+        return False
+    if option.zero and replicas * frame.pods * option.team.context == 1:
+        return False
+    samples = samples_of(prices.stack.graph.batch, frame, size, option)
+    return samples >= 1 and samples == int(samples)
+
+
+class _Part:
+    """The arrays of one device type, by option and shape."""
+
+    def __init__(
+        self,
+        prices: Prices,
+        shapes: Shapes,
+        frame: Frame,
+        size: int,
+        options: Sequence[Option],
+        type_name: str,
+    ) -> None:
+        batch = prices.stack.graph.batch
+        self.num_ways = num_ways(prices.stack.graph)
+        self.runtime = prices.runtime
+        rows = np.stack(
+            [
+                prices.rows(
+                    each.team, each.recompute, type_name, samples_of(batch, frame, size, each)
+                )
+                for each in options
+            ]
+        )
+        self.rows = rows  # option x kind x column
+        self.shapes = shapes
+        lines = np.array([_lines(prices, frame, size, each.team) for each in options])
+        self.zero = np.array([each.zero for each in options])[:, None]
+        contexts = np.array([each.team.context for each in options])[:, None]
+        widths = np.array([each.team.num_devices for each in options])[:, None]
+        experts = np.array([each.team.expert for each in options])[:, None]
+        self.holders = size // widths * frame.pods * contexts
+        self.expert_holders = self.holders // experts
+        self._set_seconds(lines, frame)
+        self._set_bytes(prices, frame, size, options, type_name)
+
+    def _set_seconds(self, lines: Floats, frame: Frame) -> None:
+        """By option and shape: the time of a microbatch, of its host, and of a step once."""
+        shapes, rows = self.shapes, self.rows
+        gather, scatter, synchronise, regather = self._once(lines)
+        forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
+        compute = rows[:, :, Column.FORWARD], rows[:, :, Column.BACKWARD]
+        ends_of = shapes.first_kind, shapes.second_kind, shapes.last_kind
+        order = LayerOrder(shapes.counts, shapes.pairs, *ends_of)
+        shown = shown_seconds(gather, scatter, compute, order, self.runtime)
+        forward, backward = forward + shown[0], backward + shown[1]
+        # The first layer that is gathered, and what the last backward has still to scatter.
+        gathered, scattered = gather @ shapes.counts.T, scatter @ shapes.counts.T
+        left = np.minimum(gathered + scattered - backward, scattered)
+        ends = self._most(gather) + np.maximum(self._most(scatter), left)
+        # Buckets travel while the rest of the last backward runs; the last one is always late.
+        runtime = self.runtime
+        hidden = backward * (1 - 1 / MAX_BUCKETS) if runtime.overlaps_gradients else 0.0
+        late = np.maximum(synchronise / MAX_BUCKETS, synchronise - hidden)
+        update = self._sum(Column.UPDATE) / np.where(self.zero >= 1, self.holders, 1.0)
+        self.tail = late + update + regather + ends
+        calls = 2 * (self.zero >= 3) + 1 * (self.zero >= 2)
+        calling = calls * shapes.counts.sum(axis=1) * runtime.shard_host_seconds
+        neighbours = (shapes.before_kind >= 0) + 1 * shapes.has_next
+        calling = calling + self.num_ways * neighbours * runtime.transfer_host_seconds
+        self.fill, self.host = forward + backward, self._sum(Column.HOST) + calling
+        if runtime.blocks_on_transfers:  # hosts have no lead over their devices
+            self.fill = np.maximum(self.fill, self.host)
+        self.load = np.maximum(self.fill, self.host) + self.tail / frame.microbatches
+        self.weight = self._sum(Column.WEIGHT)
+
+    def _set_bytes(
+        self, prices: Prices, frame: Frame, size: int, options: Sequence[Option], type_name: str
+    ) -> None:
+        """By option and shape: what is held all the time, for a microbatch, and for a moment."""
+        rows = self.rows
+        self.saved_bytes = self._sum(Column.SAVED)
+        self.deferred_bytes = self._sum(Column.DEFERRED)
+        self.fixed_bytes = self._state() + self._buffers()
+        library = prices.cluster.types[type_name].library_bytes
+        self.passing_bytes = self._most(rows[:, :, Column.WORKSPACE]) + library
+        self.passing_bytes += np.array(
+            [_beside_bytes(prices, frame, size, each, type_name) for each in options]
+        )[:, None]
+        batch = prices.stack.graph.batch
+        side = [
+            prices.stack.side_bytes_at(samples_of(batch, frame, size, each)) for each in options
+        ]
+        is_scattered = np.array([each.team.sequence for each in options])[:, None]
+        widths = np.array([each.team.num_devices for each in options])[:, None]
+        contexts = np.array([each.team.context for each in options])[:, None]
+        parts = np.where(is_scattered, widths, contexts)
+        self.passing_bytes += self._transfers(np.array(side)[:, None]) / parts
+        self.output_bytes = rows[:, :, Column.OUTPUT][:, self.shapes.last_kind] / widths
+
+    def _sum(self, column: Column) -> Floats:
+        """Over the layers of a stage: by option and shape.
+
+        A layer that cannot run on the type takes for ever, and a stage without it none of that.
+        """
+        values, counts = self.rows[:, :, column], self.shapes.counts.T
+        can_run = np.isfinite(values)
+        total: Floats = np.where(can_run, values, 0.0) @ counts
+        if not can_run.all():
+            total[~can_run @ (counts > 0)] = np.inf
+        return total
+
+    def _most(self, values: Floats) -> Floats:
+        """The most over the kinds of layers that a stage has, of values by option and kind."""
+        most = np.zeros((len(values), len(self.shapes.counts)))
+        for kind, is_present in enumerate(self.shapes.is_present.T):
+            np.maximum(most, values[:, kind, None] * is_present, out=most)
+        return most
+
+    def _once(self, lines: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+        """By kind: ZeRO's gather and scatter a microbatch; by shape: gradients' synchronisation and
+        parameters' gather once a step."""
+        rows, zero = self.rows, self.zero[:, 0]
+
+        def spread(place: int, wanted: Bools, dense: Floats, experts: Floats) -> Floats:
+            """The time where wanted, else none."""
+            spent = np.zeros(dense.shape)
+            spent[wanted] = _fastest(lines[wanted, place], dense[wanted])
+            spent[wanted] += _fastest(lines[wanted, place + 2], experts[wanted])
+            return spent
+
+        parameters, gradients = rows[:, :, Column.PARAMETERS], rows[:, :, Column.GRADIENTS]
+        own, slopes = rows[:, :, Column.EXPERT_PARAMETERS], rows[:, :, Column.EXPERT_GRADIENTS]
+        # Places in `lines`: one pass (gather or scatter) dense 0, experts 2; all-reduce 1 and 3.
+        gather = spread(0, zero >= 3, parameters, own)
+        scatter = spread(0, zero >= 2, gradients, slopes)
+        # Places from 4 on: the same while all other stages do so.
+        total, experts = self._sum(Column.GRADIENTS), self._sum(Column.EXPERT_GRADIENTS)
+        most = MAX_BUCKETS if self.runtime.overlaps_gradients else 1
+        pieces = np.clip(np.ceil((total + experts) / BUCKET_BYTES), 1, most)
+        bucket = (total / pieces, experts / pieces)
+        synchronise = pieces * (spread(5, zero == 0, *bucket) + spread(4, zero == 1, *bucket))
+        held, of_experts = self._sum(Column.PARAMETERS), self._sum(Column.EXPERT_PARAMETERS)
+        regather = spread(4, (zero == 1) | (zero == 2), held, of_experts)
+        return gather, scatter, synchronise, regather
+
+    def _state(self) -> Floats:
+        pairs = (
+            (Column.PARAMETERS, Column.EXPERT_PARAMETERS, 3),
+            (Column.GRADIENTS, Column.EXPERT_GRADIENTS, 2),
+            (Column.OPTIMISER, Column.EXPERT_OPTIMISER, 1),
+        )
+        state = np.zeros((len(self.rows), len(self.shapes.counts)))
+        for dense, experts, least in pairs:
+            is_divided = self.zero >= least
+            state = state + self._sum(dense) / np.where(is_divided, self.holders, 1.0)
+            state = state + self._sum(experts) / np.where(is_divided, self.expert_holders, 1.0)
+        return state
+
+    def _buffers(self) -> Floats:
+        """As `meshwright.cost.stage` counts them."""
+        rows = self.rows
+        gradients = rows[:, :, Column.GRADIENTS] + rows[:, :, Column.EXPERT_GRADIENTS]
+        parameters = rows[:, :, Column.PARAMETERS] + rows[:, :, Column.EXPERT_PARAMETERS]
+        total = gradients @ self.shapes.counts.T
+        bucket = np.minimum(total, np.maximum(BUCKET_BYTES, total / MAX_BUCKETS))
+        bucket = np.where(self.holders > 1, bucket, 0.0)
+        packed = self._most(gradients) * (2 + 1 / self.holders)
+        buffers = np.where(self.zero >= 2, packed, bucket)
+        # So many times the largest is never below as many of the largest; and what arrives.
+        copies = 2 + self.runtime.gathered_ahead
+        gathered = np.where(self.zero >= 3, copies * self._most(parameters), 0.0)
+        result: Floats = buffers + gathered
+        return result
+
+    def _transfers(self, side: Floats) -> Floats:
+        """Of a team, as `meshwright.cost.stage` counts them."""
+        output = self.num_ways * self.rows[:, :, Column.OUTPUT]
+        shapes = self.shapes
+        coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)
+        leaving = np.where(shapes.has_next, output[:, shapes.last_kind] + side, 0.0)
+        result: Floats = coming + leaving
+        return result
+
+
+def _beside_bytes(prices: Prices, frame: Frame, size: int, option: Option, type_name: str) -> float:
+    """What NCCL has on a device beyond what is kept free of it anyway.
+
+    Groups of a device are told apart by their members and the distance of these. Neighbouring
+    stages count as peers in the host, of which a device has as many as there are.
+    """
+    graph, cluster, team = prices.stack.graph, prices.cluster, option.team
+    pairs = zip(cluster.devices, context_bytes(graph, cluster).tolist(), strict=True)
+    sizes = [each.memory_bytes for each, context in pairs if each.type == type_name and context]
+    if not sizes:
+        return 0.0
+    width, replicas = team.num_devices, size // team.num_devices * frame.pods
+    groups = {(team.tensor, 1), (team.context, team.tensor), (team.expert, width)}
+    groups.add((replicas * team.context, team.tensor))
+    if 1 < team.expert < replicas:  # those that hold the same experts
+        groups.add((replicas * team.context // team.expert, team.expert * width))
+    held = sum(communicator_bytes(members) for members, _ in groups)
+    is_staged = size * frame.pods < len(prices.tiers.order)
+    is_ring = team.context > 1 and team.keys is Keys.RING
+    peers = team.expert - 1 + 2 * is_staged + 2 * is_ring
+    near = min(peers, max(Counter(each.host for each in cluster.devices).values()) - 1)
+    held += near * PEER_BYTES + NETWORK_BYTES * (peers > near)
+    kept = kept_bytes(min(sizes), CONTEXT_BYTES + np.array([0.0, held]))
+    return float(kept[1] - kept[0])
+
+
+def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
+    """The time by the fastest of each option's lines, of messages by option and something else."""
+    spent = np.full(message_bytes.shape, np.inf)
+    for number in np.flatnonzero(np.isfinite(lines[:, :, 0]).any(axis=0)).tolist():
+        latency, slope = lines[:, number, :1], lines[:, number, 1:]
+        np.minimum(spent, latency + message_bytes * slope, out=spent)
+    return np.where(message_bytes > 0, spent, 0.0)
+
+
+def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
+    """By collective (one pass and an all-reduce; dense, then experts) and algorithm: latency and
+    seconds a byte; of the stage alone, then with all other stages."""
+    pod = len(prices.tiers.order) // frame.pods
+    axes = holder_axes(team, size // team.num_devices, frame.pods, pod)
+    everyone = ((pod, 1), (frame.pods, pod))
+    own, crowded = prices.holder_lines(*axes), prices.holder_lines(*axes[:2], everyone)
+    return np.concatenate((own, crowded))
+
+
+def work_bound(
+    prices: Prices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
+) -> dict[Team, float]:
+    """By team that is possible: no plan of the frame with stages of that size and teams has a
+    smaller estimate. All compute, evenly spread, with as much memory as one likes, on the fastest
+    type."""
+    whole = shapes.counts[shapes.shape_of[0, prices.stack.num_layers]]
+    pod = len(prices.tiers.order) // frame.pods
+    stages = min(pod // size, prices.stack.num_layers)
+    bounds = {}
+    for team in teams:
+        option = Option(team=team, zero=0, recompute=Recompute.NONE)
+        if not option_fits(prices, frame, size, option):
+            continue
+        samples = samples_of(prices.stack.graph.batch, frame, size, option)
+        least = np.inf
+        for name in prices.cluster.type_names:
+            rows = prices.rows(team, Recompute.NONE, name, samples)
+            work = float((rows[:, Column.FORWARD] + rows[:, Column.BACKWARD]) @ whole)
+            # The first microbatch passes all stages; zero-bubble hides two weight gradients in it.
+            first = work - 2 * float(rows[:, Column.WEIGHT] @ whole) if stages > 1 else work
+            least = min(least, first + (frame.microbatches - 1) * work / stages)
+        bounds[team] = least
+    return bounds
+
+
+def all_options(scope: Scope, teams: Sequence[Team]) -> list[Option]:
+    """Every combination; no ZeRO where each device is said to be the only one with its layers."""
+    return [
+        Option(team=team, zero=zero, recompute=recompute)
+        for team in teams
+        for zero in ((0,) if scope.data == (1,) and team.context == 1 else scope.zero)
+        for recompute in scope.recompute
+    ]

@@ -1,0 +1,86 @@
+"""Graph partitioning with METIS (Karypis and Kumar, SIAM J. Sci. Comput. 1998).
+
+Balances compute and minimises the bytes that cross devices. Knows nothing of order and of memory:
+what it is compared with in the literature, not what it is best at.
+"""
+
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.array import Floats, Ints
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.coarsen.partition import (
+    cut_graph,
+    gather_neighbours,
+    scaled_weights,
+)
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.search.bound.work import placement_bound
+from meshwright.search.instance import Instance, make_instance, mean_type_seconds, placement_plan
+from meshwright.search.judge import judge, refuse
+from meshwright.search.method.baseline import nearest_runnable
+from meshwright.search.method.mcmc.mcmc import no_device_message
+
+
+def metis(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,  # noqa: ARG001 - all methods are called alike
+    sharing: str = "fair",
+) -> Answer:
+    """The partition of the units: loads by device speed, cut edges by bytes."""
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = placement_bound(instance)
+    placed = nearest_runnable(instance, partition_units(instance, seed))
+    if placed is None:
+        return refuse("metis", no_device_message(instance), bound, started)
+    plan = placement_plan(instance, placed[instance.unit_of])
+    return judge("metis", graph, cluster, plan, bound, started, {}, sharing)
+
+
+def partition_units(instance: Instance, seed: int) -> Ints:
+    """METIS's device of each unit, whether or not it can run there."""
+    speed = _device_speeds(instance)
+    # Never more parts than units, and then on the fastest devices.
+    devices = np.sort(np.argsort(-speed, kind="stable")[: instance.num_units])
+    if len(devices) < 2:
+        return np.full(instance.num_units, devices[0] if len(devices) else 0, dtype=np.int32)
+    start, neighbour, weight = _unit_graph(instance)
+    targets = speed[devices] / speed[devices].sum()
+    found = cut_graph(
+        len(devices),
+        (start, neighbour),
+        scaled_weights(mean_type_seconds(instance.unit_seconds)),
+        scaled_weights(weight, whole=2 * weight.sum()),
+        seed=seed,
+        targets=targets.tolist(),
+    )
+    placed: Ints = devices[found].astype(np.int32)
+    return placed
+
+
+def _device_speeds(instance: Instance) -> Floats:
+    """1 / time of all ops that the device can run; equal where nothing takes time."""
+    can_run = np.isfinite(instance.seconds)
+    totals = np.where(can_run, instance.seconds, 0.0).sum(axis=0)
+    share = can_run.mean(axis=0)  # a device that can run few ops is no faster for it
+    speed = np.where(totals > 0, share / np.maximum(totals, 1e-300), 0.0)
+    if not speed.any():
+        speed = np.ones_like(speed)
+    floored: Floats = np.maximum(speed, speed.max() * 1e-3)[instance.type_of]
+    return floored
+
+
+def _unit_graph(
+    instance: Instance,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats]:
+    """The undirected graph of units, compressed by rows, with the bytes of each edge."""
+    source, target = (instance.unit_of[ends].astype(np.int64) for ends in instance.graph.edges)
+    size = instance.graph.tensor_bytes[instance.graph.use_tensor]
+    return gather_neighbours(source, target, size, instance.num_units)

@@ -1,0 +1,362 @@
+"""Baechi's m-SCT: list scheduling that keeps favourite children with their parents, within memory.
+
+Jeon et al., SoCC 2020, after Hanen and Munier's SCT. Favourites come from a linear programme
+(`search/method/msct/favourite.py`). Ops are taken by their earliest start; an idle device whose
+last op has a favourite child that is ready waits for it, and meanwhile takes only urgent ops: those
+whose inputs would have reached every device by then. As in Baechi, a device sends or receives one
+tensor at a time, each at most once, a unit (co-location group) goes where its first op does, and a
+device without room for what the unit holds is passed over.
+
+m-SCT assumes equal devices. Here an op goes to the device on which it would end first, queues
+included, which on equal devices is the one on which it would start first; the programme counts with
+mean times. Baechi also places forward ops only and lets backward ops follow; both are tried, with
+transfers that queue and that do not, in the order of the schedule and first in, first out, and the
+simulator chooses.
+"""
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.array import Floats, Ints
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.plan.plan import Plan
+from meshwright.search.bound.work import placement_bound
+from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
+from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan, why_stopped
+from meshwright.search.method.mcmc.mcmc import no_device_message
+from meshwright.search.method.msct.favourite import Chain, find_favourites, mean_delays
+
+_TRIES = 6
+"""Plans that lack memory are made again with less to fill, so often at most."""
+_LP_SHARE = 0.25
+"""Of the budget, for each of two linear programmes at most."""
+
+
+def msct(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,  # noqa: ARG001 - all methods are called alike
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+) -> Answer:
+    """m-SCT's placement, the best of its variants."""
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = placement_bound(instance)
+    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
+        return refuse("m-sct", no_device_message(instance), bound, started)
+    until = started + budget_seconds
+    found: list[_Found] = []
+    for unit_of in (instance.unit_of, follow_forward(instance)):
+        if unit_of is None or (found and perf_counter() >= until):
+            break
+        chain = find_favourites(mean_delays(instance, unit_of), _LP_SHARE * budget_seconds)
+        for queues in (True, False):
+            if not found or perf_counter() < until:
+                found.append(_fit(instance, unit_of, chain, sharing, until, queues=queues))
+    best = min(found, key=lambda each: each.verdict.rank)
+    plan, verdict = best.plan, best.verdict
+    statistics = best.statistics | {"evaluations": float(sum(each.tries for each in found))}
+    stop = why_stopped(is_cut=perf_counter() >= until)
+    return judge("m-sct", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The plan of a variant."""
+
+    plan: Plan
+    verdict: Verdict
+    statistics: dict[str, float]
+    tries: int
+
+
+def _fit(
+    instance: Instance, unit_of: Ints, chain: Chain, sharing: str, until: float, *, queues: bool
+) -> _Found:
+    """Schedule, and again with less memory to fill while the plan lacks some."""
+    graph, cluster = instance.graph, instance.cluster
+    limits = cluster.memory_bytes
+    tries = 0
+    best: tuple[Verdict, Plan] | None = None
+    while True:
+        placed, order, seconds = schedule_msct(instance, chain, unit_of, limits, queues=queues)
+        plans = (order_plan(instance, placed, order), placement_plan(instance, placed))
+        judged = [(try_plan(graph, cluster, plan, sharing), plan) for plan in plans]
+        tries += 1
+        now = min(judged, key=lambda each: each[0].rank)
+        best = now if best is None else min(best, now, key=lambda each: each[0].rank)
+        if best[0].fits or tries == _TRIES or perf_counter() >= until:
+            break
+        limits = tighten(limits, now[0])
+    statistics = {
+        "unshared_seconds": seconds,
+        "relaxed_seconds": chain.relaxed_seconds,
+        "favourites": float((chain.child >= 0).sum()),
+    }
+    return _Found(plan=best[1], verdict=best[0], statistics=statistics, tries=2 * tries)
+
+
+def follow_forward(instance: Instance) -> Ints | None:
+    """Units in which every backward op is with its forward op; None where that joins nothing.
+
+    None as well where no device could run such a unit.
+    """
+    graph = instance.graph
+    backward = np.flatnonzero(graph.partner >= 0)
+    root = np.arange(instance.num_units)
+    for op in backward.tolist():
+        one, other = (_find(root, int(instance.unit_of[k])) for k in (op, graph.partner[op]))
+        root[max(one, other)] = min(one, other)
+    whole = np.array([_find(root, unit) for unit in range(instance.num_units)])
+    _, joined = np.unique(whole, return_inverse=True)
+    seconds = _sum_rows(instance.unit_seconds, joined)
+    if len(seconds) == instance.num_units or not np.isfinite(seconds).any(axis=1).all():
+        return None
+    unit_of: Ints = joined[instance.unit_of].astype(np.int32)
+    return unit_of
+
+
+def _find(root: npt.NDArray[np.int64], unit: int) -> int:
+    while root[unit] != unit:
+        root[unit] = root[root[unit]]
+        unit = int(root[unit])
+    return unit
+
+
+def _sum_rows(values: Floats, row_of: npt.NDArray[np.int64]) -> Floats:
+    summed = np.zeros((int(row_of.max(initial=-1)) + 1, values.shape[1]))
+    np.add.at(summed, row_of, values)
+    return summed
+
+
+def schedule_msct(
+    instance: Instance,
+    chain: Chain,
+    unit_of: Ints,
+    memory_bytes: Floats | None = None,
+    *,
+    queues: bool = True,
+) -> tuple[Ints, Ints, float]:
+    """The device of each op, the ops by start time, and the time of the whole schedule.
+
+    `memory_bytes` is what may be filled of each device; None: all. `queues`: a device sends or
+    receives one tensor at a time; otherwise each transfer takes its own time alone.
+    """
+    limits = instance.cluster.memory_bytes if memory_bytes is None else memory_bytes
+    schedule = _Schedule(instance, chain, unit_of, limits, queues=queues)
+    order = schedule.run()
+    return schedule.device.copy(), np.array(order, dtype=np.int32), float(schedule.finish.max())
+
+
+class _Schedule:
+    """The state of one pass."""
+
+    def __init__(
+        self, instance: Instance, chain: Chain, unit_of: Ints, limits: Floats, *, queues: bool
+    ) -> None:
+        graph, num_devices = instance.graph, instance.num_devices
+        self._chain, self._unit_of, self._queues = chain, unit_of.tolist(), queues
+        self._seconds: Floats = instance.seconds[:, instance.type_of]
+        joined = _units_of_units(instance, unit_of)
+        self._can_run = np.isfinite(_sum_rows(instance.unit_seconds, joined))[:, instance.type_of]
+        self._unit_bytes = np.bincount(joined, weights=instance.unit_bytes)
+        self._unit_device = [-1] * len(self._unit_bytes)
+        self._latency, self._per_byte = instance.latency, 1.0 / instance.bandwidth
+        self._room = limits.astype(np.float64)
+        self._free_at, self._channel_at = np.zeros(num_devices), np.zeros(num_devices)
+        self._reserved, self._awake_at = np.full(num_devices, -1), np.full(num_devices, np.inf)
+        self._last_op = [-1] * num_devices
+        self._inputs, self._sizes = _list_inputs(graph), graph.tensor_bytes.tolist()
+        self._source = graph.tensor_source.tolist()
+        self._arrival: dict[int, Floats] = {}
+        """Of tensors that were sent, on each device; infinite where not."""
+        self._known: dict[int, tuple[int, Floats]] = {}
+        self._transfers = 0
+        """What `_ready` said of ops after so many transfers, each of which may delay others."""
+        self._before, self._after = _neighbours(instance)
+        self.device: Ints = np.full(instance.num_ops, -1, dtype=np.int32)
+        self.finish = np.zeros(instance.num_ops)
+
+    def run(self) -> list[int]:
+        """Schedule everything; the ops in the order in which they were taken."""
+        order: list[int] = []
+        waits_for = [len(each) for each in self._before]
+        heap = [(0.0, op) for op, count in enumerate(waits_for) if count == 0]
+        heapify(heap)
+        while heap:
+            op, device, start = self._take(heap)
+            self._place(op, device, start)
+            order.append(op)
+            for reader in self._after[op]:
+                waits_for[reader] -= 1
+                if waits_for[reader] == 0:
+                    heappush(heap, (self._announce(reader), reader))
+        return order
+
+    def _take(self, heap: list[tuple[float, int]]) -> tuple[int, int, float]:
+        """The ready op that starts first, its device and its start.
+
+        Keys are starts when last looked at: an op whose device has got a queue since then, or waits
+        for nobody any more, may find a better start only when its turn comes.
+        """
+        looked_at: list[tuple[float, int]] = []
+        best, device = (np.inf, False, -1), -1
+        while heap and (device < 0 or heap[0][0] <= best[0]):
+            _, op = heappop(heap)
+            at, start = self._choose(op)
+            looked_at.append((start, op))
+            rank = start, self._reserved[at] != op, op  # whom a device waits for goes first
+            if device < 0 or rank < best:
+                best, device = rank, at
+        for entry in looked_at:
+            if entry[1] != best[2]:
+                heappush(heap, entry)
+        return best[2], device, best[0]
+
+    def _choose(self, op: int) -> tuple[int, float]:
+        """The device on which an op ends first, and its start there."""
+        known = self._known.get(op)
+        if known is None or known[0] != self._transfers:
+            known = self._known[op] = self._transfers, self._ready(op)
+        placed = self._unit_device[self._unit_of[op]]
+        if placed >= 0:  # it is urgent when it is ready there
+            return placed, max(float(known[1][placed]), float(self._free_at[placed]))
+        start = np.maximum(known[1], self._free_at)
+        seconds = self._seconds[op] + self._lack(self._unit_of[op])
+        is_awake = (start >= self._awake_at) & (self._reserved != op)
+        if is_awake.any():
+            urgent = start[np.isfinite(seconds)].max()
+            start = np.where(is_awake, np.maximum(start, urgent), start)
+        end = start + seconds
+        end[is_awake] = np.nextafter(end[is_awake], np.inf)  # of equals one that waits for nobody
+        device = int(end.argmin())
+        parent = int(self._chain.parent[op])
+        if parent >= 0:
+            home = int(self.device[parent])
+            if end[home] <= end[device]:
+                device = home
+        return device, float(start[device])
+
+    def _lack(self, unit: int) -> Floats:
+        """Infinite where a unit cannot go, else 0; where none has room, the roomiest is left."""
+        fits = self._can_run[unit] & (self._room >= self._unit_bytes[unit])
+        if not fits.any():  # the simulator decides
+            fits[np.where(self._can_run[unit], self._room, -np.inf).argmax()] = True
+        return np.where(fits, 0.0, np.inf)
+
+    def _ready(self, op: int) -> Floats:
+        """When all inputs of an op would be on each device."""
+        ready = np.zeros(len(self._room))
+        for source in self._before[op]:  # what is SAVED, where it is
+            at = self.device[source]
+            ready[at] = max(ready[at], self.finish[source])
+        channel = self._channel_at
+        for tensor in self._by_finish(op):
+            made, at = self._made(tensor)
+            begin = np.maximum(made, np.maximum(channel, self._channel_at[at]))
+            there = begin + self._move(tensor, at)
+            there[at] = made
+            sent = self._arrival.get(tensor)
+            if sent is not None:
+                is_sent = np.isfinite(sent)
+                there[is_sent] = sent[is_sent]
+            ready = np.maximum(ready, there)
+            if self._queues:
+                channel = np.maximum(channel, there)
+        return ready
+
+    def _by_finish(self, op: int) -> list[int]:
+        tensors = self._inputs[op]
+        if len(tensors) < 2:
+            return tensors
+        return sorted(tensors, key=lambda each: (self.finish[self._source[each]], each))
+
+    def _made(self, tensor: int) -> tuple[float, int]:
+        source = self._source[tensor]
+        return float(self.finish[source]), int(self.device[source])
+
+    def _move(self, tensor: int, at: int) -> Floats:
+        moved: Floats = self._latency[at] + self._sizes[tensor] * self._per_byte[at]
+        return moved
+
+    def _place(self, op: int, device: int, start: float) -> None:
+        self._receive(op, device)
+        del self._known[op]
+        unit = self._unit_of[op]
+        if self._unit_device[unit] < 0:
+            self._unit_device[unit] = device
+            self._room[device] -= self._unit_bytes[unit]
+        self.device[op] = device
+        self.finish[op] = self._free_at[device] = start + self._seconds[op, device]
+        self._last_op[device] = op
+        if self._chain.parent[op] >= 0:
+            self._release(int(self.device[self._chain.parent[op]]), op)
+        self._release(device, int(self._reserved[device]))  # it was for the child of the op before
+
+    def _receive(self, op: int, device: int) -> None:
+        """Send what is not there yet; both channels are taken meanwhile."""
+        for tensor in self._by_finish(op):
+            made, at = self._made(tensor)
+            if at == device:
+                continue
+            arrival = self._arrival.setdefault(tensor, np.full(len(self._room), np.inf))
+            if not np.isfinite(arrival[device]):
+                begin = max(made, self._channel_at[at], self._channel_at[device])
+                arrival[device] = begin + self._move(tensor, at)[device]
+                if self._queues:
+                    self._channel_at[at] = self._channel_at[device] = arrival[device]
+                    self._transfers += 1
+
+    def _release(self, device: int, child: int) -> None:
+        if child >= 0 and self._reserved[device] == child:
+            self._reserved[device], self._awake_at[device] = -1, np.inf
+
+    def _announce(self, op: int) -> float:
+        """An op has become ready: reserve its parent's device if it would go there.
+
+        Its parent must be the last op there, and it is waited for from when the last of its
+        sources ends: before, it is not ready.
+        """
+        device, start = self._choose(op)
+        parent = int(self._chain.parent[op])
+        if parent >= 0 and self._last_op[device] == parent:
+            self._reserved[device] = op
+            self._awake_at[device] = max(self.finish[each] for each in self._before[op])
+        return start
+
+
+def _units_of_units(instance: Instance, unit_of: Ints) -> npt.NDArray[np.int64]:
+    """For each unit of the instance the one that has it."""
+    first = instance.unit_ops[instance.unit_start[:-1]]
+    joined: npt.NDArray[np.int64] = unit_of[first].astype(np.int64)
+    return joined
+
+
+def _list_inputs(graph: Graph) -> list[list[int]]:
+    """The tensors that each op reads."""
+    inputs: list[list[int]] = [[] for _ in range(graph.num_ops)]
+    for op, tensor in zip(graph.use_op.tolist(), graph.use_tensor.tolist(), strict=True):
+        inputs[op].append(tensor)
+    return inputs
+
+
+def _neighbours(instance: Instance) -> tuple[list[list[int]], list[list[int]]]:
+    """For each op those it waits for, each once, and those that wait for it."""
+    before: list[list[int]] = []
+    after: list[list[int]] = [[] for _ in range(instance.num_ops)]
+    sources: Any = instance.in_edges["op"]
+    for op in range(instance.num_ops):
+        low, high = instance.in_start[op], instance.in_start[op + 1]
+        before.append(sorted(set(sources[low:high].tolist())))
+        for source in before[op]:
+            after[source].append(op)
+    return before, after

@@ -1,0 +1,209 @@
+"""Proves the optimum of small problems: targets by bisection, each by depth-first search.
+
+A target for which no assignment exists is a bound; an assignment that is found lowers the target
+to its value. What is left is closed by a search just below the best.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.search.method.pipeline.map.meter import Meter
+from meshwright.search.method.pipeline.map.probe import (
+    DEVICE,
+    FOUND,
+    GOES_ON,
+    IS_BEGUN,
+    NODES,
+    NONE,
+    PLACE,
+    SLOT,
+    probe,
+)
+from meshwright.search.method.pipeline.map.problem import MappingProblem
+from meshwright.search.method.pipeline.map.ring import MOST_EXACT
+from meshwright.search.method.pipeline.map.symmetry import Symmetry
+
+TOLERANCE = 1e-9
+"""Relative: values nearer than this count as equal, as sums differ in their last bits."""
+_ENTRY_SECONDS = 2e-8
+"""Of one entry of a domain that a node looks at (one core of a server, 2026-11-15)."""
+_STRETCH_SECONDS = 0.01
+"""Between two looks at the clock."""
+_CLOSE = 1e-3
+"""Relative: where a dive ends by trying just below the best."""
+
+
+class Probe:
+    """A search for an assignment of at most some seconds; goes on in stretches."""
+
+    def __init__(self, problem: MappingProblem, symmetry: Symmetry, floors: Floats) -> None:
+        self.problem = problem
+        self._symmetry, self._floors = symmetry, floors
+        count, devices = problem.num_places, problem.num_devices
+        start, self._partner, self._wire = problem.wires
+        self._places = np.zeros(count + 1, PLACE)
+        self._places["slot"][:count] = problem.slot_of_place
+        self._places["first"] = start
+        self._places["line"][:count] = self._lines()
+        self._slots = np.zeros(problem.num_slots + 1, SLOT)
+        self._slots["first"] = problem.first_place
+        self._slots["ring_bytes"][:-1] = problem.ring_bytes
+        self._devices = np.zeros(devices, DEVICE)
+        for name in ("twin", "group", "kind", "seat"):
+            self._devices[name] = getattr(symmetry, name)
+        slowness = problem.seconds_per_byte
+        self._near = sorted_neighbours(slowness)
+        self._near_ring = sorted_neighbours(np.minimum(slowness, slowness.T))
+        self._alive = np.zeros((count, devices), np.bool_)
+        self._trail = np.zeros((count * devices + 1, 2), np.int32)
+        self._counts = np.zeros(4, np.int64)
+        self._members = np.zeros(MOST_EXACT, np.int32)
+        self._table = np.zeros(1 << MOST_EXACT, np.int32)
+        self.target = np.inf
+
+    def _lines(self) -> Ints | int:
+        """Lines may change places where every slot has as many replicas."""
+        replicas = self.problem.replicas_of_slot
+        if (replicas != replicas[0]).any():
+            return -1
+        numbers = (
+            np.arange(self.problem.num_places)
+            - self.problem.first_place[self.problem.slot_of_place]
+        )
+        return numbers.astype(np.int32)
+
+    @property
+    def nodes(self) -> int:
+        """Choices tried so far, over all targets."""
+        return int(self._counts[NODES])
+
+    def begin(self, target: float) -> None:
+        """Start anew, with another target."""
+        self.target = target
+        self._places["device"] = -1
+        self._devices["place"] = -1
+        self._slots["filled"] = 0
+        self._alive[:] = self._floors[self.problem.slot_of_place] <= target
+        self._places["size"][:-1] = self._alive.sum(axis=1)
+        nodes = self.nodes
+        self._counts[:] = 0
+        self._counts[NODES] = nodes
+        assert self._counts[IS_BEGUN] == 0
+
+    def run(self, nodes: int) -> int:
+        """Go on: FOUND, NONE or GOES_ON. After FOUND, go on for another assignment."""
+        problem = self.problem
+        if not self._alive.any(axis=1).all() and self._counts[IS_BEGUN] == 0:
+            return NONE
+        return int(
+            probe(
+                self._places, self._slots, self._devices, self._partner, self._wire,
+                problem.compute, problem.seconds_per_byte, self._floors, self._near,
+                self._near_ring, self._alive, self._trail, self._counts, self._members,
+                self._table, self.target, nodes,
+            )
+        )  # fmt: skip
+
+    @property
+    def found(self) -> Ints:
+        """The devices of the assignment that was found."""
+        devices: Ints = self._places["device"][:-1].copy()
+        return devices
+
+    @property
+    def node_seconds(self) -> float:
+        """About what a node takes."""
+        problem = self.problem
+        replicas = problem.num_places / problem.num_slots
+        around = replicas * (1 + len(self._partner) / problem.num_places)
+        return _ENTRY_SECONDS * (around * problem.num_devices + problem.num_places)
+
+    def stretch(self) -> int:
+        """Nodes that take about a hundredth of a second."""
+        return max(1, int(_STRETCH_SECONDS / self.node_seconds))
+
+
+def sorted_neighbours(slowness: Floats) -> Ints:
+    """Of each device all others, the fastest link first."""
+    apart = slowness.copy()
+    np.fill_diagonal(apart, -1.0)
+    return np.ascontiguousarray(np.argsort(apart, axis=1, kind="stable")[:, 1:].astype(np.int32))
+
+
+def dive(
+    search: Probe,
+    low: float,
+    value: float,
+    evaluate: Callable[[Ints], float],
+    meter: Meter,
+    share: float = 0.2,
+) -> tuple[Ints | None, float, bool]:
+    """Bisect targets, giving up on those that take long: the best devices, value, and proof.
+
+    None where nothing is better than the value at the beginning. `share` is how much of what is
+    left one target may take; then it counts as too low, without a proof.
+    """
+    best, is_proof = None, True
+    while low < value * (1 - 2 * TOLERANCE) and not meter.is_over():
+        is_last = value <= low * (1 + _CLOSE)
+        target = value * (1 - TOLERANCE) if is_last else (low + value) / 2
+        search.begin(target)
+        said = _run_on(search, meter.part(share))
+        seconds = evaluate(search.found) if said == FOUND else np.inf
+        if seconds < value:
+            best, value = search.found, seconds
+        else:
+            low = target
+            is_proof = is_proof and said == NONE
+    return best, value, is_proof and low >= value * (1 - 2 * TOLERANCE)
+
+
+def _run_on(search: Probe, meter: Meter) -> int:
+    """Until something is said, or the budget ends."""
+    said = GOES_ON
+    while said == GOES_ON and not meter.is_over():
+        nodes = search.nodes
+        said = search.run(search.stretch())
+        meter.charge((search.nodes - nodes + 1) * search.node_seconds)
+    return said
+
+
+def prove(
+    search: Probe,
+    bound: float,
+    value: float,
+    evaluate: Callable[[Ints], float],
+    meter: Meter,
+) -> Iterator[tuple[float, Ints | None]]:
+    """Yields each new bound, with None, and each better assignment, with its value.
+
+    Ends when the two meet or the time is over.
+    """
+    while bound < value * (1 - TOLERANCE):
+        is_last = not np.isfinite(value) or value <= bound * 1.01
+        target = value * (1 - TOLERANCE) if is_last or bound <= 0 else (bound + value) / 2
+        search.begin(target)
+        is_complete = True
+        while True:
+            if meter.is_over():
+                return
+            nodes = search.nodes
+            said = search.run(search.stretch())
+            meter.charge((search.nodes - nodes + 1) * search.node_seconds)
+            if said == FOUND:
+                seconds = evaluate(search.found)
+                if seconds < value:
+                    value = seconds
+                    yield value, search.found
+                    break
+                is_complete = False  # a long ring that was not found: perhaps there is none
+            elif said == NONE:
+                break
+        if said == NONE:
+            if not is_complete:
+                return
+            bound = target
+            yield bound, None
+        assert said != GOES_ON

@@ -1,0 +1,96 @@
+"""The best ring over some devices: the one whose narrowest link is widest. Knows only links.
+
+Up to `MOST_EXACT` devices exactly, by dynamic programming over subsets on the links within a
+threshold; for more see `meshwright.search.method.pipeline.map.long_ring`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.compiled import compiled, outlined
+
+MOST_EXACT = 12
+"""Devices of a ring that is solved exactly: 2^12 subsets."""
+
+
+def narrowest(slowness: Floats, ring: Ints) -> float:
+    """Seconds a byte of the slowest link along a ring, zero for one device."""
+    if len(ring) < 2:
+        return 0.0
+    return float(slowness[ring, np.roll(ring, -1)].max())
+
+
+def exact_ring(slowness: Floats, devices: Ints) -> Ints:
+    """The best ring over a few devices, beginning at the first."""
+    count = len(devices)
+    assert count <= MOST_EXACT, "a longer ring is not solved exactly"
+    if count < 3:
+        return np.array(devices, np.int32)
+    among = np.ascontiguousarray(slowness[np.ix_(devices, devices)])
+    levels = np.unique(among[~np.eye(count, dtype=bool)])
+    table = np.zeros(1 << count, np.int32)
+    everyone = np.arange(count, dtype=np.int32)
+    low, high = 0, len(levels) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if has_ring(among, everyone, count, levels[middle], table):
+            high = middle
+        else:
+            low = middle + 1
+    assert has_ring(among, everyone, count, levels[high], table), "all links make a ring"
+    order = np.zeros(count, np.int32)
+    _walk_back(among, count, levels[high], table, order)
+    return np.array(devices, np.int32)[order]
+
+
+@compiled
+def has_ring(slowness: Any, devices: Any, count: int, most: float, table: Any) -> bool:
+    """Whether a ring over the first `count` devices has no link slower than `most`.
+
+    Fills `table[mask]`: the set of devices at which a path from the first over `mask` can end.
+    """
+    return ring_exists(slowness, devices, count, most, table)
+
+
+@outlined
+def ring_exists(slowness: Any, devices: Any, count: Any, most: float, table: Any) -> bool:
+    """As `has_ring`, for kernels."""
+    if count < 2:
+        return True
+    full = np.int64(1) << np.int64(count)
+    for mask in range(full):
+        table[mask] = 0
+    table[1] = 1
+    for mask in range(1, full, 2):
+        ends = np.int64(table[mask])
+        if ends == 0:
+            continue
+        for new in range(1, count):
+            bit = np.int64(1) << np.int64(new)
+            if mask & bit or table[mask | bit] & bit:
+                continue
+            for end in range(count):
+                if ends >> end & 1 and slowness[devices[end], devices[new]] <= most:
+                    table[mask | bit] |= np.int32(bit)
+                    break
+    for end in range(1, count):
+        if table[full - 1] >> end & 1 and slowness[devices[end], devices[0]] <= most:
+            return True
+    return False
+
+
+@compiled
+def _walk_back(slowness: Any, count: int, most: float, table: Any, order: Any) -> None:
+    """The ring, from the table that `has_ring` has filled."""
+    mask = (np.int64(1) << np.int64(count)) - 1
+    following = np.int64(0)
+    for at in range(count - 1, 0, -1):
+        for end in range(1, count):
+            if table[mask] >> end & 1 and slowness[end, following] <= most:
+                order[at] = end
+                following = np.int64(end)
+                mask ^= np.int64(1) << np.int64(end)
+                break
+    order[0] = 0

@@ -1,0 +1,284 @@
+"""Maps stage replicas onto devices: the best assignment found, and a proven bound.
+
+Baselines and constructed starts, local search, and a proof by depth-first search: of the whole
+problem where it is small, of its slowest slots where it is not. Work is counted rather than timed,
+so the same seed and budget give the same answer as long as the clock, which ends it too, does not
+interfere. Ctrl-C ends it with the best so far.
+"""
+
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.plan.answer import Stop
+from meshwright.search.method.pipeline.map.answer import MappingAnswer, find_reason
+from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
+from meshwright.search.method.pipeline.map.bound import place_floors
+from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
+from meshwright.search.method.pipeline.map.evaluate import (
+    check_assignment,
+    stage_seconds,
+    with_rings,
+)
+from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
+from meshwright.search.method.pipeline.map.improve import Walk
+from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
+from meshwright.search.method.pipeline.map.meter import Meter
+from meshwright.search.method.pipeline.map.pack import pack_bound
+from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.start import greedy_mappings, ordered_mappings
+from meshwright.search.method.pipeline.map.subset import critical_parts, part_of
+from meshwright.search.method.pipeline.map.symmetry import find_symmetry
+
+_FIRST_SHARE = 0.02
+"""Of the budget, for a first proof of the whole problem: small ones end here."""
+_DIVE_SHARE = 0.2
+"""Of what is left then, for targets by depth-first search, as starts."""
+_COARSE_SHARE = 0.35
+"""Of what is left then, for CP-SAT on hosts rather than devices."""
+_WALK_SHARE = 0.7
+"""Of what is left then, for local search."""
+_LEAST_COARSE_SECONDS = 0.3
+"""Below which CP-SAT is not loaded."""
+_CP_WORK = 0.3
+"""CP-SAT's deterministic seconds in a second of the clock, about (a server, 2026-11-15)."""
+_PART_SHARE = 0.5
+"""Of what is left then, for bounds from parts."""
+_STARTS_SHARE = 0.4
+"""Of local search, for walks from several starts."""
+_MOST_STARTS = 3
+_MOST_PARTS = 4
+"""Slots whose parts are looked at."""
+
+
+def solve_mapping(
+    problem: MappingProblem, *, seed: int = 0, budget_seconds: float = 30.0
+) -> MappingAnswer:
+    """The best mapping within the budget; PROVED where it is the optimum."""
+    began = perf_counter()
+    reason = find_reason(problem)
+    if reason:
+        return MappingAnswer(
+            assignment=None,
+            stage_seconds=np.zeros(0),
+            seconds=float("inf"),
+            bound_seconds=float("inf"),
+            stop=Stop.INFEASIBLE,
+            reason=reason,
+            search_seconds=perf_counter() - began,
+        )
+    search = _Search(problem, seed, Meter(budget_seconds))
+    search.run()
+    best = search.best
+    assert best is not None, "a matching exists, so the starts hold one"
+    check_assignment(problem, best)
+    return MappingAnswer(
+        assignment=best,
+        stage_seconds=stage_seconds(problem, best),
+        seconds=search.seconds,
+        bound_seconds=search.seconds if search.is_proved else search.bound,
+        stop=Stop.PROVED if search.is_proved else Stop.LIMIT,
+        search_seconds=perf_counter() - began,
+        statistics=search.statistics,
+    )
+
+
+class _Search:
+    """The best assignment and the best bound so far."""
+
+    def __init__(self, problem: MappingProblem, seed: int, meter: Meter) -> None:
+        self.problem = problem
+        self.best: Assignment | None = None
+        self.seconds = float("inf")
+        self.bound = 0.0
+        self.statistics: dict[str, float] = {"nodes": 0.0, "steps": 0.0}
+        self._seed, self._meter = seed, meter
+        self._floors = np.zeros((0, 0))
+        self._starts: list[Assignment] = []
+
+    @property
+    def is_proved(self) -> bool:
+        return self.seconds * (1 - 3 * TOLERANCE) <= self.bound
+
+    def run(self) -> None:
+        """Start, then search; Ctrl-C ends it."""
+        self._start()
+        try:
+            self._floors = place_floors(self.problem)
+            self._symmetry = find_symmetry(self.problem)
+            self._raise(least_limit(self._floors, self.problem.replicas_of_slot))
+            self._raise(pack_bound(self.problem, self.bound, self.seconds))
+            self._prove(_FIRST_SHARE)
+            self._dive(_DIVE_SHARE)
+            self._coarse(_COARSE_SHARE)
+            self._walk(_WALK_SHARE)
+            self._prove_parts(_PART_SHARE)
+            self._prove(1.0)
+        except KeyboardInterrupt:
+            self.statistics["interrupted"] = 1.0
+
+    def _offer(self, assignment: Assignment | None) -> None:
+        if assignment is None:
+            return
+        seconds = self._value_of(assignment)
+        if seconds < self.seconds:
+            self.best, self.seconds = assignment, seconds
+
+    def _raise(self, bound: float) -> None:
+        self.bound = max(self.bound, min(bound * (1 - TOLERANCE), self.seconds))
+
+    def _start(self) -> None:
+        problem = self.problem
+        slot_of, _ = match_slots(np.isfinite(problem.compute), problem.replicas_of_slot)
+        self._offer(consecutive_mapping(problem))
+        self._offer(p2p_first_mapping(problem))
+        if self.best is None:
+            self._offer(with_rings(problem, as_places(slot_of, problem.first_place)))
+
+    def _dive(self, share: float) -> None:
+        """Depth-first search that gives up early: all terms, transfers alone, all-reduce alone."""
+        meter = self._meter.part(share)
+        for number, name in enumerate(("", "sync_bytes", "wire_bytes")):
+            if self.is_proved or self.best is None:
+                return
+            part, floors = self.problem, self._floors
+            if name and not getattr(self.problem, name).any():
+                continue
+            if name:
+                part = replace(part, **{name: np.zeros_like(getattr(part, name))})
+                floors = place_floors(part)
+            low = self.bound if not name else least_limit(floors, part.replicas_of_slot)
+            evaluate = _Value(part)
+            search = Probe(part, self._symmetry, floors)
+            value = evaluate(self.best.device_of_place)
+            left = meter.part((0.4, 0.7, 1.0)[number])
+            devices, _, _ = dive(search, low, value, evaluate, left)
+            self.statistics["nodes"] += search.nodes
+            if devices is not None:
+                self._starts.append(with_rings(self.problem, devices, self._seed))
+                self._offer(self._starts[-1])
+
+    def _walk(self, share: float) -> None:
+        """Anneal, each time from the best so far, the target nearer to it where it was missed."""
+        if self.is_proved or self.problem.num_devices < 2:
+            return
+        meter = self._meter.part(share)
+        walk = Walk(self.problem, self._seed)
+        self._walk_starts(walk, meter.part(_STARTS_SHARE))
+        for number, steps in enumerate(walk_shares(meter.left / walk.step_seconds)):
+            if self.is_proved or meter.is_over():
+                break
+            assert self.best is not None
+            walk.begin(self.best, self.seconds)
+            self._walk_once(walk, steps, *_SCHEDULE[number % len(_SCHEDULE)], meter)
+
+    def _walk_starts(self, walk: Walk, meter: Meter) -> None:
+        """Short walks from the best of the constructed starts, and from the best so far."""
+        built = [*greedy_mappings(self.problem), *ordered_mappings(self.problem)]
+        built.sort(key=self._value_of)
+        starts = [*self._starts, *built[:_MOST_STARTS]]
+        steps = int(meter.left / walk.step_seconds / len(starts)) + 1
+        for start in starts:
+            if self.is_proved or meter.is_late():
+                return
+            self._offer(start)
+            walk.begin(start, self._value_of(start))
+            self._walk_once(walk, steps, *_SCHEDULE[0], meter)
+
+    def _value_of(self, assignment: Assignment) -> float:
+        return float(stage_seconds(self.problem, assignment).max())
+
+    def _walk_once(self, walk: Walk, steps: int, down: float, hot: float, meter: Meter) -> None:
+        target = max(self.bound, walk.value * (1 - down))
+        walk.run(steps, target, hot, _COLD, meter.is_late)
+        meter.charge(steps * walk.step_seconds)
+        self.statistics["steps"] += walk.statistics["steps"]
+        self._offer(walk.best)
+        self._offer(with_rings(self.problem, walk.best.device_of_place, self._seed))
+
+    def _coarse(self, share: float) -> None:
+        """Raise the bound by hosts, and keep where they would have places as a start."""
+        meter = self._meter.part(share)
+        if self.is_proved or self.best is None or meter.left < _LEAST_COARSE_SECONDS:
+            return
+        hosts = find_hosts(self.problem)
+        if hosts is None:
+            return
+        seconds = meter.left
+        found = solve_coarse(
+            self.problem, hosts, self._floors, self.bound, self.seconds,
+            self.best.device_of_place, work=_CP_WORK * seconds,
+            most_seconds=min(1.25 * seconds, self._meter.clock_left), seed=self._seed,
+        )  # fmt: skip
+        if found is None:
+            return
+        meter.charge(seconds)
+        self._raise(found.bound_seconds)
+        devices = found.device_of_place
+        if devices is not None and self._runs(devices):
+            self._starts.insert(0, with_rings(self.problem, devices, self._seed))
+            self._offer(self._starts[0])
+
+    def _runs(self, devices: Ints) -> bool:
+        """Whether every device can run its place."""
+        return bool(np.isfinite(self.problem.compute[self.problem.slot_of_place, devices]).all())
+
+    def _prove_parts(self, share: float) -> None:
+        """Raise the bound by parts of the problem as long as they hold what is slowest."""
+        if self.is_proved or self.best is None:
+            return
+        meter = self._meter.part(share)
+        times = stage_seconds(self.problem, self.best)
+        for slots in critical_parts(self.problem, times, _MOST_PARTS):
+            if self.is_proved or meter.is_over():
+                return
+            problem = part_of(self.problem, slots)
+            part = meter.part(0.3)
+            search = Probe(problem, self._symmetry, self._floors[slots])
+            for value, devices in prove(search, self.bound, self.seconds, _Value(problem), part):
+                if devices is None:
+                    self._raise(value)
+            self.statistics["nodes"] += search.nodes
+
+    def _prove(self, share: float) -> None:
+        if self.is_proved:
+            return
+        meter = self._meter.part(share)
+        search = Probe(self.problem, self._symmetry, self._floors)
+        value_of = _Value(self.problem)
+        for value, devices in prove(search, self.bound, self.seconds, value_of, meter):
+            if devices is None:
+                self._raise(value)
+            else:
+                self._offer(with_rings(self.problem, devices, self._seed))
+        self.statistics["nodes"] += search.nodes
+
+
+_SCHEDULE = ((0.3, 1.0), (0.1, 0.3), (0.03, 0.1), (0.1, 1.0), (0.02, 0.3), (0.05, 0.05))
+"""By what share targets are below the best, and first temperatures, in turn."""
+_COLD = 5e-4
+"""The last temperature; a unit is one replica that takes twice the target."""
+_ROUNDS = 12
+"""Walks, at most."""
+_LEAST_STEPS = 20_000
+"""Of one walk."""
+
+
+def walk_shares(steps: float) -> list[int]:
+    """Divide steps among walks."""
+    rounds = int(np.clip(steps / _LEAST_STEPS, 1, _ROUNDS))
+    return [max(1000, int(steps / rounds))] * rounds
+
+
+class _Value:
+    """The time of an assignment without rings, with the best rings."""
+
+    def __init__(self, problem: MappingProblem) -> None:
+        self._problem = problem
+
+    def __call__(self, devices: Ints) -> float:
+        assignment = with_rings(self._problem, devices)
+        times: Floats = stage_seconds(self._problem, assignment)
+        return float(times.max())

@@ -1,0 +1,368 @@
+"""Parmesan's flow on any graph and cluster: stages, replicas, microbatches, schedule, devices.
+
+Blocks of ops that must share a stage are cut into stages exactly (`search/method/pipeline/stage`)
+for many numbers of stages, replicas and microbatches; stages are refined block by block and mapped
+onto the devices; what is promising is simulated, and the best by simulation counts. The stages of
+`consecutive` and of `pipedream` are among the candidates, so that neither is ever better.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.array import Ints
+from meshwright.cluster.cluster import Cluster
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer
+from meshwright.program.lower import choose_granularity
+from meshwright.search.bound.work import plan_bound
+from meshwright.search.instance import Instance, make_instance
+from meshwright.search.judge import judge, refuse, try_plan, why_stopped
+from meshwright.search.method.pipeline.ahead import Ahead
+from meshwright.search.method.pipeline.baseline import usual_candidates
+from meshwright.search.method.pipeline.block import find_blocks
+from meshwright.search.method.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
+from meshwright.search.method.pipeline.consecutive import (
+    counts_samples,
+    possible_microbatches,
+    refuse_pipeline,
+)
+from meshwright.search.method.pipeline.cutter import DEFAULT, Cutter, Options, Sketch
+from meshwright.search.method.pipeline.estimate import Estimator
+from meshwright.search.method.pipeline.map.problem import links_differ
+from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
+from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
+from meshwright.search.method.pipeline.place import (
+    chosen_homes,
+    mapped_homes,
+    mapping_problem,
+    plain_homes,
+)
+from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
+from meshwright.search.method.pipeline.shape import ANY_PIPELINE, CHUNKS, has_samples, shapes
+from meshwright.search.method.pipeline.trial import Result, Trials
+from meshwright.search.method.pipeline.tune import neighbours
+
+_CLIMBS = 3
+"""Pipelines of different stages and replicas from which small changes start."""
+_MAPPED = 8
+"""Pipelines of different stages and replicas that are mapped onto the devices anew."""
+_MAPPING_SECONDS = 2.0
+"""For one mapping, at most; all of them take no more than `_MAPPING_SHARE` of what is left."""
+_MAPPING_SHARE = 0.3
+_PATIENCE = 60
+"""Candidates in the order of their guesses that may be no better, one after the other."""
+_INTERLEAVED = 4
+"""Pipelines of different stages and replicas that are tried with several stages a device."""
+_REFINED = 10
+"""Pipelines of different stages and replicas that are refined."""
+_MEMORY_SHARES = (1.0, 0.85, 0.7, 0.5)
+"""Of their memory what devices may fill by the split's count, in turn until a plan fits."""
+_OUTSIDE = "no pipeline with as many stages and replicas was found"
+_CUTTING_SHARE = 0.35
+"""Of the time that is left what may be spent on cutting stages."""
+
+
+def pipeline(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    microbatches: Sequence[int] = (),
+    scope: PipelineScope = ANY_PIPELINE,
+    options: Options = DEFAULT,
+    num_workers: int | None = None,
+) -> Answer:
+    """The best pipeline that is found; `options`: parts of the search, for comparisons.
+
+    `scope`: the pipelines that are looked at. `num_workers`: processes that simulate beside this
+    one; None: one for each other core.
+    """
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = plan_bound(instance)
+    devices = _useful_devices(instance)
+    reason = refuse_pipeline(graph, devices) or _few_devices(scope, len(devices))
+    if reason:
+        return refuse("pipeline", reason, bound, started)
+    until = started + budget_seconds
+    search = _Search(instance, sharing, seed, until, microbatches, scope, options, num_workers)
+    search.run()
+    return search.answer(bound, started)
+
+
+def _useful_devices(instance: Instance) -> Ints:
+    """Devices that can run some op; none where an op can run nowhere."""
+    can_run = np.isfinite(instance.seconds[:, instance.type_of])
+    if not can_run.any(axis=1).all():
+        return np.zeros(0, dtype=np.int32)
+    return np.flatnonzero(can_run.any(axis=0)).astype(np.int32)
+
+
+def _few_devices(scope: PipelineScope, num_devices: int) -> str:
+    """Why no pipeline of the scope has devices; empty where one does."""
+    stages, replicas = min(scope.stages, default=1), min(scope.replicas, default=1)
+    if stages * replicas <= num_devices:
+        return ""
+    needed = f"{stages:,} stages of {replicas:,} replicas need {stages * replicas:,} devices"
+    return f"{needed}; {num_devices} can run ops"
+
+
+def warm_splits(instance: Instance) -> None:
+    """Compile what cutting a small step into stages needs."""
+    _cut_once(instance, Options(num_clusters=0))
+
+
+def warm_clusters(instance: Instance) -> None:
+    """Compile what clustering a small step before that needs."""
+    _cut_once(instance, Options(num_clusters=8, weights=(1.0,)))
+
+
+def _cut_once(instance: Instance, options: Options) -> None:
+    prices = Prices(instance)
+    cutter = Cutter(prices, find_blocks(instance.graph), options)
+    for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
+        for sketch in cutter.sketches([shape], 0.0):
+            problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())
+            plain_homes(problem, sketch.cut.num_stages)
+
+
+class _Search:
+    """Candidates, and what is known of them."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        sharing: str,
+        seed: int,
+        until: float,
+        microbatches: Sequence[int],
+        scope: PipelineScope,
+        options: Options,
+        num_workers: int | None,
+    ) -> None:
+        self.instance, self.seed, self.microbatches = instance, seed, microbatches
+        self.scope, self.options = scope, options
+        prices = Prices(instance)
+        self.estimator = Estimator(prices, sharing)
+        ahead = Ahead(instance.graph, instance.cluster, sharing, until, num_workers=num_workers)
+        self.trials = Trials(ahead, until, self.estimator.estimate)
+        self.sketches: dict[bytes, Sketch] = {}
+        self.cutter = Cutter(prices, find_blocks(instance.graph), options)
+
+    def run(self) -> None:
+        """Search; Ctrl-C ends it with the best so far."""
+        try:
+            with self.trials:
+                self._run()
+        except KeyboardInterrupt:
+            if self.trials.best is None:
+                raise
+            self.trials.is_interrupted = True
+
+    def _run(self) -> None:
+        """The usual pipelines, those of exact splits, other mappings; then small changes."""
+        trials, options = self.trials, self.options
+        if options.tries_usual:
+            trials.run(self._usual_candidates())
+        for share in _MEMORY_SHARES:
+            self.cutter.memory_share = share
+            trials.run(self._allowed(self._split_candidates()), patience=_PATIENCE)
+            if trials.best is not None and trials.best[0].fits:
+                break
+        if options.refines:
+            trials.run(self._allowed(self._refined_candidates()))
+        if options.interleaves and not self.cutter.blocks.has_tail:
+            trials.run(self._allowed(self._interleaved_candidates()))
+        is_open = self.scope.mapping is StageMapping.SEARCHED
+        if options.maps and is_open and links_differ(self.instance.bandwidth):
+            trials.run(self._mapped_candidates())
+        if options.tunes:
+            for start in trials.leaders(_CLIMBS):
+                trials.climb(start, self._neighbours)
+
+    def _allowed(self, candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        return (each for each in candidates if self.scope.allows(each.homes))
+
+    def _usual_candidates(self) -> Iterator[Candidate]:
+        """Those of `consecutive` are mapped consecutively, those of `pipedream` in its own way."""
+        mapping = self.scope.mapping
+        for each in self._allowed(usual_candidates(self.instance, self.microbatches)):
+            if mapping is StageMapping.SEARCHED or each.origin == mapping:
+                yield each
+
+    def _split_candidates(self) -> Iterator[Candidate]:
+        """All stages that are cut within a part of the time, on devices in their order."""
+        now = perf_counter()
+        until = now + _CUTTING_SHARE * max(0.0, self.trials.until - now)
+        blocks = self.cutter.blocks
+        choices = dict(
+            shapes(
+                self.cutter.prices,
+                blocks.num_blocks,
+                self.microbatches,
+                keeps_all=blocks.has_tail,
+                scope=self.scope,
+            )
+        )
+        for sketch in self._sketches(list(choices), until):
+            self.sketches[sketch.cut.key] = sketch
+            yield from self._placed(sketch, choices[sketch.shape])
+        self.trials.is_cut |= perf_counter() > until
+
+    def _sketches(self, wanted: Sequence[Shape], until: float) -> Iterator[Sketch]:
+        """As many stages as the scope says, where all devices are alike; else those that suit."""
+        if self.scope.stages and all(len(shape.teams) == 1 for shape in wanted):
+            for place, shape in enumerate(wanted):
+                if place == 0 or perf_counter() <= until:
+                    yield from self.cutter.exact(shape)
+        else:
+            yield from self.cutter.sketches(wanted, until)
+
+    def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
+        cut = sketch.cut
+        problem = mapping_problem(self.cutter.prices, cut, sketch.teams, sketch.flights())
+        mapping, budget = self.scope.mapping, self._mapping_seconds()
+        for homes in chosen_homes(problem, cut.num_stages, mapping, budget):
+            yield from _scheduled(cut, homes, choices)
+
+    def _mapping_seconds(self) -> float:
+        left = max(0.0, self.trials.until - perf_counter())
+        return min(_MAPPING_SECONDS, _MAPPING_SHARE * left / _MAPPED)
+
+    def _refined_candidates(self) -> Iterator[Candidate]:
+        """The most promising stages, refined: those that are best already may exchange less."""
+        for _, candidate in self.trials.leaders(_REFINED):
+            sketch = self.sketches.get(candidate.cut.key)
+            if sketch is not None and not self.trials.is_over:
+                yield from self._placed(self.cutter.refine(sketch), [candidate.microbatches])
+
+    def _interleaved_candidates(self) -> Iterator[Candidate]:
+        """The most promising teams of one size, with several stages each."""
+        grade_of = self.cutter.prices.grade_of
+        for _, candidate in self.trials.leaders(_INTERLEAVED):
+            homes = candidate.homes
+            teams = {(int(grade_of[device]), len(home)) for home in homes for device in home}
+            if len(homes) < 2 or len(teams) > 1:
+                continue
+            ((grade, replicas),) = teams
+            for chunks in CHUNKS:
+                shape = Shape(
+                    teams=(Team(grade=grade, replicas=replicas),),
+                    counts=(len(homes) * replicas,),
+                    microbatches=candidate.microbatches,
+                    chunks=chunks,
+                )
+                if shape.most_stages > self.cutter.blocks.num_blocks or self.trials.is_over:
+                    break
+                near = self._microbatches_near(candidate)
+                for sketch in self.cutter.exact(shape):
+                    yield from self._placed(sketch, near)
+
+    def _microbatches_near(self, candidate: Candidate) -> list[int]:
+        replicas = max(map(len, candidate.homes))
+        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+        return sorted(choices, key=lambda count: abs(np.log(count / candidate.microbatches)))[:3]
+
+    def _mapped_candidates(self) -> Iterator[Candidate]:
+        """The most promising stages on the best devices that are found for them."""
+        grade_of = self.cutter.prices.grade_of
+        budget = self._mapping_seconds()
+        for _, candidate in self.trials.leaders(_MAPPED):
+            slots = list(dict.fromkeys(candidate.homes))
+            grades = [{int(grade_of[device]) for device in home} for home in slots]
+            in_turn = tuple(slots[k % len(slots)] for k in range(len(candidate.homes)))
+            is_mixed = any(len(each) > 1 for each in grades)
+            if self.trials.is_over or is_mixed or in_turn != candidate.homes:
+                continue
+            teams = [
+                Team(grade=each.pop(), replicas=len(home))
+                for each, home in zip(grades, slots, strict=True)
+            ]
+            flights = [1 / candidate.microbatches] * candidate.cut.num_stages
+            problem = mapping_problem(self.cutter.prices, candidate.cut, teams, flights)
+            for homes in mapped_homes(
+                problem,
+                candidate.cut.num_stages,
+                seed=self.seed,
+                budget_seconds=budget,
+            ):
+                yield from _scheduled(candidate.cut, homes, [candidate.microbatches])
+
+    def _neighbours(self, candidate: Candidate) -> Iterator[Candidate]:
+        replicas = max(map(len, candidate.homes))
+        choices = self.microbatches or possible_microbatches(self.instance.graph, replicas)
+        is_open = self.scope.mapping is StageMapping.SEARCHED
+        found = neighbours(self.instance, self.cutter.blocks, candidate, choices)
+        for each in self._allowed(found):
+            has_all = has_samples(
+                self.instance.graph, max(map(len, each.homes)) * each.microbatches
+            )
+            if has_all and (is_open or each.homes == candidate.homes):
+                yield each
+
+    def _lacking(self) -> str:
+        """Why the batch or the graph has nothing of what is wanted; empty where it has."""
+        graph, scope = self.instance.graph, self.scope
+        fewest, replicas = min(self.microbatches, default=1), min(scope.replicas, default=1)
+        if counts_samples(graph) and fewest * replicas > graph.batch:
+            of_each = "" if replicas == 1 else f" of {replicas:,} replicas"
+            return (
+                f"{fewest:,} microbatches{of_each} leave less than a sample of the batch of "
+                f"{graph.batch:g} for each; at most {graph.batch / replicas:g} do"
+            )
+        blocks = self.cutter.blocks.num_blocks
+        if min(scope.stages, default=1) > blocks:
+            return f"the step can be cut into {blocks:,} stages, not into {min(scope.stages)}"
+        return ""
+
+    def _recomputed(self, candidate: Candidate) -> float:
+        """What the fullest device would hold with recomputation, by Parmesan's formula."""
+        replicas = [len(home) for home in candidate.homes]
+        graph, cut = self.instance.graph, candidate.cut
+        peaks = recomputed_peak_bytes(graph, cut, candidate.microbatches, replicas)
+        held = np.zeros(self.instance.num_devices)
+        for home, peak in zip(candidate.homes, peaks.tolist(), strict=True):
+            held[list(home)] += peak
+        return float(held.max())
+
+    def _judge_finalists(self) -> Result:
+        """The best op by op."""
+        graph, cluster = self.instance.graph, self.instance.cluster
+        results = []
+        for candidate in self.trials.finalists():
+            plan = candidate.plan(cluster)
+            verdict = try_plan(graph, cluster, plan, self.trials.sharing, choose_granularity(plan))
+            results.append((verdict, candidate))
+        return min(results, key=lambda each: each[0].rank)
+
+    def answer(self, bound: float, started: float) -> Answer:
+        """What was best, judged op by op."""
+        trials = self.trials
+        if trials.best is None:
+            reason = self._lacking() or trials.reason or self.cutter.reason or _OUTSIDE
+            return refuse("pipeline", reason, bound, started, trials.statistics)
+        stop = why_stopped(is_interrupted=trials.is_interrupted, is_cut=trials.is_cut)
+        verdict, candidate = self._judge_finalists()
+        statistics = trials.statistics | {
+            "stages": float(candidate.cut.num_stages),
+            "microbatches": float(candidate.microbatches),
+            "replicas": float(max(map(len, candidate.homes))),
+            "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
+            "recomputed_peak_bytes": self._recomputed(candidate),
+        }
+        graph, cluster = self.instance.graph, self.instance.cluster
+        plan = candidate.plan(cluster)
+        return judge(
+            "pipeline", graph, cluster, plan, bound, started, statistics, trials.sharing, verdict,
+            stop,
+        )  # fmt: skip
+
+
+def _scheduled(cut: Cut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:
+    for count in choices:
+        for kind in suited_kinds(cut.num_stages, homes, count):
+            yield Candidate(cut=cut, homes=homes, kind=kind, microbatches=count, origin="split")

@@ -1,0 +1,112 @@
+"""Devices for stages: the two usual orders, and the best mapping that is found.
+
+A slot is what one team of devices runs: a stage, or every stage that wraps around to it. Knows how
+slots become a mapping problem; mapping itself is `search/method/pipeline/map`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.search.method.pipeline.candidate import Cut, Homes
+from meshwright.search.method.pipeline.map.answer import find_reason
+from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
+from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
+from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
+from meshwright.search.method.pipeline.map.solve import solve_mapping
+from meshwright.search.method.pipeline.microbatch_price import Prices, Team, stage_sums
+from meshwright.search.method.pipeline.scope import StageMapping
+
+_PLAIN: Mapping[StageMapping, Callable[[MappingProblem], Assignment | None]] = MappingProxyType(
+    {
+        StageMapping.CONSECUTIVE: consecutive_mapping,
+        StageMapping.P2P_FIRST: p2p_first_mapping,
+    }
+)
+_PUBLISHED = (StageMapping.P2P_ONLY, StageMapping.ALL_REDUCE_ONLY, StageMapping.ENSEMBLE)
+"""In the order in which `parmesan_mapping` returns them."""
+
+
+def slots_of(num_stages: int, num_slots: int) -> Ints:
+    """The slot of each stage: in turn, so that a stage after the last slot is the first's again."""
+    return (np.arange(num_stages) % num_slots).astype(np.int32)
+
+
+def mapping_problem(
+    prices: Prices, cut: Cut, teams: Sequence[Team], flights: Sequence[float]
+) -> MappingProblem:
+    """Slots of teams onto the cluster's devices; a team's are of its grade.
+
+    `flights`: of each stage what it holds of the batch at once.
+    """
+    instance = prices.instance
+    graph, cluster = instance.graph, instance.cluster
+    slot_of_stage = slots_of(cut.num_stages, len(teams))
+    slot_of_op = slot_of_stage[cut.stage_of_op]
+    replicas = np.array([team.replicas for team in teams], dtype=np.int32)
+    share = np.asarray(flights)[cut.stage_of_op] / replicas[slot_of_op]
+    held = stage_sums(slot_of_op, graph.state_bytes + prices.saved_bytes * share, len(teams))
+    seconds = np.full((len(teams), len(prices.memory_bytes)), np.inf)
+    for slot, team in enumerate(teams):
+        seconds[slot, team.grade] = prices.op_seconds(team, 1)[slot_of_op == slot].sum()
+    return MappingProblem(
+        seconds=seconds,
+        replicas_of_slot=replicas,
+        wire_bytes=_wire_bytes(cut, slot_of_stage, len(teams)),
+        sync_bytes=stage_sums(slot_of_op, graph.parameter_bytes, len(teams)),
+        # The count of memory is a guide: what is too much for all devices is left to the trial.
+        memory_bytes=np.minimum(held, cluster.memory_bytes.max()),
+        type_of_device=prices.grade_of,
+        device_memory_bytes=cluster.memory_bytes,
+        bandwidth=cluster.bandwidth,
+    )
+
+
+def _wire_bytes(cut: Cut, slot_of_stage: Ints, num_slots: int) -> Floats:
+    """Slot x slot: what two exchange, both ways."""
+    total = np.zeros((num_slots, num_slots))
+    for table in cut.wires:
+        np.add.at(total, (slot_of_stage[:, None], slot_of_stage[None, :]), table)
+    np.fill_diagonal(total, 0.0)
+    both: Floats = total + total.T
+    return both
+
+
+def chosen_homes(
+    problem: MappingProblem, num_stages: int, mapping: StageMapping, budget_seconds: float
+) -> list[Homes]:
+    """The homes by a mapping; the two plain ones where it is searched for, later."""
+    if mapping is StageMapping.SEARCHED:
+        return plain_homes(problem, num_stages)
+    if mapping in _PLAIN:
+        found = _PLAIN[mapping](problem)
+        return [] if found is None else [_homes(problem, found, num_stages)]
+    if find_reason(problem):
+        return []
+    published = parmesan_mapping(problem, budget_seconds=budget_seconds)
+    chosen = published[_PUBLISHED.index(mapping)].assignment
+    return [_homes(problem, chosen, num_stages)]
+
+
+def plain_homes(problem: MappingProblem, num_stages: int) -> list[Homes]:
+    """Replicas side by side, and stages side by side."""
+    found = (consecutive_mapping(problem), p2p_first_mapping(problem))
+    homes = [_homes(problem, each, num_stages) for each in found if each is not None]
+    return list(dict.fromkeys(homes))
+
+
+def mapped_homes(
+    problem: MappingProblem, num_stages: int, *, seed: int, budget_seconds: float
+) -> list[Homes]:
+    """The best mapping that is found in that time; none where nothing fits."""
+    answer = solve_mapping(problem, seed=seed, budget_seconds=budget_seconds)
+    if answer.assignment is None:
+        return []
+    return [_homes(problem, answer.assignment, num_stages)]
+
+
+def _homes(problem: MappingProblem, assignment: Assignment, num_stages: int) -> Homes:
+    by_slot = assignment.devices(problem)
+    return tuple(by_slot[slot] for slot in slots_of(num_stages, len(by_slot)).tolist())

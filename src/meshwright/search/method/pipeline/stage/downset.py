@@ -1,0 +1,187 @@
+"""The best chain of downsets: exact dynamic programming, a stage at a time, in a compiled kernel.
+
+best[d, u] is the least possible largest load when the stages that make up downset d use u devices
+(a number for how many of each pool). Tarnawski et al. (NeurIPS 2020, section 5.1) compute it from
+all pairs of downsets. Here
+
+- nothing above a limit is kept: with the limit just above the optimum few pairs are left;
+- a downset is left alone where the rest cannot be done within the limit by the devices left: the
+  nodes' weights (the least device-seconds that a node can take, prices by pool) must fit;
+- a stage grows by one node at a time, so its load costs a few additions. Nodes are taken in or left
+  out for good, in the order in which they become ready, so that every stage is met once. A stage's
+  seconds, and its wires to what is before it or was left out, only grow: where they pass the limit,
+  so do all stages that contain it. Where too much was left out, the rest cannot be done either.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.array import Floats, Ints
+from meshwright.compiled import compiled
+from meshwright.search.method.pipeline.stage.device_pool import (
+    Pools,
+    Prices,
+    find_prices,
+    make_pools,
+    slowest_node_seconds,
+)
+from meshwright.search.method.pipeline.stage.grow import SECONDS, advance
+from meshwright.search.method.pipeline.stage.lattice import (
+    Lattice,
+    predecessors,
+    successors,
+    wires_of_nodes,
+)
+from meshwright.search.method.pipeline.stage.problem import SplitProblem
+
+_WORK = 2_000_000
+"""Stages that the kernel looks at before it returns to have the clock looked at: under a second."""
+
+_MAX_CLOSURE = 4000
+"""Nodes up to which it is worked out what must come after each; beyond, only the node counts."""
+
+
+class Chains:
+    """The dynamic programme under a limit; run it until it is done."""
+
+    def __init__(self, problem: SplitProblem, lattice: Lattice) -> None:
+        self._problem, self._lattice = problem, lattice
+        self.pools = make_pools(problem)
+        self.prices = find_prices(problem, self.pools)
+        self._given = _arrays(problem, lattice, self.pools, self.prices)
+        shape = (lattice.num_downsets, len(self.pools.used))
+        self._best = np.empty(shape)
+        self._from = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int16)
+        self._state = np.zeros(2, dtype=np.int64)  # the next downset, stages looked at
+        nodes, wires = problem.num_nodes, problem.num_wires
+        self._stage = (
+            np.empty(nodes, dtype=np.int32),
+            np.empty(nodes, dtype=np.uint8),
+            np.empty(nodes + 1, dtype=np.int32),
+            np.empty((nodes + 1, 3), dtype=np.int32),
+            np.empty((nodes + 1, SECONDS + len(problem.kinds))),
+            np.empty(wires, dtype=np.int32),
+            np.empty(wires, dtype=np.int32),
+        )
+        self._uses = np.empty(shape[1], dtype=np.int32)
+
+    @property
+    def first_bound(self) -> float:
+        """What no split can be below, known before any search."""
+        return max(self.prices.bound_seconds, slowest_node_seconds(self._problem))
+
+    @property
+    def stages_seen(self) -> int:
+        """Stages that were looked at, in all runs."""
+        return int(self._state[1])
+
+    def start(self) -> None:
+        """Forget what was found under another limit."""
+        self._best.fill(np.inf)
+        # With fewer stages less is in flight: the first devices may stay without one.
+        self._best[0, : None if self._problem.in_flight else 1] = 0.0
+        self._state[0] = 0
+
+    def advance(self, limit: float) -> bool:
+        """Look at some more downsets; whether all were looked at."""
+        advance(
+            *self._given, limit, int(self._state[1]) + _WORK, (self._best, *self._from),
+            self._state, self._stage, self._uses,
+        )  # fmt: skip
+        return bool(self._state[0] >= self._lattice.num_downsets - 1)
+
+    def result(self) -> tuple[float, Ints, tuple[int, ...]]:
+        """The least largest load found, and stage of every node and kind of every stage."""
+        last = self._lattice.num_downsets - 1
+        use = int(np.argmin(self._best[last]))
+        value = float(self._best[last, use])
+        stage_of_node = np.full(self._problem.num_nodes, -1, dtype=np.int32)
+        if not np.isfinite(value):
+            return value, stage_of_node, ()
+        kinds: list[int] = []
+        sets: list[int] = [last]
+        while sets[-1] != 0:
+            kind = int(self._from[1][sets[-1], use])
+            kinds.append(kind)
+            width = self._problem.kinds[kind].width
+            before = int(self._from[0][sets[-1], use])
+            use -= width * int(self.pools.stride[self.pools.pool_of_kind[kind]])
+            sets.append(before)
+        for stage, downset in enumerate(reversed(sets[:-1])):
+            inside = _members(self._lattice, downset, self._problem.num_nodes)
+            stage_of_node[inside & (stage_of_node < 0)] = stage
+        return value, stage_of_node, tuple(reversed(kinds))
+
+
+def _arrays(
+    problem: SplitProblem, lattice: Lattice, pools: Pools, prices: Prices
+) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
+    """What the kernel is given, in tuples of arrays."""
+    after, before, wires = successors(problem), predecessors(problem), wires_of_nodes(problem)
+    kinds = problem.kinds
+    return (
+        (lattice.bits, lattice.step_start, lattice.step_node, lattice.step_to),
+        (after.start, after.node, before.start, before.node),
+        (wires.start, wires.node, problem.wire_start, problem.wire_node, problem.wire_seconds),
+        (
+            np.array([kind.seconds for kind in kinds]).reshape(len(kinds), -1),
+            np.array([kind.memory_bytes for kind in kinds], dtype=np.float64),
+            np.array([kind.wire_share for kind in kinds], dtype=np.float64),
+            np.array([kind.width for kind in kinds], dtype=np.int32),
+            pools.pool_of_kind,
+        ),
+        (pools.counts, pools.stride, pools.used, _flights(problem, pools), prices.capacity(pools)),
+        (downset_weights(lattice, prices.weight), _weights_above(problem, prices.weight)),
+        (problem.bytes, problem.saved_bytes),
+    )
+
+
+def _flights(problem: SplitProblem, pools: Pools) -> Floats:
+    """Of every use the microbatches in flight in a stage that comes after it.
+
+    Stages of several widths: as many as if all before were the widest, which is never too few.
+    """
+    if not problem.in_flight:
+        return np.zeros(len(pools.used))
+    widest = max(kind.width for kind in problem.kinds)
+    stage = -(-pools.used.sum(axis=1) // widest)
+    of_stage = np.array([*problem.in_flight, problem.in_flight[-1]], dtype=np.float64)
+    found: Floats = of_stage[stage]
+    return found
+
+
+def _members(lattice: Lattice, downset: int, num_nodes: int) -> npt.NDArray[np.bool_]:
+    octets = lattice.bits[downset].astype("<u8").view(np.uint8)
+    return np.unpackbits(octets, bitorder="little")[:num_nodes].astype(np.bool_)
+
+
+def downset_weights(lattice: Lattice, weight: Floats) -> Floats:
+    """What the nodes of each downset weigh."""
+    found = np.zeros(lattice.num_downsets)
+    _sum_weights(lattice.step_start, lattice.step_node, lattice.step_to, weight, found)
+    return found
+
+
+@compiled
+def _sum_weights(step_start: Any, step_node: Any, step_to: Any, weight: Any, found: Any) -> None:
+    for here in range(len(found)):
+        for step in range(step_start[here], step_start[here + 1]):
+            found[step_to[step]] = found[here] + weight[step_node[step]]
+
+
+def _weights_above(problem: SplitProblem, weight: Floats) -> Floats:
+    """What each node and all that must come after it weigh."""
+    count = problem.num_nodes
+    if count > _MAX_CLOSURE:
+        return weight
+    below = np.zeros((count, count), dtype=np.bool_)
+    found = np.empty(count)
+    after = successors(problem)
+    for node in range(count - 1, -1, -1):
+        below[node, node] = True
+        for other in after.node[after.start[node] : after.start[node + 1]].tolist():
+            below[node] |= below[other]
+        found[node] = weight[below[node]].sum()
+    return found

@@ -1,0 +1,146 @@
+"""Simulates candidates in the order of their guesses and keeps the best.
+
+What counts depends on the candidates alone, never on how fast the machine is or how many cores it
+has, unless time runs out: then the best so far counts.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from time import perf_counter
+
+from meshwright.search.judge import Verdict
+from meshwright.search.method.pipeline.ahead import Ahead
+from meshwright.search.method.pipeline.attempt import Task
+from meshwright.search.method.pipeline.baseline import USUAL
+from meshwright.search.method.pipeline.candidate import Candidate, Key
+from meshwright.search.method.pipeline.estimate import Estimate
+
+Result = tuple[Verdict, Candidate]
+
+
+class Trials:
+    """What has been simulated; a context, within which other processes may simulate, too."""
+
+    def __init__(
+        self,
+        ahead: Ahead,
+        until: float,
+        estimate: Callable[[Candidate], Estimate],
+    ) -> None:
+        self.ahead, self.sharing, self.until = ahead, ahead.sharing, until
+        self._estimate = estimate
+        self._estimates: dict[Key, Estimate] = {}
+        self._results: dict[Key, Result | None] = {}
+        self.best: Result | None = None
+        self.reason = ""
+        self._fails_by_stage = False
+        self.statistics = {"candidates": 0.0, "simulations": 0.0}
+        self.is_interrupted = self.is_cut = False
+        """Whether Ctrl-C, or the end of the time, left candidates out."""
+
+    def __enter__(self) -> "Trials":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ahead.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left."""
+        is_over = self.best is not None and perf_counter() > self.until
+        self.is_cut |= is_over
+        return is_over
+
+    def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
+        """Try the promising first, until so many in a row were no better than the best."""
+        in_vain = 0
+        ranked = self._ranked(candidates)
+        for place in range(len(ranked)):
+            if self.is_over or in_vain >= patience:
+                return
+            before = self.best
+            if self._try(ranked, place) is not None:
+                in_vain = 0 if self.best is not before else in_vain + 1
+
+    def climb(
+        self, start: Result, neighbours: Callable[[Candidate], Iterable[Candidate]]
+    ) -> Result:
+        """Go to a better neighbour, the promising first, until there is none."""
+        at = start
+        while not self.is_over:
+            ranked = self._ranked(neighbours(at[1]))
+            for place in range(len(ranked)):
+                found = None if self.is_over else self._try(ranked, place)
+                if found is not None and found[0].rank < at[0].rank:
+                    at = found
+                    break
+            else:
+                break
+        return at
+
+    def leaders(self, count: int) -> list[Result]:
+        """The best of each number of stages and replicas, the best first."""
+        known = [each for each in self._results.values() if each is not None]
+        found: dict[tuple[int, ...], Result] = {}
+        for result in sorted(known, key=lambda each: each[0].rank):
+            found.setdefault(tuple(map(len, result[1].homes)), result)
+        return list(found.values())[:count]
+
+    def finalists(self) -> list[Candidate]:
+        """The best, the best usual ones, and those of one stage that run the batch at once.
+
+        Stage by stage, a stage of several replicas whose ops sum over them in its middle may take
+        longer than op by op; so these are looked at op by op.
+        """
+        known = [each for each in self._results.values() if each is not None]
+        found: dict[str, Candidate] = {}
+        for _, candidate in sorted(known, key=lambda each: each[0].rank):
+            found.setdefault(candidate.origin if candidate.origin in USUAL else "", candidate)
+            if candidate.cut.num_stages == candidate.microbatches == 1:
+                found.setdefault(f"one stage on {len(candidate.homes[0])}", candidate)
+        return list({each.key: each for each in found.values()}.values())
+
+    def _ranked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
+        """What has not been tried, the promising first."""
+        fresh: dict[Key, Candidate] = {}
+        for each in candidates:
+            self.ahead.start_if_worth()  # it takes time to find candidates
+            if each.key not in self._results:
+                fresh[each.key] = each
+        for key, candidate in fresh.items():
+            if key not in self._estimates:
+                self.statistics["candidates"] += 1
+                self._estimates[key] = self._estimate(candidate)
+        return [fresh[key] for key in sorted(fresh, key=lambda key: self._estimates[key].rank)]
+
+    def _is_hopeless(self, estimate: Estimate) -> bool:
+        """Whether it is proven to be no faster than the best that fits, or not to fit."""
+        if self.best is None or not self.best[0].fits:
+            return False
+        return estimate.missing_bytes > 0 or estimate.bound_seconds >= self.best[0].step_seconds
+
+    def _try(self, ranked: Sequence[Candidate], place: int) -> Result | None:
+        candidate = ranked[place]
+        if self._is_hopeless(self._estimates[candidate.key]):
+            return None
+        tasks = list(islice(self._tasks(ranked, place), self.ahead.num_tasks))
+        found = self.ahead.attempt(tasks, lambda: self.is_over)
+        if found is None:
+            return None
+        self.statistics["simulations"] += 1
+        self.reason = found.reason or self.reason
+        self._fails_by_stage |= found.needs_ops
+        result = None if found.verdict is None else (found.verdict, candidate)
+        self._results[candidate.key] = result
+        if result and (self.best is None or result[0].rank < self.best[0].rank):
+            self.best = result
+        return result
+
+    def _tasks(self, ranked: Sequence[Candidate], place: int) -> Iterator[Task]:
+        """From this place on, as far as can be seen: what is known at their turn decides."""
+        for candidate in ranked[place:]:
+            if not self._is_hopeless(self._estimates[candidate.key]):
+                # What failed stage by stage once will again, if any stage has replicas.
+                is_replicated = max(map(len, candidate.homes)) > 1
+                yield Task(candidate=candidate, ops_first=self._fails_by_stage and is_replicated)

@@ -1,0 +1,289 @@
+"""The product's own search for placements, with the simulator's word on what it finds.
+
+The search itself knows transfers that take their time alone and what ops hold when forward ends;
+the simulator knows the sharing of links and the true peak of memory. So every round's placement is
+simulated, the best by the simulator is the answer, where memory is lacking the next rounds may fill
+less of it, and where links are shared further rounds count with links as slow as they were.
+"""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+
+from meshwright.array import Floats, Ints
+from meshwright.cluster.cluster import Cluster
+from meshwright.cost.memory import usable_bytes
+from meshwright.graph.graph import Graph
+from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.plan import Plan
+from meshwright.search.bound.branch import branch_bound, can_branch
+from meshwright.search.bound.window import ROUNDING
+from meshwright.search.bound.work import placement_bound
+from meshwright.search.instance import Instance, make_instance, order_plan
+from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
+from meshwright.search.method.mcmc.mcmc import no_device_message
+from meshwright.search.method.placement.contend import contend
+from meshwright.search.method.placement.exhaustive.search import exhaust
+from meshwright.search.method.placement.improve import improve
+from meshwright.search.method.placement.level_search import search_rounds
+from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.order.decode import Decoder
+from meshwright.search.order.heft import schedule_heft
+
+_PATIENCE, _LARGE_PATIENCE = 3, 1
+"""Rounds that find nothing faster before the search ends, ..."""
+_LARGE_OPS = 5_000
+"""... fewer for steps of more ops than this, where a round takes seconds, and none once the plan is
+..."""
+_NEAR = 0.02
+"""... so near to the bound ..."""
+_GAIN = 1e-4
+"""... by more than this part of the time."""
+_PROVED = 1e-9
+"""The gap at which a plan is as fast as the bound, but for rounding."""
+_CONTENDED_ROUNDS = 8
+"""Rounds on links that are slowed down as simulated, at most."""
+_WEIGHTS = (1.0, 2.0, 0.5)
+"""Powers of the slow-down, one after the other while nothing faster is found."""
+_SECONDS_AN_OP = 2e-5
+"""What simulating the last round's plan takes, which the budget has to leave."""
+_EXHAUSTED_OPS = 12
+"""Steps of so few ops are searched to the end."""
+_TRIES = 8
+"""Times that memory which may be filled is lowered because a plan did not fit, ..."""
+_TIGHTER = 0.9
+"""... each time to this part at most, ..."""
+_ROOM = 1.1
+"""... but never below so many times what has to be held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    placed: Placed | None
+    """None: found by looking at everything."""
+    plan: Plan
+    verdict: Verdict
+
+
+def placement(
+    graph: Graph,
+    cluster: Cluster,
+    *,
+    seed: int = 0,
+    budget_seconds: float = 30.0,
+    sharing: str = "fair",
+    gap: float = 0.0,
+) -> Answer:
+    """The best placement and order that rounds of search find until they find no better ones, or
+    until no placement is proven to be faster by more than the part `gap`."""
+    started = perf_counter()
+    instance = make_instance(graph, cluster)
+    bound = placement_bound(instance)
+    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
+        return refuse("placement", no_device_message(instance), bound, started)
+    search = _Search(instance, bound, seed, started + budget_seconds, sharing, gap)
+    statistics = search.run()
+    best = search.best
+    assert best is not None, "a first round always ends"
+    return judge(
+        "placement", graph, cluster, best.plan, search.bound, started, statistics, sharing,
+        best.verdict, search.stop,
+    )  # fmt: skip
+
+
+class _Search:
+    """One search: what is known so far, and how it goes on."""
+
+    def __init__(
+        self, instance: Instance, bound: float, seed: int, until: float, sharing: str, gap: float
+    ) -> None:
+        self.instance = instance
+        self.bound = bound
+        """Proven so far."""
+        self.best: _Found | None = None
+        self._seed = seed
+        self._until = until - min(_SECONDS_AN_OP * instance.num_ops, 0.3 * (until - perf_counter()))
+        self._sharing, self._gap = sharing, max(gap, _PROVED)
+        self._limits = usable_bytes(instance.graph, instance.cluster)
+        self._statistics: dict[str, float] = {"rounds": 0.0}
+        self._is_interrupted = self._is_cut = False
+
+    @property
+    def stop(self) -> Stop:
+        """Why it stopped, where nothing is proven."""
+        return why_stopped(is_interrupted=self._is_interrupted, is_cut=self._is_cut)
+
+    def run(self) -> dict[str, float]:
+        """Walk in rounds, then search neighbourhoods, then raise the bound; Ctrl-C ends it."""
+        try:
+            self._walk()
+            if self._sharing == "fair" and not self._is_done():
+                self._walk_contended()
+            if not (self._is_done() or self._is_near()):
+                self._take_plain()
+            if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_done():
+                self._exhaust()
+            if not self._is_done():
+                self._improve()
+            if not self._is_done():
+                self._branch()
+            self._is_over()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self._is_interrupted = True
+        return self._statistics
+
+    def _is_over(self) -> bool:
+        self._is_cut |= perf_counter() >= self._until
+        return self._is_cut
+
+    def _is_done(self) -> bool:
+        """Whether the best is as near to the bound as was asked for."""
+        verdict = self.best.verdict if self.best else None
+        limit = self.bound * (1 + self._gap)
+        return bool(verdict and verdict.fits and verdict.step_seconds <= limit)
+
+    def _is_near(self) -> bool:
+        """Whether another round of a large step would take longer than it is worth."""
+        return (
+            self.instance.num_ops > _LARGE_OPS
+            and self.best is not None
+            and self.best.verdict.fits
+            and self.best.verdict.step_seconds <= self.bound * (1 + _NEAR)
+        )
+
+    def _walk(self) -> None:
+        idle, tries = 0, 0
+        patience = _LARGE_PATIENCE if self.instance.num_ops > _LARGE_OPS else _PATIENCE
+        search = search_rounds(self.instance, self._limits, self._seed, self._is_over)
+        while self.best is None or not (self._is_over() or idle >= patience):
+            placed = next(search)
+            verdict, is_better = self._take(placed)
+            self._statistics["rounds"] += 1
+            idle = 0 if is_better else idle + 1
+            if self._is_done() or self._is_near():
+                break
+            if not verdict.fits and tries < _TRIES:
+                tries, idle = tries + 1, 0
+                self._limits = self._tightened(placed, verdict)
+                seed = self._seed + int(self._statistics["rounds"])
+                search = search_rounds(self.instance, self._limits, seed, self._is_over)
+
+    def _walk_contended(self) -> None:
+        """Walk on with links as slow as the best plan makes them by using them at once."""
+        idle = 0
+        for number in range(_CONTENDED_ROUNDS):
+            best = self.best
+            if best is None or best.placed is None or not best.verdict.fits or self._is_over():
+                return
+            instance = contend(self.instance, best.plan, _WEIGHTS[idle])
+            if instance is None:
+                return
+            seed = self._seed + 1000 + number
+            start = best.placed.device_of_unit
+            search = search_rounds(instance, self._limits, seed, self._is_over, start)
+            _, is_better = self._take(next(search))
+            self._statistics["contended_rounds"] = number + 1.0
+            idle = 0 if is_better else idle + 1
+            if idle == len(_WEIGHTS):
+                return
+
+    def _tightened(self, placed: Placed, verdict: Verdict) -> Floats:
+        """Limits in proportion to what counts here of a device's true peak.
+
+        On all devices: on the one that lacks alone the next round would only change places.
+        """
+        instance = self.instance
+        used = np.bincount(
+            placed.device_of_unit, weights=instance.unit_bytes, minlength=instance.num_devices
+        )
+        worst = int(np.argmax(verdict.over_bytes))
+        counted = used[worst] / verdict.peak_bytes[worst]
+        usable = usable_bytes(instance.graph, instance.cluster)
+        limits = np.minimum(_TIGHTER * self._limits, usable * counted)
+        # Never so tight that nothing could keep to it.
+        least = _ROOM * float(instance.unit_bytes.sum()) / max(float(limits.sum()), 1.0)
+        lowered: Floats = np.minimum(limits * max(1.0, least), usable)
+        return lowered
+
+    def _take_plain(self) -> None:
+        """What needs no search: one device of each type, and HEFT, in its own order.
+
+        The walk knows nothing of shared links, so that by the simulator's word either may win.
+        """
+        instance = self.instance
+        walk = Walk(instance, self._limits, self._seed)
+        for kind in np.flatnonzero(np.isfinite(instance.seconds).all(axis=0)).tolist():
+            members = np.flatnonzero(instance.type_of == kind)
+            device = members[np.argmax(self._limits[members])]
+            self._take(walk.time(np.full(instance.num_units, device, np.int32)))
+        device_of_op, order, _ = schedule_heft(instance, self._limits)
+        device_of_unit = np.zeros(instance.num_units, np.int32)
+        device_of_unit[instance.unit_of] = device_of_op
+        self._take(walk.time(device_of_unit, order), order)
+
+    def _exhaust(self) -> None:
+        """Look at everything; what is then the best is proven to be."""
+        assert self.best is not None, "a first round always ends"
+        known = self.best.verdict.step_seconds if self.best.verdict.fits else np.inf
+        found = exhaust(
+            self.instance, sharing=self._sharing, incumbent_seconds=known, until=self._until
+        )
+        self._statistics["nodes"] = float(found.num_nodes)
+        if found.verdict and found.verdict.rank < self.best.verdict.rank:
+            assert found.device_of_op is not None, "what has a verdict has a placement"
+            assert found.order is not None, "and an order"
+            plan = order_plan(self.instance, found.device_of_op, found.order)
+            self.best = _Found(placed=None, plan=plan, verdict=found.verdict)
+        if found.is_complete and self.best.verdict.fits:
+            self.bound = self.best.verdict.step_seconds
+
+    def _branch(self) -> None:
+        if self._is_over() or not can_branch(self.instance):
+            return
+        if self.best is not None and self.best.verdict.fits:
+            target = self.best.verdict.step_seconds
+            self.bound = max(self.bound, branch_bound(self.instance, target))
+
+    def _improve(self) -> None:
+        """Exact search around the best placement, by the times without sharing."""
+        if self.best is None or self.best.placed is None or not self.best.verdict.fits:
+            return
+        found = improve(
+            self.instance, self.best.placed, self._limits, self._seed, self._until, self.bound
+        )
+        self._statistics["neighbourhoods"] = float(found.num_searched)
+        self.bound = max(self.bound, found.bound_seconds * ROUNDING)
+        if found.placed is not self.best.placed:
+            self._take(found.placed)
+
+    def _take(self, placed: Placed, order: Ints | None = None) -> tuple[Verdict, bool]:
+        """Simulate a placement, by its starts or in an order; keep it if it is the best."""
+        found = _simulated(self.instance, placed, self._sharing, order)
+        is_better = self.best is None or _is_better(found.verdict, self.best.verdict)
+        if is_better or (self.best and found.verdict.rank < self.best.verdict.rank):
+            self.best = found
+        return found.verdict, is_better
+
+
+def _is_better(verdict: Verdict, best: Verdict) -> bool:
+    if verdict.missing_bytes != best.missing_bytes:
+        return verdict.missing_bytes < best.missing_bytes
+    return verdict.step_seconds < best.step_seconds * (1 - _GAIN)
+
+
+def _simulated(
+    instance: Instance, placed: Placed, sharing: str, order: Ints | None = None
+) -> _Found:
+    """The plan of a placement, its ops in an order or as they start, and what it takes."""
+    device_of_op = placed.device_of_unit[instance.unit_of].astype(np.int32)
+    if order is None:
+        decoder = Decoder(instance)
+        decoder.seconds(device_of_op, placed.order)
+        order = decoder.start_order()
+    plan = order_plan(instance, device_of_op, order)
+    return _Found(
+        placed=placed, plan=plan, verdict=try_plan(instance.graph, instance.cluster, plan, sharing)
+    )

@@ -1,1 +1,0 @@
-"""Splits of a graph over devices, contiguous (pipeline stages) or free."""

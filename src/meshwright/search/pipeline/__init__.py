@@ -1,1 +1,0 @@
-"""Pipelines of any graph on any cluster: stages, replicas, microbatches, schedule and devices."""
