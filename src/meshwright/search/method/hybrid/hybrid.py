@@ -21,14 +21,14 @@ from meshwright.plan.degrees import stage_degrees
 from meshwright.search.judge import refuse, why_stopped
 from meshwright.search.method.hybrid.answer import answer_trials
 from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.find import find_drafts
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
-from meshwright.search.method.hybrid.space import Space, describe_space, make_space
-from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Engine, Sequential, open_engine
 
 _DRAFT_SHARE = 0.5
@@ -82,8 +82,8 @@ def hybrid(
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
     pool = Pool(refuses_plain=space.stack.shares_groups)
     tiers = space.prices.tiers
-    scene = Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
-    trials = Trials(scene, engine or Sequential(), chosen.keys)
+    scene = TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
+    trials = HybridTrials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:
         try:
@@ -117,12 +117,16 @@ def hybrid(
     return answer if answer.plan is None else replace(answer, notes=tuple(notes))
 
 
-def _is_small(space: Space) -> bool:
+def _is_small(space: HybridSpace) -> bool:
     return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
 
 
 def _simulate(
-    space: Space, trials: Trials, drafts: Sequence[Draft], until: float, stack: ExitStack | None
+    space: HybridSpace,
+    trials: HybridTrials,
+    drafts: Sequence[HybridDraft],
+    until: float,
+    stack: ExitStack | None,
 ) -> bool:
     """From the best estimate on, one of a family first; then the family of the best.
 
@@ -163,7 +167,7 @@ def _simulate(
     return is_cut
 
 
-def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
+def _described(space: HybridSpace, scene: TrialScene, draft: HybridDraft) -> list[HybridDraft]:
     """The draft that people mean by the degrees of this one; none where its stages are unlike."""
     degrees = scene.plan(draft).degrees(scene.graph, scene.cluster)
     if degrees is None or (space.scope.pods and 1 not in space.scope.pods):

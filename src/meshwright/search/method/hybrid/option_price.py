@@ -55,7 +55,7 @@ class Column(IntEnum):
     """Where weight gradients are postponed: what is held from a backward to its weight gradient."""
 
 
-class Prices:
+class LayerPrices:
     """The costs of a stack's layers on a cluster, each worked out once."""
 
     def __init__(

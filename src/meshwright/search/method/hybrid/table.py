@@ -26,13 +26,13 @@ from meshwright.cost.memory import (
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.method.hybrid.option_price import Column, Prices, holder_axes
+from meshwright.search.method.hybrid.option_price import Column, LayerPrices, holder_axes
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.shape import Shapes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class OptionTable:
     """Options by shapes, for stages of `size` devices in each pod of a frame."""
 
     frame: Frame
@@ -75,13 +75,13 @@ class Table:
 
 
 def make_table(
-    prices: Prices,
+    prices: LayerPrices,
     shapes: Shapes,
     frame: Frame,
     size: int,
     options: Sequence[Option],
     type_names: Sequence[str],
-) -> Table:
+) -> OptionTable:
     """The table of a number of devices a stage, with the options that divide them and the batch.
 
     On devices of several types the slowest counts.
@@ -89,10 +89,10 @@ def make_table(
     fitting = [each for each in options if option_fits(prices, frame, size, each)]
     if not fitting:
         none = np.zeros((0, len(shapes.counts)))
-        return Table(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
+        return OptionTable(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
     parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
     slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
-    return Table(
+    return OptionTable(
         frame=frame,
         size=size,
         options=tuple(fitting),
@@ -112,7 +112,7 @@ def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
     return batch / (frame.microbatches * frame.pods * replicas)
 
 
-def option_fits(prices: Prices, frame: Frame, size: int, option: Option) -> bool:
+def option_fits(prices: LayerPrices, frame: Frame, size: int, option: Option) -> bool:
     """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do; and
     there are as many replicas as the frame has, where it says so."""
     width = option.team.num_devices
@@ -134,7 +134,7 @@ class _Part:
 
     def __init__(
         self,
-        prices: Prices,
+        prices: LayerPrices,
         shapes: Shapes,
         frame: Frame,
         size: int,
@@ -195,7 +195,12 @@ class _Part:
         self.weight = self._sum(Column.WEIGHT)
 
     def _set_bytes(
-        self, prices: Prices, frame: Frame, size: int, options: Sequence[Option], type_name: str
+        self,
+        prices: LayerPrices,
+        frame: Frame,
+        size: int,
+        options: Sequence[Option],
+        type_name: str,
     ) -> None:
         """By option and shape: what is held all the time, for a microbatch, and for a moment."""
         rows = self.rows
@@ -303,7 +308,9 @@ class _Part:
         return result
 
 
-def _beside_bytes(prices: Prices, frame: Frame, size: int, option: Option, type_name: str) -> float:
+def _beside_bytes(
+    prices: LayerPrices, frame: Frame, size: int, option: Option, type_name: str
+) -> float:
     """What NCCL has on a device beyond what is kept free of it anyway.
 
     Groups of a device are told apart by their members and the distance of these. Neighbouring
@@ -338,7 +345,7 @@ def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
     return np.where(message_bytes > 0, spent, 0.0)
 
 
-def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
+def _lines(prices: LayerPrices, frame: Frame, size: int, team: Team) -> Floats:
     """By collective (one pass and an all-reduce; dense, then experts) and algorithm: latency and
     seconds a byte; of the stage alone, then with all other stages."""
     pod = len(prices.tiers.order) // frame.pods
@@ -349,7 +356,7 @@ def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
 
 
 def work_bound(
-    prices: Prices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
+    prices: LayerPrices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
 ) -> dict[Team, float]:
     """By team that is possible: no plan of the frame with stages of that size and teams has a
     smaller estimate. All compute, evenly spread, with as much memory as one likes, on the fastest
