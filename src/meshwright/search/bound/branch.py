@@ -17,7 +17,7 @@ from meshwright.search.bound.window import (
     ROUNDING,
     Bounded,
     Decisions,
-    Windows,
+    WindowBounder,
     undecided,
     window_bound,
 )
@@ -42,7 +42,7 @@ def branch_bound(instance: Instance, target: float = np.inf) -> float:
     if not can_branch(instance):
         return window_bound(instance)
     left = _WORK // max(1, instance.num_ops)
-    windows = Windows(instance)
+    windows = WindowBounder(instance)
     root = undecided(instance)
     first = windows.bound(root)
     # The number breaks ties between equal bounds.
@@ -72,7 +72,7 @@ def branch_bound(instance: Instance, target: float = np.inf) -> float:
     return ROUNDING * nodes[0][0]
 
 
-def _pairs(windows: Windows, decisions: Decisions, path: Ints) -> Iterator[tuple[int, int]]:
+def _pairs(windows: WindowBounder, decisions: Decisions, path: Ints) -> Iterator[tuple[int, int]]:
     """Undecided pairs of units along the path, those that exchange most first."""
     instance = windows.instance
     decided = {(int(a), int(b)) for a, b in decisions.apart} | {

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.level import merge_units
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.method.quickp.programme.programme import solve_programme
 
 _MOST_OPS = 400
@@ -45,7 +45,7 @@ def improve(
     instance: Instance, placed: Placed, limits: Floats, seed: int, until: float, target: float
 ) -> Improved:
     """Search neighbourhoods until some in a row give nothing, `target` is met or time is over."""
-    walk = Walk(instance, limits, seed)
+    walk = PlacementWalk(instance, limits, seed)
     bound, idle, searched = 0.0, 0, 0
     random = np.random.default_rng(seed)
     while (
@@ -79,7 +79,7 @@ def _is_relaxed(instance: Instance, limits: Floats) -> bool:
     return instance.num_ops <= _KEPT_OPS and bool(instance.unit_bytes.sum() <= limits.min())
 
 
-def _near_path(walk: Walk, placed: Placed, random: np.random.Generator) -> Ints:
+def _near_path(walk: PlacementWalk, placed: Placed, random: np.random.Generator) -> Ints:
     """Units around one on the longest path, in the order of the network."""
     path = walk.longest_path(placed)
     unit = int(walk.instance.unit_of[path[int(random.integers(len(path)))]])
@@ -89,7 +89,7 @@ def _near_path(walk: Walk, placed: Placed, random: np.random.Generator) -> Ints:
 
 
 def _search(
-    instance: Instance, walk: Walk, placed: Placed, free: Ints, limits: Floats, seed: int,
+    instance: Instance, walk: PlacementWalk, placed: Placed, free: Ints, limits: Floats, seed: int,
     until: float, effort: float,
 ) -> tuple[Placed, float]:  # fmt: skip
     """The best that CP-SAT finds when these units are free, and its bound."""
@@ -105,7 +105,7 @@ def _search(
     small = level.instance
     device_of_unit = np.zeros(small.num_units, np.int32)
     device_of_unit[unit_of] = placed.device_of_unit
-    start = Walk(small, limits, seed).time(device_of_unit)
+    start = PlacementWalk(small, limits, seed).time(device_of_unit)
     if instance.num_ops == small.num_ops:
         start = replace(start, order=placed.order)
     result = solve_programme(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshwright.array import Ints, Longs
 from meshwright.kernel.word import Words, mix_words
 from meshwright.search.instance import Instance
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 
 _ROUNDS = 3
 """How far units that are alike must have neighbours that are alike."""
@@ -86,7 +86,9 @@ def _pairs(
         yield np.concatenate((members[pair // count], members[pair % count]))
 
 
-def sweep_kinds(walk: Walk, placed: Placed, kinds: Kinds, is_over: Callable[[], bool]) -> Placed:
+def sweep_kinds(
+    walk: PlacementWalk, placed: Placed, kinds: Kinds, is_over: Callable[[], bool]
+) -> Placed:
     """Move kinds to where a neighbour is, or to the next devices to that, wherever it is faster.
 
     One kind after the other, then pairs of kinds that exchange tensors; until a whole pass finds
