@@ -85,17 +85,17 @@ class Instance:
 
     @property
     def num_ops(self) -> int:
-        """How many ops."""
+        """The number of ops in the step."""
         return len(self.seconds)
 
     @property
     def num_units(self) -> int:
-        """How many units."""
+        """The number of units, which are what moves as one."""
         return len(self.unit_start) - 1
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """The number of devices of the cluster."""
         return len(self.type_of)
 
 
@@ -190,7 +190,7 @@ def order_plan(
 
 
 def mean_device_seconds(instance: Instance) -> Floats:
-    """Of each op, over the devices that can run it."""
+    """Mean seconds of each op over the devices that can run it."""
     counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
     can_run = np.isfinite(instance.seconds)
     total = np.where(can_run, instance.seconds, 0.0) @ counts

@@ -63,7 +63,7 @@ LINK = np.dtype(
 UNIT = np.dtype([("size", np.float64), ("parent", np.int32)], align=True)
 
 NONE, MANY = -1, -2
-"""In place of the one neighbour."""
+"""What stands for the one neighbour where there is none, or more than one."""
 
 
 class Web:
@@ -111,7 +111,8 @@ class Web:
 
     @staticmethod
     def of(graph: Graph, seconds: Floats, sizes: Floats | None = None) -> "Web":
-        """Of a graph whose ops take `seconds`; `sizes` (seconds, too, unless said) cap units."""
+        """The web of a graph whose ops take `seconds`; `sizes` (seconds, too, unless said) cap
+        units."""
         check_seconds(graph, seconds)
         group = graph.group.astype(np.int64)
         label = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.num_ops))
@@ -126,7 +127,7 @@ class Web:
         return len(self.nodes)
 
     def label(self) -> Ints:
-        """Of each op the number of its node, in a topological order."""
+        """The number of each op's node, in a topological order."""
         place = self.nodes["place"][roots_of(self.nodes["parent"])]
         label: Ints = np.unique(place, return_inverse=True)[1].ravel().astype(np.int32)
         return label

@@ -24,7 +24,7 @@ from meshwright.search.bound.window import (
 from meshwright.search.instance import Instance
 
 _WORK = 150_000
-"""Ops looked at, in all bounds together: what a second is enough for."""
+"""The ops that all bounds together may look at: what a second is enough for."""
 _LEAST_BOUNDS = 400
 """Steps too large for so many bounds are not branched on."""
 _PAIRS = 3

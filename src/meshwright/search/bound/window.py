@@ -130,7 +130,7 @@ class WindowBounder:
         return ready
 
     def _compulsory(self, unit_of: Ints, apart: Ints) -> Floats:
-        """Of each edge into an op what its transfer takes, if its ends must be apart."""
+        """What the transfer of each edge into an op takes where its ends must be apart, else zero."""
         instance = self.instance
         lag = np.zeros(len(self.transfer))
         if len(apart):
@@ -163,7 +163,7 @@ class WindowBounder:
 
 
 def _least_transfer(instance: Instance) -> Floats:
-    """For each edge into an op the fastest transfer between any two devices, rounded down."""
+    """The fastest transfer of each edge into an op between any two devices, rounded down."""
     size = np.maximum(instance.in_edges["bytes"], 0.0)
     off = ~np.eye(instance.num_devices, dtype=bool)
     pairs = np.unique(np.stack((instance.latency[off], instance.bandwidth[off])), axis=1)

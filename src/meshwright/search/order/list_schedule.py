@@ -71,7 +71,7 @@ class ScheduleState(NamedTuple):
     devices: Array
     """A DEVICE for each device."""
     kept: Array
-    """At every place that is a multiple of SPACING: `free_at` and `busy` of each device."""
+    """The `free_at` and `busy` of each device at every place that is a multiple of SPACING."""
     new_kept: Array
     """The same of the one that is tried."""
     heap: Array

@@ -34,14 +34,14 @@ from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Sequential
 
 _SAMPLES = (1, 2, 4, 8)
-"""Of a microbatch, that people try."""
+"""The numbers of samples of a microbatch that people try."""
 
 
 _SIMULATED = 5
 """The number of drafts that fit after which a method simulates no more of them."""
 _MCMC_STEPS = 100_000
 _DRAFT_SHARE = 0.5
-"""Of the budget, for drafts; the rest is the simulator's."""
+"""The part of the budget that drafts are made in; the rest is for the simulator."""
 
 
 class Drafted(NamedTuple):
@@ -164,7 +164,7 @@ def manual_drafts(space: HybridSpace) -> Drafted:
 
 
 def _megatron(space: HybridSpace, tensor: int, num_stages: int) -> Iterator[HybridDraft]:
-    """With the least recomputation that fits, for every microbatch."""
+    """Drafts with the least recomputation that fits, for every microbatch."""
     team = Team(tensor=tensor, sequence=tensor > 1)
     if team_fits(space.stack, team) is not None:
         team = Team(tensor=tensor)

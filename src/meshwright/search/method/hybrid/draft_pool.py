@@ -44,5 +44,5 @@ class Pool:
             heapq.heappop(self.kept)
 
     def drafts(self) -> list[HybridDraft]:
-        """From the best on."""
+        """The drafts that are kept, the best first."""
         return [draft for *_, draft in sorted(self.kept, key=lambda each: (-each[0], -each[1]))]

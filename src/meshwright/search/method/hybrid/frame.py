@@ -35,7 +35,7 @@ class StagePlace:
     usable_bytes: float
     latency_seconds: float
     seconds_per_byte: float
-    """To the next stage."""
+    """The seconds of a byte on the way to the next stage."""
 
 
 class Layouts:
@@ -108,12 +108,12 @@ class FrameSearch:
 
     @property
     def num_units(self) -> int:
-        """Of a pod."""
+        """How many placement units a pod is divided into."""
         return self.pod // self.unit
 
     @cached_property
     def most_stages(self) -> int:
-        """As many as there are layers, or as the smallest size allows."""
+        """The most stages there can be: one a layer, or as the smallest size allows."""
         most = min(self.layouts.prices.stack.num_layers, self.pod // min(self.sizes))
         return min(most, self.frame.pipeline or most)
 
@@ -182,7 +182,7 @@ class FrameSearch:
         return kind is ScheduleKind.GPIPE and not blocks
 
     def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Longs]:
-        """By place, stage from the end and shape: the least load, and the option."""
+        """The least load and its option, by place, stage from the end and shape."""
         places, _ = self.places
         num_shapes = len(self.shapes.counts)
         shape = (len(places), num_stages, num_shapes)
@@ -329,7 +329,8 @@ def step_seconds(
 
 
 def _shift(place: StagePlace, table: OptionTable, picked: Longs) -> Floats:
-    """To the next stage and back, by stage and shape, of the option that was picked."""
+    """The seconds of a transfer to the next stage and back, by stage and shape, under the option
+    that was picked."""
     shape = np.arange(table.output_bytes.shape[1])
     output = table.output_bytes[np.maximum(picked, 0), shape]
     seconds: Floats = 2 * (place.latency_seconds + place.seconds_per_byte * output)

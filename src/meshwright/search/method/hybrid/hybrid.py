@@ -32,25 +32,27 @@ from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Engine, Sequential, open_engine
 
 _DRAFT_SHARE = 0.5
-"""Of the budget, for drafts; the rest is the simulator's."""
+"""The part of the budget that drafts are made in; the rest is for the simulator."""
 _EXPLAIN_SHARE = 0.25
-"""Of the budget, on top of it, where nothing fits: to find out how many devices would do."""
+"""Where nothing fits, this part of the budget is added, to find out how many devices would do."""
 _SIMULATED = 16
-"""Drafts that fit, one of each family, after which no more are simulated ..."""
+"""After so many drafts that fit, one of each family, no more are simulated."""
 _FEW_DEVICES, _SIMULATED_OF_FEW = 256, 48
-"""... and on no more than so many devices, where each takes a tenth of a second at the most."""
+"""On no more than so many devices, where a simulation takes a tenth of a second at the most, so
+many drafts are simulated."""
 _WAVE = 4
 """Drafts that are simulated at once, whatever the number of workers, so that the answer does not
 depend on it."""
 _MARGIN = 1.03
 """A draft whose estimate is so much above the best simulated step is not simulated, but for the
-first wave: people want to see what comes next. On even networks estimates are off by 0.2% ..."""
+first wave: people want to see what comes next. On even networks estimates are off by 0.2% in the
+mean."""
 _UNEVEN_MARGIN = 1.25
-"""... in the mean, on others by up to a quarter."""
+"""The same on uneven networks, where estimates are off by up to a quarter."""
 _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
-"""Up to so many, every plan of the scope is looked at if ..."""
+"""On so few devices, and with so few layers, every plan of the scope may be looked at."""
 _EXHAUSTED = 5_000
-"""... no more than so many of them have to be simulated."""
+"""Every plan is looked at only where no more than so many of them have to be simulated."""
 _SLOW_SECONDS = 0.25
 """A simulation that takes longer is worth other processes."""
 

@@ -76,12 +76,12 @@ def least_bytes(space: HybridSpace) -> float:
 
 
 def _least_recompute(space: HybridSpace) -> Recompute:
-    """Of those that may be used the one that keeps least."""
+    """The recomputation that keeps least, of those that may be used."""
     return max(space.scope.recompute, key=list(Recompute).index)
 
 
 def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
-    """Of each number of pods those with the smallest microbatches, which hold least."""
+    """The frames with the smallest microbatches for each number of pods, which hold least."""
     num_devices = len(space.prices.tiers.order)
     every: dict[int, list[Frame]] = {}
     for frame in list_frames(space.scope, space.batch, num_devices):
@@ -93,7 +93,7 @@ def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
 
 
 def _least_of(search: FrameSearch) -> float:
-    """By 1F1B, which holds fewest microbatches."""
+    """The schedule is 1F1B, which holds fewest microbatches."""
     num_stages = search.most_stages
     in_flight = search.flights(ScheduleKind.ONE_F_ONE_B, num_stages)
     known, places = search.places

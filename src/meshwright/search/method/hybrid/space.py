@@ -88,11 +88,11 @@ class Cell:
     frame: Frame
     size: int
     bounds: Mapping[Team, float]
-    """By team: no estimate is smaller."""
+    """The bound of each team: no estimate of it is smaller."""
 
     @cached_property
     def bound(self) -> float:
-        """Of the best team."""
+        """The bound of the best team."""
         return min(self.bounds.values())
 
     def options(self, space: HybridSpace, limit: float) -> list[Option]:
@@ -133,7 +133,7 @@ def list_samples(space: HybridSpace) -> list[float]:
 
 
 _MAX_UNITS = 64
-"""Of a pod in which stages of different sizes are looked for."""
+"""Stages of different sizes are looked for in pods of no more units than these."""
 _MIXED_FRAMES = 3
 
 

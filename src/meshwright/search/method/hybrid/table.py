@@ -41,24 +41,26 @@ class OptionTable:
     load: Floats
     """Seconds a microbatch, transfers to the next stage not counted."""
     fill: Floats
-    """What a microbatch takes to pass."""
+    """Seconds that a microbatch takes to pass the stage."""
     host: Floats
     """What hosts take to launch it, beside that."""
     weight: Floats
     """Of these, what only weight gradients take."""
     tail: Floats
-    """Once a step, after the last backward."""
+    """Seconds once a step, after the last backward."""
     fixed_bytes: Floats
-    """Held for the whole step."""
+    """Bytes that are held for the whole step."""
     passing_bytes: Floats
     """Held while one action runs, or on its way from and to other stages, libraries', and what NCCL
     has beyond what is kept free."""
     saved_bytes: Floats
-    """From a microbatch's forward to its backward."""
+    """Bytes that are held from a microbatch's forward to its backward."""
     deferred_bytes: Floats
-    """From its backward to its weight gradient where that is postponed."""
+    """Bytes that are held from a microbatch's backward to its weight gradient where that is
+    postponed."""
     output_bytes: Floats
-    """That each device sends to the next stage for a microbatch, and gets back as gradients."""
+    """Bytes that each device sends to the next stage for a microbatch, and gets back as gradients.
+    """
 
     def most_in_flight(self, usable_bytes: float, kind: ScheduleKind) -> Floats:
         """How many microbatches fit at once; below one: the stage does not fit at all.
@@ -107,7 +109,7 @@ _FIELDS = (
 
 
 def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
-    """Of a microbatch that one team gets."""
+    """The samples of a microbatch that one team gets."""
     replicas = size // option.team.num_devices
     return batch / (frame.microbatches * frame.pods * replicas)
 
@@ -165,7 +167,7 @@ class _Part:
         self._set_bytes(prices, frame, size, options, type_name)
 
     def _set_seconds(self, lines: Floats, frame: Frame) -> None:
-        """By option and shape: the time of a microbatch, of its host, and of a step once."""
+        """The times of a microbatch, of its host and of a step once, by option and shape."""
         shapes, rows = self.shapes, self.rows
         gather, scatter, synchronise, regather = self._once(lines)
         forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
@@ -202,7 +204,7 @@ class _Part:
         options: Sequence[Option],
         type_name: str,
     ) -> None:
-        """By option and shape: what is held all the time, for a microbatch, and for a moment."""
+        """What is held all the time, for a microbatch, and for a moment, by option and shape."""
         rows = self.rows
         self.saved_bytes = self._sum(Column.SAVED)
         self.deferred_bytes = self._sum(Column.DEFERRED)
@@ -283,7 +285,8 @@ class _Part:
         return state
 
     def _buffers(self) -> Floats:
-        """As `meshwright.cost.stage` counts them."""
+        """The bytes of gradient buckets and gathered parameters, as `meshwright.cost.stage` counts
+        them."""
         rows = self.rows
         gradients = rows[:, :, Column.GRADIENTS] + rows[:, :, Column.EXPERT_GRADIENTS]
         parameters = rows[:, :, Column.PARAMETERS] + rows[:, :, Column.EXPERT_PARAMETERS]
@@ -299,7 +302,8 @@ class _Part:
         return result
 
     def _transfers(self, side: Floats) -> Floats:
-        """Of a team, as `meshwright.cost.stage` counts them."""
+        """The bytes that a team receives and sends between stages, as `meshwright.cost.stage`
+        counts them."""
         output = self.num_ways * self.rows[:, :, Column.OUTPUT]
         shapes = self.shapes
         coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)

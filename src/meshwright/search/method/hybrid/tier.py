@@ -35,9 +35,9 @@ class NetworkTier:
 
     size: int
     seconds_per_byte: float
-    """For each byte that every device sends out of its group, all at once."""
+    """Seconds a byte where every device sends out of its group at once."""
     alone_seconds_per_byte: float
-    """For each byte that one device alone sends."""
+    """Seconds a byte where one device alone sends."""
     latency_seconds: float
     call_seconds: float = 0.0
     """What a library takes for a call that leaves the group; of several tiers the longest."""
@@ -50,9 +50,9 @@ class _TierStep:
     """A tier whose borders a group crosses."""
 
     inside: int
-    """Members within one of its groups ..."""
+    """How many members are within one of its groups."""
     outside: int
-    """... and within one of the next tier's."""
+    """How many members are within one of the next tier's groups."""
     ways: tuple[tuple[float, int], ...]
     """Out of its group and of those within it, all of which are left on the way: seconds a byte
     where all who take part send at once, and members of a group there."""
@@ -73,7 +73,8 @@ class Tiers:
     order: tuple[int, ...]
     """Device numbers; a block of a plan is a run of these."""
     tiers: tuple[NetworkTier, ...]
-    """From single devices outwards; the last one's groups are joined by the whole network."""
+    """The tiers from single devices outwards; the last one's groups are joined by the whole
+    network."""
     is_even: bool = True
     """Whether all pairs of a tier are about alike, as behind switches."""
     by_protocol: Mapping[Protocol, "Tiers"] = field(default_factory=dict)
@@ -251,7 +252,7 @@ def _nest(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, f
 
 
 def _channels(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, float]:
-    """As many rings as the innermost groups have members, each by another one's card."""
+    """There are as many rings as the innermost groups have members, each by another one's card."""
     within, *between = steps
     size = within.outside
     rounds = passes * (count - 1)

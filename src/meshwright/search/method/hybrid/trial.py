@@ -43,7 +43,7 @@ class TrialScene:
 
     @cached_property
     def stack(self) -> Stack:
-        """The graph's layers."""
+        """The layers of the graph that is planned."""
         return find_layers(self.graph)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,11 +139,11 @@ class HybridTrials:
 
     @property
     def num_fitting(self) -> int:
-        """How many fit."""
+        """How many of the drafts that were tried fit."""
         return sum(each.fits for each in self.verdicts.values())
 
     @property
     def best_seconds(self) -> float:
-        """Of what fits; infinite: nothing does so far."""
+        """The shortest step of what fits; infinite while nothing does."""
         fitting = [each.step_seconds for each in self.verdicts.values() if each.fits]
         return min(fitting, default=float("inf"))

@@ -138,7 +138,7 @@ class MetropolisWalk:
 
     @property
     def best_device_of_op(self) -> Ints:
-        """The best placement."""
+        """The best placement that was met."""
         found: Ints = self._state.units["best_device"][:-1][self._instance.unit_of]
         return found
 

@@ -26,7 +26,7 @@ class Favourites:
     """The favourite edges: ops on paths that want to stay on one device."""
 
     child: Ints
-    """Of each op; -1: none."""
+    """The favourite child of each op; -1: it has none."""
     parent: Ints
     relaxed_seconds: float
     """Optimum of the programme, below every schedule on equal devices; 0 where it was not solved
@@ -40,7 +40,7 @@ class Delays:
     seconds: Floats
     source: Ints
     target: Ints
-    """Of each edge; every pair once."""
+    """The op that each edge leads to; every pair stands once."""
     apart_seconds: Floats
     """What its target waits for it on another device; 0: they never are on two."""
 

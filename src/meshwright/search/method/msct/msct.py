@@ -36,7 +36,7 @@ from meshwright.search.method.msct.favourite import Favourites, find_favourites,
 _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
 _LP_SHARE = 0.25
-"""Of the budget, for each of two linear programmes at most."""
+"""Each of two linear programmes gets this part of the budget at most."""
 
 
 def msct(
@@ -184,7 +184,7 @@ class _Schedule:
         self._inputs, self._sizes = _list_inputs(graph), graph.tensor_bytes.tolist()
         self._source = graph.tensor_source.tolist()
         self._arrival: dict[int, Floats] = {}
-        """Of tensors that were sent, on each device; infinite where not."""
+        """When tensors that were sent arrive on each device; infinite where they do not."""
         self._known: dict[int, tuple[int, Floats]] = {}
         self._transfers = 0
         """What `_ready` said of ops after so many transfers, each of which may delay others."""
@@ -356,7 +356,7 @@ def _list_inputs(graph: Graph) -> list[list[int]]:
 
 
 def _neighbours(instance: Instance) -> tuple[list[list[int]], list[list[int]]]:
-    """For each op those it waits for, each once, and those that wait for it."""
+    """The ops that each op waits for, each once, and those that wait for it."""
     before: list[list[int]] = []
     after: list[list[int]] = [[] for _ in range(instance.num_ops)]
     sources: Any = instance.in_edges["op"]

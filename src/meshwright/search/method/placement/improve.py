@@ -20,15 +20,16 @@ from meshwright.search.method.quickp.programme.programme import solve_programme
 _MOST_OPS = 400
 """Steps that are larger are not improved in this way: the walk finds more in the same time."""
 _WHOLE_UNITS = 48
-"""Units that may all be free at once; ..."""
+"""Steps of no more units than these are searched with all of them free."""
 _FREE_UNITS = 16
-"""... otherwise so many are."""
+"""In larger steps so many units are free at once."""
 _KEPT_OPS = 250
-"""In larger steps the ops of units that are not free are merged where they run on end."""
+"""In steps of more ops than these the ops of units that are not free are merged where they run on
+end."""
 _SECONDS, _WHOLE_SECONDS = 0.5, 3.0
-"""Of the solver's own clock for one neighbourhood, and where everything is free."""
+"""Seconds of the solver's own clock for one neighbourhood, and for one where everything is free."""
 _PATIENCE = 4
-"""Neighbourhoods in which nothing faster is found before it ends."""
+"""The search ends after so many neighbourhoods without anything faster."""
 _GAIN = 1e-6
 
 

@@ -20,7 +20,7 @@ _COARSEST_UNITS = 40
 _HOT, _COLD = 5e-3, 1e-4
 """Temperatures at the coarsest level, as parts of the step's time."""
 _COOLING = 0.4
-"""Of the first temperature, from level to level."""
+"""The first temperature of a level is this part of that of the level above it."""
 _WORK = 4_000_000
 """Ops decoded a level at most: what keeps the time of a round linear in the ops."""
 _MOST_MOVES, _LEAST_MOVES = 8_000, 64
@@ -121,7 +121,7 @@ def _num_moves(instance: Instance) -> int:
 
 
 def _distinct(placements: list[Placed]) -> list[Placed]:
-    """Without those that take exactly as long as the one before."""
+    """The placements without those that take exactly as long as the one before."""
     return [
         each
         for number, each in enumerate(placements)

@@ -84,7 +84,7 @@ class AnnealState(NamedTuple):
     rooms: Array
     """A ROOM for each device."""
     progress: Array
-    """One PROGRESS."""
+    """One entry that says where the walk stands."""
     random: Array
     """The state of the random numbers, one word."""
 

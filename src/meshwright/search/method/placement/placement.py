@@ -32,14 +32,13 @@ from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.order.heft import schedule_heft
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
-"""Rounds that find nothing faster before the search ends, ..."""
+"""The search ends after so many rounds without anything faster, in small and in large steps."""
 _LARGE_OPS = 5_000
-"""... fewer for steps of more ops than this, where a round takes seconds, and none once the plan is
-..."""
+"""Steps of more ops than these are large: a round takes seconds there."""
 _NEAR = 0.02
-"""... so near to the bound ..."""
+"""Large steps get no further round once the plan is so near to the bound."""
 _GAIN = 1e-4
-"""... by more than this part of the time."""
+"""A plan is faster only if it is so by more than this part of the time."""
 _PROVED = 1e-9
 """The gap at which a plan is as fast as the bound, but for rounding."""
 _CONTENDED_ROUNDS = 8
@@ -51,11 +50,11 @@ _SECONDS_AN_OP = 2e-5
 _EXHAUSTED_OPS = 12
 """Steps of so few ops are searched to the end."""
 _TRIES = 8
-"""Times that memory which may be filled is lowered because a plan did not fit, ..."""
+"""So often at most, what may be filled of the memory is lowered because a plan did not fit."""
 _TIGHTER = 0.9
-"""... each time to this part at most, ..."""
+"""Each time it is lowered to this part at most."""
 _ROOM = 1.1
-"""... but never below so many times what has to be held."""
+"""It never falls below so many times what has to be held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +99,7 @@ class _PlacementSearch:
     ) -> None:
         self.instance = instance
         self.bound = bound
-        """Proven so far."""
+        """The bound that is proven so far, in seconds."""
         self.best: _SimulatedPlan | None = None
         self._seed = seed
         self._until = until - min(_SECONDS_AN_OP * instance.num_ops, 0.3 * (until - perf_counter()))

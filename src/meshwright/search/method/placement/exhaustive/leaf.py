@@ -36,7 +36,7 @@ class LeafPlacement:
     """The seconds of each op where it is."""
     copies: list[TensorCopy]
     arrivals: list[list[tuple[int, float]]]
-    """Of each op the ops that it reads from, and how long that is on its way."""
+    """The ops that each op reads from, and how long that is on its way."""
     waits_for: list[int]
     """Bits: what each op reads from, or whose saved bytes it holds back."""
     local: list[int]
@@ -44,12 +44,12 @@ class LeafPlacement:
     saved_for: list[int]
     """Bits: ops on its device that hold back what an op has saved."""
     base_bytes: list[float]
-    """By device: held for the whole step."""
+    """What each device holds for the whole step."""
     launch_seconds: float
 
     @cached_property
     def tails(self) -> list[float]:
-        """Of each op the longest way on after it."""
+        """The longest way on after each op."""
         tails = [0.0] * len(self.own)
         for op in range(len(tails) - 1, -1, -1):
             after = self.own[op] + tails[op]

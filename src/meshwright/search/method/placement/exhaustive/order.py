@@ -69,7 +69,8 @@ class _OrderWalk:
     order: list[int] = field(default_factory=list)
     start: list[float] = field(init=False)
     finish: list[float] = field(init=False)
-    """Of ops that are not in the order yet: the earliest, by the last bound."""
+    """When each op finishes; the earliest, by the last bound, for ops that are not in the order
+    yet."""
     before: list[int] = field(init=False)
     """What has finished when an op starts, whatever the times."""
 
