@@ -20,7 +20,15 @@ from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.coarsen.thresholds import percentile_threshold
-from meshwright.graph.coarsen.web import Web, find, fits, merge, one_predecessor, one_successor
+from meshwright.graph.coarsen.web import (
+    IN,
+    OUT,
+    Web,
+    fits,
+    merge,
+    neighbour,
+    one_neighbour,
+)
 from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
 
@@ -85,34 +93,31 @@ def _fuse(
         if nodes[node].parent != node:
             continue
         kept, gone = np.int64(-1), node
-        other = one_successor(nodes, links, node)
+        other = one_neighbour(nodes, links, node, OUT)
         if (
             other >= 0
-            and (nodes[node].seconds <= alpha or one_predecessor(nodes, links, other) >= 0)
+            and (nodes[node].seconds <= alpha or one_neighbour(nodes, links, other, IN) >= 0)
             and fits(nodes, units, node, other, cap)
         ):
             kept = other
         elif not forward_only:
-            other = one_predecessor(nodes, links, node)
+            other = one_neighbour(nodes, links, node, IN)
             if (
                 other >= 0
-                and (nodes[node].seconds <= alpha or one_successor(nodes, links, other) >= 0)
+                and (nodes[node].seconds <= alpha or one_neighbour(nodes, links, other, OUT) >= 0)
                 and fits(nodes, units, node, other, cap)
             ):
                 kept = other
         if kept < 0:
             continue
         # The merged node stands where the only neighbour stood: it is the one that is kept.
-        by_source = kept if nodes[kept].num_in < nodes[gone].num_in else gone
-        by_target = kept if nodes[kept].num_out < nodes[gone].num_out else gone
-        at = np.int64(nodes[by_source].first_in)
-        while at >= 0:
-            count = _visit(queue, is_queued, head, count, find(nodes, links[at].source))
-            at = np.int64(links[at].next_in)
-        at = np.int64(nodes[by_target].first_out)
-        while at >= 0:
-            count = _visit(queue, is_queued, head, count, find(nodes, links[at].target))
-            at = np.int64(links[at].next_out)
+        for way in (IN, OUT):
+            shorter = kept if nodes[kept].num[way] < nodes[gone].num[way] else gone
+            at = np.int64(nodes[shorter].first[way])
+            while at >= 0:
+                other = neighbour(nodes, links, at, way)
+                count = _visit(queue, is_queued, head, count, other)
+                at = np.int64(links[at].next[way])
         merge(nodes, links, units, kept, gone)
         merges[num_fused, 0], merges[num_fused, 1] = kept, gone
         num_fused += 1

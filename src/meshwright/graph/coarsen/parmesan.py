@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.compiled import Array, Float, Int, compiled, inlined, outlined
 from meshwright.graph.coarsen.path import PATH, find_path, settle
-from meshwright.graph.coarsen.web import Web, find, fits, merge
+from meshwright.graph.coarsen.web import IN, OUT, Web, drop_link, fits, merge, neighbour
 from meshwright.kernel.heap import VERSIONED, pop, push
 
 _NODES, _ENTRIES, _SEARCHES = range(3)
@@ -69,10 +69,9 @@ def _cluster(
         # Versions rise and are never given back, so equal sums are equal versions.
         version[first] += 1
         version[second] += 1
-        _offer_sources(
-            nodes, links, heap, counts, version, reached, moved, ahead, first, num_merges, per_byte
-        )
-        _offer_targets(nodes, links, heap, counts, version, moved, ahead, first, per_byte)
+        _kill_doubles(nodes, links, reached, first, num_merges)
+        _offer_neighbours(nodes, links, heap, counts, version, moved, ahead, first, IN, per_byte)
+        _offer_neighbours(nodes, links, heap, counts, version, moved, ahead, first, OUT, per_byte)
 
 
 @inlined
@@ -101,32 +100,37 @@ def _forget_stale(nodes: Array, heap: Array, counts: Array, version: Array) -> N
     counts[_ENTRIES] = left
 
 
-@outlined
-def _offer_sources(
-    nodes: Array, links: Array, heap: Array, counts: Array, version: Array, reached: Array,
-    moved: Array, others: Array, node: Int, number: Int, per_byte: Float,
-) -> None:  # fmt: skip
-    """Offer a new node with each it reads; inner and double links leave its list and die.
+@inlined
+def _kill_doubles(nodes: Array, links: Array, reached: Array, node: Int, number: Int) -> None:
+    """Let links into a new node die that are inner or of a tensor that it reads already.
 
     `reached`: of each tensor the number of the merge whose node has been found to read it.
     """
-    count = np.int64(0)
-    before, at = np.int64(-1), np.int64(nodes[node].first_in)
+    at = np.int64(nodes[node].first[IN])
     while at >= 0:
-        after = np.int64(links[at].next_in)
-        other = find(nodes, links[at].source)
-        tensor = links[at].tensor
-        if other == node or links[at].is_dead or reached[tensor] == number:
+        is_inner = neighbour(nodes, links, at, IN) == node
+        if is_inner or links[at].is_dead or reached[links[at].tensor] == number:
             links[at].is_dead = True
-            if before >= 0:
-                links[before].next_in = after
-            else:
-                nodes[node].first_in = after
-            if after < 0:
-                nodes[node].last_in = before
-            nodes[node].num_in -= 1
         else:
-            reached[tensor] = number
+            reached[links[at].tensor] = number
+        at = np.int64(links[at].next[IN])
+
+
+@outlined
+def _offer_neighbours(
+    nodes: Array, links: Array, heap: Array, counts: Array, version: Array, moved: Array,
+    others: Array, node: Int, way: Int, per_byte: Float,
+) -> None:  # fmt: skip
+    """Offer a new node with each that reads it (OUT) or that it reads (IN); links that are dead or
+    inner leave its list."""
+    count = np.int64(0)
+    before, at = np.int64(-1), np.int64(nodes[node].first[way])
+    while at >= 0:
+        after = np.int64(links[at].next[way])
+        other = neighbour(nodes, links, at, way)
+        if other == node or links[at].is_dead:
+            drop_link(nodes, links, node, way, before, at)
+        else:
             if moved[other] == 0.0:
                 others[count] = other
                 count += 1
@@ -136,38 +140,6 @@ def _offer_sources(
         at = after
     for k in range(count):
         other = np.int64(others[k])
-        _offer(nodes, heap, counts, version, other, node, moved[other] * per_byte)
-        moved[other] = 0.0
-
-
-@outlined
-def _offer_targets(
-    nodes: Array, links: Array, heap: Array, counts: Array, version: Array, moved: Array,
-    others: Array, node: Int, per_byte: Float,
-) -> None:  # fmt: skip
-    """Offer a new node with each that reads it."""
-    count = np.int64(0)
-    before, at = np.int64(-1), np.int64(nodes[node].first_out)
-    while at >= 0:
-        after = np.int64(links[at].next_out)
-        other = find(nodes, links[at].target)
-        if other == node or links[at].is_dead:
-            if before >= 0:
-                links[before].next_out = after
-            else:
-                nodes[node].first_out = after
-            if after < 0:
-                nodes[node].last_out = before
-            nodes[node].num_out -= 1
-        else:
-            if moved[other] == 0.0:
-                others[count] = other
-                count += 1
-                moved[other] = 1e-300
-            moved[other] += links[at].bytes
-            before = at
-        at = after
-    for k in range(count):
-        other = np.int64(others[k])
-        _offer(nodes, heap, counts, version, node, other, moved[other] * per_byte)
+        source, target = (node, other) if way == OUT else (other, node)
+        _offer(nodes, heap, counts, version, source, target, moved[other] * per_byte)
         moved[other] = 0.0

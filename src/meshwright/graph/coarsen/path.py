@@ -10,8 +10,8 @@ lies between, from a forward op to the backward op that reads what it saved.
 
 import numpy as np
 
-from meshwright.compiled import Array, Bool, Int, inlined, outlined
-from meshwright.graph.coarsen.web import find
+from meshwright.compiled import Array, Int, inlined, outlined
+from meshwright.graph.coarsen.web import IN, OUT, neighbour
 
 PATH, AHEAD, BEHIND, NOTHING_AHEAD, NOTHING_BEHIND = range(5)
 """What `find_path` finds: a path; none, and all that i leads to, or all that leads to j."""
@@ -19,16 +19,16 @@ PATH, AHEAD, BEHIND, NOTHING_AHEAD, NOTHING_BEHIND = range(5)
 
 @inlined
 def _expand(
-    nodes: Array, links: Array, stack: Array, top: Int, node: Int, skipped: Int, onward: Bool,
+    nodes: Array, links: Array, stack: Array, top: Int, node: Int, skipped: Int, way: Int,
     low: Int, high: Int, mark: Int, goal: Int, seen: Array,
 ) -> Int:  # fmt: skip
     """Put a node's neighbours on the stack; its new height, or -1 when the searches meet."""
     best = top
-    at = np.int64(nodes[node].first_out if onward else nodes[node].first_in)
+    at = np.int64(nodes[node].first[way])
     while at >= 0:
-        seen[0 if onward else 1] += 1
-        other = find(nodes, links[at].target if onward else links[at].source)
-        at = np.int64(links[at].next_out if onward else links[at].next_in)
+        seen[way] += 1
+        other = neighbour(nodes, links, at, way)
+        at = np.int64(links[at].next[way])
         place = nodes[other].place
         if other == skipped or place < low or place > high or nodes[other].mark == mark:
             continue
@@ -37,7 +37,7 @@ def _expand(
         nodes[other].mark = mark
         stack[top] = other
         nearest = nodes[stack[best]].place
-        if (place > nearest) if onward else (place < nearest):
+        if (place > nearest) if way == OUT else (place < nearest):
             best = top
         top += 1
     if best < top:
@@ -64,10 +64,10 @@ def find_path(
     seen[0] = seen[1] = 0
     while True:
         node, other = np.int64(ahead[top_ahead - 1]), np.int64(behind[top_behind - 1])
-        if seen[0] + nodes[node].num_out <= seen[1] + nodes[other].num_in:
+        if seen[OUT] + nodes[node].num[OUT] <= seen[IN] + nodes[other].num[IN]:
             skipped = second if node == first else first
             top_ahead = _expand(
-                nodes, links, ahead, top_ahead - 1, node, skipped, True, low, high, onward, back,
+                nodes, links, ahead, top_ahead - 1, node, skipped, OUT, low, high, onward, back,
                 seen,
             )  # fmt: skip
             if top_ahead <= 0:
@@ -76,7 +76,7 @@ def find_path(
         else:
             skipped = first if other == second else second
             top_behind = _expand(
-                nodes, links, behind, top_behind - 1, other, skipped, False, low, high, back,
+                nodes, links, behind, top_behind - 1, other, skipped, IN, low, high, back,
                 onward, seen,
             )  # fmt: skip
             if top_behind <= 0:

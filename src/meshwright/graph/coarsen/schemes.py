@@ -19,7 +19,7 @@ from meshwright.graph.coarsen.colocate import fuse_in_groups
 from meshwright.graph.coarsen.fusion import follow_only_reader
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
-from meshwright.graph.coarsen.web import Web, find, merge
+from meshwright.graph.coarsen.web import IN, OUT, Web, merge, neighbour
 from meshwright.graph.column import ANY_TYPE, Phase
 from meshwright.graph.graph import Graph
 from meshwright.kernel.heap import VERSIONED, pop, push
@@ -74,17 +74,17 @@ def _merge_cheapest(
         if is_stale or nodes[node].parent != node:
             continue
         best = np.int64(-1)
-        at = np.int64(nodes[node].first_out)
+        at = np.int64(nodes[node].first[OUT])
         while at >= 0:
-            other = find(nodes, links[at].target)
-            at = np.int64(links[at].next_out)
+            other = neighbour(nodes, links, at, OUT)
+            at = np.int64(links[at].next[OUT])
             if other != node and (best < 0 or nodes[other].place < nodes[best].place):
                 best = other
         if best < 0:
-            at = np.int64(nodes[node].first_in)
+            at = np.int64(nodes[node].first[IN])
             while at >= 0:
-                other = find(nodes, links[at].source)
-                at = np.int64(links[at].next_in)
+                other = neighbour(nodes, links, at, IN)
+                at = np.int64(links[at].next[IN])
                 if other != node and (best < 0 or nodes[other].place > nodes[best].place):
                     best = other
         if best < 0:
