@@ -24,6 +24,7 @@ from meshwright.graph.coarsen.web import (
     IN,
     OUT,
     Web,
+    WebArrays,
     fits,
     merge,
     neighbour,
@@ -72,17 +73,17 @@ def _run(web: Web, alpha: float, cap: float, forward_only: bool) -> Ints:
     queue: Ints = np.arange(web.num_nodes, dtype=np.int32)
     is_queued = np.ones(web.num_nodes, dtype=np.bool_)
     merges = np.zeros((web.num_nodes, 2), dtype=np.int32)
-    num_fused = _fuse(
-        web.nodes, web.links, web.units, queue, is_queued, merges, alpha, cap, forward_only
-    )
+    num_fused = _fuse(web.arrays, queue, is_queued, merges, alpha, cap, forward_only)
     return merges[:num_fused]
 
 
 @compiled
 def _fuse(
-    nodes: Array, links: Array, units: Array, queue: Array, is_queued: Array, merges: Array,
-    alpha: Float, cap: Float, forward_only: Bool,
+    web: WebArrays, queue: Array, is_queued: Array, merges: Array, alpha: Float, cap: Float,
+    forward_only: Bool,
 ) -> Int:  # fmt: skip
+    """Fuse the nodes of the queue and those that merges put back; returns how many merges."""
+    nodes, links, units = web.nodes, web.links, web.units
     size = np.int64(len(queue))
     head, count, num_fused = np.int64(0), size, np.int64(0)
     while count > 0:
@@ -93,18 +94,18 @@ def _fuse(
         if nodes[node].parent != node:
             continue
         kept, gone = np.int64(-1), node
-        other = one_neighbour(nodes, links, node, OUT)
+        other = one_neighbour(web, node, OUT)
         if (
             other >= 0
-            and (nodes[node].seconds <= alpha or one_neighbour(nodes, links, other, IN) >= 0)
+            and (nodes[node].seconds <= alpha or one_neighbour(web, other, IN) >= 0)
             and fits(nodes, units, node, other, cap)
         ):
             kept = other
         elif not forward_only:
-            other = one_neighbour(nodes, links, node, IN)
+            other = one_neighbour(web, node, IN)
             if (
                 other >= 0
-                and (nodes[node].seconds <= alpha or one_neighbour(nodes, links, other, OUT) >= 0)
+                and (nodes[node].seconds <= alpha or one_neighbour(web, other, OUT) >= 0)
                 and fits(nodes, units, node, other, cap)
             ):
                 kept = other
@@ -115,10 +116,10 @@ def _fuse(
             shorter = kept if nodes[kept].num[way] < nodes[gone].num[way] else gone
             at = np.int64(nodes[shorter].first[way])
             while at >= 0:
-                other = neighbour(nodes, links, at, way)
+                other = neighbour(web, at, way)
                 count = _visit(queue, is_queued, head, count, other)
                 at = np.int64(links[at].next[way])
-        merge(nodes, links, units, kept, gone)
+        merge(web, kept, gone)
         merges[num_fused, 0], merges[num_fused, 1] = kept, gone
         num_fused += 1
         count = _visit(queue, is_queued, head, count, kept)

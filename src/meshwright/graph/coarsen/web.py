@@ -20,7 +20,7 @@ Units are hard co-location groups, or ops without one; merging ops unites their 
 size of united units (seconds, bytes: whatever they were made with) forbids merges.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,8 +64,19 @@ NONE, MANY = -1, -2
 """What stands for the one neighbour where there is none, or more than one."""
 
 
+class WebArrays(NamedTuple):
+    """A web, for kernels."""
+
+    nodes: Array
+    """A NODE for each op of the graph."""
+    links: Array
+    """A LINK for each tensor and reader."""
+    units: Array
+    """A UNIT for each co-location group, or op without one."""
+
+
 class Web:
-    """The arrays, for kernels."""
+    """The nodes, links and units of a graph."""
 
     def __init__(
         self,
@@ -117,6 +128,11 @@ class Web:
         unit_sizes: Any = np.bincount(unit_of, weights=seconds if sizes is None else sizes)
         uses = (*graph.edges, graph.use_tensor, graph.tensor_bytes[graph.use_tensor])
         return Web(seconds, _without_doubles(*uses), unit_of.astype(np.int32), unit_sizes)
+
+    @property
+    def arrays(self) -> WebArrays:
+        """The web itself, for kernels, which change it."""
+        return WebArrays(self.nodes, self.links, self.units)
 
     @property
     def num_nodes(self) -> int:
@@ -191,35 +207,35 @@ def find(nodes: Array, op: Int) -> Int:
 
 
 @inlined
-def neighbour(nodes: Array, links: Array, link: Int, way: Int) -> Int:
+def neighbour(web: WebArrays, link: Int, way: Int) -> Int:
     """The node that a link leads to, OUT or IN."""
-    return find(nodes, links[link].target if way == OUT else links[link].source)
+    return find(web.nodes, web.links[link].target if way == OUT else web.links[link].source)
 
 
 @inlined
-def drop_link(nodes: Array, links: Array, node: Int, way: Int, before: Int, link: Int) -> None:
+def drop_link(web: WebArrays, node: Int, way: Int, before: Int, link: Int) -> None:
     """Take a link, which stands after `before` (-1: first), out of a node's list."""
-    after = links[link].next[way]
+    after = web.links[link].next[way]
     if before >= 0:
-        links[before].next[way] = after
+        web.links[before].next[way] = after
     else:
-        nodes[node].first[way] = after
+        web.nodes[node].first[way] = after
     if after < 0:
-        nodes[node].last[way] = before
-    nodes[node].num[way] -= 1
+        web.nodes[node].last[way] = before
+    web.nodes[node].num[way] -= 1
 
 
 @outlined
-def one_neighbour(nodes: Array, links: Array, node: Int, way: Int) -> Int:
+def one_neighbour(web: WebArrays, node: Int, way: Int) -> Int:
     """The only other node that reads a node (OUT) or that it reads (IN), NONE or MANY; drops what
     it need not see again."""
     found, before = np.int64(NONE), np.int64(NONE)
-    at = np.int64(nodes[node].first[way])
+    at = np.int64(web.nodes[node].first[way])
     while at >= 0:
-        other = neighbour(nodes, links, at, way)
-        after = np.int64(links[at].next[way])
+        other = neighbour(web, at, way)
+        after = np.int64(web.links[at].next[way])
         if other in (node, found):
-            drop_link(nodes, links, node, way, before, at)
+            drop_link(web, node, way, before, at)
         elif found >= 0:
             return np.int64(MANY)
         else:
@@ -245,11 +261,12 @@ def unite_units(units: Array, first: Int, second: Int) -> None:
 
 
 @outlined
-def merge(nodes: Array, links: Array, units: Array, kept: Int, gone: Int) -> None:
+def merge(web: WebArrays, kept: Int, gone: Int) -> None:
     """Let `gone` become part of `kept`, which keeps its place."""
+    nodes, links = web.nodes, web.links
     nodes[gone].parent = kept
     nodes[kept].seconds += nodes[gone].seconds
-    unite_units(units, nodes[kept].unit, nodes[gone].unit)
+    unite_units(web.units, nodes[kept].unit, nodes[gone].unit)
     for way in range(2):
         if nodes[gone].first[way] >= 0:
             if nodes[kept].last[way] >= 0:
