@@ -27,11 +27,11 @@ from meshwright.search.method.hybrid.baseline import (
     simulate_first,
     unaware_drafts,
 )
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.method.hybrid.space import Space, make_space
-from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.method.hybrid.space import HybridSpace, make_space
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Sequential
 from meshwright.source import load_graph
 
@@ -91,8 +91,8 @@ def compare(
 
 
 def _baselines(
-    space: Space, seconds: float, seed: int, names: Sequence[str]
-) -> Iterator[tuple[str, Sequence[Draft]]]:
+    space: HybridSpace, seconds: float, seed: int, names: Sequence[str]
+) -> Iterator[tuple[str, Sequence[HybridDraft]]]:
     by_hand = manual_drafts(space).drafts if {"manual", "mcmc"} & {*names} else []
     if "manual" in names:
         yield "manual", by_hand
@@ -103,12 +103,12 @@ def _baselines(
         yield "unaware", unaware_drafts(space, perf_counter() + 60).drafts
 
 
-def _best(space: Space, drafts: Sequence[Draft]) -> tuple[float, str]:
+def _best(space: HybridSpace, drafts: Sequence[HybridDraft]) -> tuple[float, str]:
     """The step and the plan of the best of the first that fit."""
-    scene = Scene(
+    scene = TrialScene(
         graph=space.stack.graph, cluster=space.cluster, tiers=space.prices.tiers, sharing="fair"
     )
-    trials = Trials(scene, Sequential())
+    trials = HybridTrials(scene, Sequential())
     simulate_first(trials, drafts)
     if not trials.num_fitting:
         return float("inf"), ""

@@ -19,8 +19,8 @@ import numpy as np
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.search.instance import make_instance
-from meshwright.search.method.mcmc.mcmc import DEFAULT_BETA, Walk, first_placement
-from meshwright.search.order.list_schedule import Schedule
+from meshwright.search.method.mcmc.mcmc import DEFAULT_BETA, MetropolisWalk, first_placement
+from meshwright.search.order.list_schedule import ListSchedule
 from synthetic import synthetic_gpt
 
 
@@ -32,14 +32,14 @@ def measure(num_ops: int, cluster_name: str, steps: int, seed: int) -> Iterator[
     generator = np.random.default_rng(seed)
     spread = generator.integers(0, instance.num_devices, instance.num_units).astype(np.int32)
     for name, start in (("one device", together), ("random", spread)):
-        walk = Walk(instance, start, seed, DEFAULT_BETA)
+        walk = MetropolisWalk(instance, start, seed, DEFAULT_BETA)
         walk.run(min(100, steps), math.inf)  # compiled, and the caches warm
         before = walk.statistics["evaluations"]
         began = time.perf_counter()
         walk.run(steps, math.inf)
         seconds = time.perf_counter() - began
         began = time.perf_counter()
-        Schedule(instance, walk.best_device_of_op)
+        ListSchedule(instance, walk.best_device_of_op)
         yield {
             "start": name,
             "cluster": cluster_name,

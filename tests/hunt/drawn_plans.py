@@ -9,9 +9,9 @@ from meshwright.plan.part import Discipline, Part, Schedule, ScheduleKind, Sync
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import DraftStage
 from meshwright.search.instance import Instance, order_plan, placement_plan
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.scope import list_frames, list_sizes
-from meshwright.search.method.hybrid.space import Space
+from meshwright.search.method.hybrid.space import HybridSpace
 from meshwright.search.method.hybrid.table import option_fits
 from meshwright.search.method.pipeline.consecutive import possible_microbatches
 
@@ -76,7 +76,7 @@ def _stages(rng: Rng, graph: Graph, count: int) -> np.ndarray:
     return stage
 
 
-def draw_draft(rng: Rng, space: Space) -> Draft | None:
+def draw_draft(rng: Rng, space: HybridSpace) -> HybridDraft | None:
     """Layers cut anywhere, every stage with any option that fits it; None: no stage fits."""
     frames = list(list_frames(space.scope, space.batch, space.cluster.num_devices))
     frame = frames[int(rng.integers(len(frames)))]
@@ -102,5 +102,5 @@ def draw_draft(rng: Rng, space: Space) -> Draft | None:
         left, offset = left - layers, offset + size
     kinds = [each for each in ScheduleKind if each is not ScheduleKind.INTERLEAVED]
     kind = ScheduleKind.ONE_F_ONE_B if len(stages) == 1 else kinds[int(rng.integers(len(kinds)))]
-    draft = Draft(frame=frame, kind=kind, stages=tuple(stages), estimate_seconds=0.0)
+    draft = HybridDraft(frame=frame, kind=kind, stages=tuple(stages), estimate_seconds=0.0)
     return draft if left == 0 and space.allows(draft) else None

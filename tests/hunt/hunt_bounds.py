@@ -30,7 +30,7 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.method.hybrid.space import Space, make_space
+from meshwright.search.method.hybrid.space import HybridSpace, make_space
 from meshwright.search.method.placement.placement import placement
 
 PLANS = 4
@@ -116,6 +116,6 @@ def _verdicts(instance: Instance, plan: Plan) -> Iterator[tuple[str, Verdict]]:
 
 
 @cache
-def _space(model: int, network: int) -> tuple[Space, float]:
+def _space(model: int, network: int) -> tuple[HybridSpace, float]:
     space = make_space(small_model(model), small_network(network), Scope())
     return space, space_bound(space)

@@ -26,7 +26,7 @@ from meshwright.search.method.hybrid.baseline import (
 )
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space
-from meshwright.search.method.hybrid.trial import Trials
+from meshwright.search.method.hybrid.trial import HybridTrials
 from meshwright.search.method.name import LAYERED
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_a_baseline_with_the_best_so_far(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    owner, name = (baseline, name) if name else (Trials, "run")
+    owner, name = (baseline, name) if name else (HybridTrials, "run")
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, interrupted)
     answer: Answer = search(model(), cluster())

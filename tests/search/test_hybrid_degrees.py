@@ -19,7 +19,7 @@ from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space
-from meshwright.search.method.hybrid.trial import Scene, try_draft
+from meshwright.search.method.hybrid.trial import TrialScene, try_draft
 from meshwright.search.pool.engine import Sequential
 from meshwright.simulate.simulate import simulate
 from quick import few
@@ -48,7 +48,7 @@ def test_the_degrees_of_a_draft_give_its_plan(data: Any) -> None:
     space = draw_space(data.draw)
     draft = draw_draft(data.draw, space)
     graph, cluster = space.stack.graph, space.cluster
-    scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
+    scene = TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
     plan = scene.plan(draft)
     again = said_again(graph, cluster, plan)
     assert (again is not None) == is_uniform(draft, cluster.num_devices)
@@ -67,7 +67,7 @@ def test_simulate_by_degrees_gives_what_forty_drafts_do() -> None:
         space = make_space(graph, cluster, Scope(**each, mixed=False, microbatches=(2,)))
         find_drafts(space, pool, inf)
         drafts += [draft for draft in pool.drafts() if is_uniform(draft, 8)][:8]
-    scene = Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
+    scene = TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
     seen = set()
     for draft in drafts:
         plan = scene.plan(draft)

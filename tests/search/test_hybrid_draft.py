@@ -24,7 +24,7 @@ from meshwright.search.method.hybrid.frame import FrameSearch, flights, step_sec
 from meshwright.search.method.hybrid.interleave import interleave
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space
-from meshwright.search.method.hybrid.trial import Scene, try_draft
+from meshwright.search.method.hybrid.trial import TrialScene, try_draft
 
 # Many frames have no option, or none that can be interleaved.
 DRAFTS = settings(
@@ -38,7 +38,7 @@ BOUNDS: dict[Any, float] = {}
 
 def scene_of(space: Any) -> Any:
     tiers = space.prices.tiers
-    return Scene(graph=space.stack.graph, cluster=space.cluster, tiers=tiers, sharing="fair")
+    return TrialScene(graph=space.stack.graph, cluster=space.cluster, tiers=tiers, sharing="fair")
 
 
 @given(st.data())

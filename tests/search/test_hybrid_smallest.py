@@ -17,7 +17,7 @@ from meshwright.search.method.hybrid import smallest
 from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack, least_bytes
-from meshwright.search.method.hybrid.space import Space, make_space
+from meshwright.search.method.hybrid.space import HybridSpace, make_space
 from quick import few
 
 BUDGET = 48 * TICK_SECONDS
@@ -105,7 +105,7 @@ def test_numbers_of_devices_are_tried_while_there_is_time(
 ) -> None:
     tried = []
 
-    def grow(space: Space, num_devices: int) -> Space:
+    def grow(space: HybridSpace, num_devices: int) -> HybridSpace:
         tried.append(num_devices)
         return grown(space, num_devices)
 

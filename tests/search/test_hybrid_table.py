@@ -20,7 +20,7 @@ from meshwright.plan.stage import Frame, Option
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.shape import find_shapes
 from meshwright.search.method.hybrid.space import make_space
-from meshwright.search.method.hybrid.table import Table, make_table, option_fits, samples_of
+from meshwright.search.method.hybrid.table import OptionTable, make_table, option_fits, samples_of
 
 
 def cost_at(space: Any, frame: Any, size: Any, option: Any, layers: Any) -> Any:
@@ -117,7 +117,7 @@ def one_row(**numbers: Any) -> Any:
     )  # fmt: skip
     arrays = {name: np.array([[numbers.get(name, 0.0)]]) for name in names}
     option = Option(team=Team(), zero=0, recompute=Recompute.NONE)
-    return Table(frame=Frame(pods=1, microbatches=1), size=1, options=(option,), **arrays)
+    return OptionTable(frame=Frame(pods=1, microbatches=1), size=1, options=(option,), **arrays)
 
 
 def test_as_many_microbatches_fit_as_there_is_room_for() -> None:

@@ -10,7 +10,7 @@ from placement_strategies import ROUNDED, instances, least_step
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
 from meshwright.search.bound.branch import branch_bound
-from meshwright.search.bound.window import Decisions, Windows, undecided, window_bound
+from meshwright.search.bound.window import Decisions, WindowBounder, undecided, window_bound
 from meshwright.search.instance import Instance, make_instance
 from small import connected
 
@@ -106,7 +106,7 @@ def test_decisions_hold_on_the_whole_path() -> None:
         builder.add_op(f"o{number}", seconds={"any": 1.0})
     builder.add_tensor(0, 3.0, [1])
     builder.add_tensor(1, 1.0, [2])
-    windows = Windows(make_instance(builder.finish(), connected(2)))
+    windows = WindowBounder(make_instance(builder.finish(), connected(2)))
     free = undecided(windows.instance)
     assert windows.bound(free).seconds == 3
     apart = Decisions(label=free.label, apart=np.array([[0, 1], [1, 2]], np.int32))

@@ -21,7 +21,7 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Phase
 from meshwright.plan.plan import Discipline
 from meshwright.search.instance import Instance, make_instance, placement_plan
-from meshwright.search.order.decode import Decoder
+from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.simulate.simulate import simulate
 from small import connected, dag
@@ -59,10 +59,10 @@ def united(times: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def decoded(instance: Instance, seed: int) -> tuple[Decoder, Ints, float]:
+def decoded(instance: Instance, seed: int) -> tuple[OrderDecoder, Ints, float]:
     """A random placement in a random order, or in the decoder's own."""
     devices = random_devices(instance, seed)[instance.unit_of]
-    decoder = Decoder(instance)
+    decoder = OrderDecoder(instance)
     order = decoder.rank(devices) if seed % 2 else random_order(instance, seed)
     return decoder, devices, decoder.seconds(devices, order)
 
@@ -142,7 +142,7 @@ def test_beyond_the_limit_a_time_is_infinite(instance: Instance, seed: int, part
 @settings(max_examples=40)
 def test_the_order_by_urgency_is_topological(instance: Instance, seed: int) -> None:
     devices = random_devices(instance, seed)[instance.unit_of]
-    order = Decoder(instance).rank(devices)
+    order = OrderDecoder(instance).rank(devices)
     assert is_topological(instance, order, np.zeros(instance.num_ops, np.int32))
 
 
@@ -150,7 +150,7 @@ def test_a_gap_that_waiting_leaves_is_filled() -> None:
     # On d0: o0 [0, 1]; o2 reads o1 (d1, [0, 3], 2 to move) and runs [5, 6]. o3 takes 4 and comes
     # last: the gap [1, 5] is as long as it needs.
     instance = make_instance(dag([1.0, 3.0, 1.0, 4.0], {(0, 2): 0.0, (1, 2): 2.0}), connected(2))
-    decoder = Decoder(instance)
+    decoder = OrderDecoder(instance)
     devices = np.array([0, 1, 0, 0], np.int32)
     assert decoder.seconds(devices, np.array([0, 1, 2, 3], np.int32)) == 6
     assert decoder.ops["start"][:-1].tolist() == [0, 0, 5, 1]
@@ -160,7 +160,7 @@ def test_a_gap_that_waiting_leaves_is_filled() -> None:
 def test_a_gap_that_is_too_short_is_left() -> None:
     # As before, but o3 takes 4.5: after o2.
     instance = make_instance(dag([1.0, 3.0, 1.0, 4.5], {(0, 2): 0.0, (1, 2): 2.0}), connected(2))
-    decoder = Decoder(instance)
+    decoder = OrderDecoder(instance)
     devices = np.array([0, 1, 0, 0], np.int32)
     assert decoder.seconds(devices, np.arange(4, dtype=np.int32)) == 10.5
 
@@ -168,7 +168,7 @@ def test_a_gap_that_is_too_short_is_left() -> None:
 def test_the_most_urgent_op_is_the_one_with_the_longest_way() -> None:
     # From o0: 1 + 2 (moved) + 5 = 8; o1 6; o2 5. On one device o0 has 1 + 5 = 6 and comes first.
     instance = make_instance(dag([1.0, 6.5, 5.0], {(0, 2): 2.0}), connected(2))
-    decoder = Decoder(instance)
+    decoder = OrderDecoder(instance)
     assert decoder.rank(np.array([0, 0, 1], np.int32)).tolist() == [0, 1, 2]
     assert decoder.rank(np.array([0, 0, 0], np.int32)).tolist() == [1, 0, 2]
 
@@ -178,7 +178,7 @@ def test_an_op_where_it_cannot_run_takes_for_ever() -> None:
     op = builder.add_op("o0", seconds={"unit": 1.0, "other": math.inf})
     builder.add_tensor(op, 1.0, [builder.add_op("o1", seconds={"any": 1.0})])
     instance = make_instance(builder.finish(), connected(2, types=["unit", "other"]))
-    decoder, order = Decoder(instance), np.arange(2, dtype=np.int32)
+    decoder, order = OrderDecoder(instance), np.arange(2, dtype=np.int32)
     assert decoder.seconds(np.array([0, 1], np.int32), order) == 3
     assert decoder.seconds(np.array([1, 0], np.int32), order) == math.inf
     assert decoder.rank(np.array([1, 0], np.int32)).tolist() == [0, 1]
@@ -190,6 +190,6 @@ def test_what_is_saved_elsewhere_is_not_waited_for() -> None:
     first = builder.add_op("f0", seconds={"any": 3.0}, saved_bytes=8.0)
     builder.add_op("b1", phase=Phase.BACKWARD, seconds={"any": 1.0}, partner=first)
     instance = make_instance(builder.finish(), connected(2))
-    decoder, order = Decoder(instance), np.arange(2, dtype=np.int32)
+    decoder, order = OrderDecoder(instance), np.arange(2, dtype=np.int32)
     assert decoder.seconds(np.array([0, 0], np.int32), order) == 4
     assert decoder.seconds(np.array([0, 1], np.int32), order) == 3

@@ -11,7 +11,7 @@ from search_strategies import make_cluster
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import make_instance
-from meshwright.search.method.msct.favourite import Chain, Delays, find_favourites, mean_delays
+from meshwright.search.method.msct.favourite import Delays, Favourites, find_favourites, mean_delays
 
 
 def delays(seconds: list[float], edges: dict[tuple[int, int], float]) -> Delays:
@@ -46,7 +46,7 @@ def all_matchings(problem: Delays) -> Iterator[set[tuple[int, int]]]:
                 yield set(chosen)
 
 
-def saved_edges(chain: Chain) -> set[tuple[int, int]]:
+def saved_edges(chain: Favourites) -> set[tuple[int, int]]:
     return {(i, j) for i, j in enumerate(chain.child.tolist()) if j >= 0}
 
 

@@ -17,8 +17,8 @@ from placement_strategies import (
 from meshwright.array import Ints
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.method.placement.level import Level, make_levels, merge_units
-from meshwright.search.order.decode import Decoder
+from meshwright.search.method.placement.level import CoarseLevel, make_levels, merge_units
+from meshwright.search.order.decode import OrderDecoder
 from small import connected, dag, layers
 from synthetic import synthetic_gpt
 
@@ -40,7 +40,7 @@ def random_union(instance: Instance, seed: int) -> Ints:
     return np.unique(label, return_inverse=True)[1].astype(np.int32)
 
 
-def check_level(level: Level, below: Instance) -> None:
+def check_level(level: CoarseLevel, below: Instance) -> None:
     """What holds for every level."""
     above = level.instance
     # Ops and units of the level are numbered without gaps, and ops are where their units are.
@@ -111,17 +111,19 @@ def test_a_placement_takes_no_longer_on_the_level_below(instance: Instance, seed
     level = merge_units(instance, random_union(instance, seed))
     above = level.instance
     devices = random_devices(above, seed)
-    decoder = Decoder(above)
+    decoder = OrderDecoder(above)
     on_ops = devices[above.unit_of]
     seconds = decoder.seconds(on_ops, decoder.rank(on_ops))
     # In the order of starts each op finds its merged op's time free. In the order of decoding one
     # that is ready earlier may take the gap of another: 83 of 3,000 random steps took longer.
     order = level.expand_order(decoder.start_order())
-    below = Decoder(instance).seconds(devices[level.unit_of][instance.unit_of], order)
+    below = OrderDecoder(instance).seconds(devices[level.unit_of][instance.unit_of], order)
     assert below <= seconds * (1 + 1e-12)
 
 
-def chain_of_levels(levels: list[Level], instance: Instance) -> list[tuple[Level, Instance]]:
+def chain_of_levels(
+    levels: list[CoarseLevel], instance: Instance
+) -> list[tuple[CoarseLevel, Instance]]:
     """Each level with the instance that it was made of."""
     below = [instance, *(level.instance for level in levels)]
     return list(zip(levels, below, strict=False))

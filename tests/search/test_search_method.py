@@ -23,8 +23,8 @@ from meshwright.search import portfolio
 from meshwright.search.bound.work import memory_bound
 from meshwright.search.instance import make_instance
 from meshwright.search.method.baseline import divide_batch
-from meshwright.search.method.mcmc.mcmc import Walk, mcmc
-from meshwright.search.method.mcmc.walk import walk
+from meshwright.search.method.mcmc.mcmc import MetropolisWalk, mcmc
+from meshwright.search.method.mcmc.walk import propose_moves
 from meshwright.search.method.metis import partition_units
 from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
 from meshwright.search.portfolio import find_plan
@@ -237,9 +237,9 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
         calls += 1
         if calls == 4:  # after one of no steps, one of 16 and one of 32
             raise KeyboardInterrupt
-        walk(*arguments)
+        propose_moves(*arguments)
 
-    monkeypatch.setattr("meshwright.search.method.mcmc.mcmc.walk", interrupted)
+    monkeypatch.setattr("meshwright.search.method.mcmc.mcmc.propose_moves", interrupted)
     answer = mcmc(build_model("unet"), find_cluster("a100-80-x4"))
     assert answer.plan is not None
     assert answer.stop is Stop.INTERRUPTED
@@ -262,7 +262,7 @@ def test_a_walk_never_takes_what_does_not_fit_once_it_fits() -> None:
     graph = chain(12, state_bytes=10.0)
     cluster = make_cluster(["fast"] * 3, memory_bytes=55.0)
     instance = make_instance(graph, cluster)
-    walk = Walk(instance, np.zeros(12, dtype=np.int32), 0, beta=1e-3)
+    walk = MetropolisWalk(instance, np.zeros(12, dtype=np.int32), 0, beta=1e-3)
     walk.run(200, math.inf)
     for _ in range(50):
         walk.run(1, math.inf)

@@ -15,7 +15,7 @@ from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.baseline import single
-from meshwright.search.method.msct.favourite import Chain, find_favourites, mean_delays
+from meshwright.search.method.msct.favourite import Favourites, find_favourites, mean_delays
 from meshwright.search.method.msct.msct import follow_forward, msct, schedule_msct
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.source import zoo_graph
@@ -30,14 +30,14 @@ def dag(seconds: list[float], edges: dict[tuple[int, int], float], state: float 
     return builder.finish()
 
 
-def favourites(num_ops: int, *pairs: tuple[int, int]) -> Chain:
+def favourites(num_ops: int, *pairs: tuple[int, int]) -> Favourites:
     child, parent = (np.full(num_ops, -1, dtype=np.int32) for _ in range(2))
     for source, target in pairs:
         child[source], parent[target] = target, source
-    return Chain(child=child, parent=parent, relaxed_seconds=0.0)
+    return Favourites(child=child, parent=parent, relaxed_seconds=0.0)
 
 
-def find_chain(instance: Instance) -> Chain:
+def find_chain(instance: Instance) -> Favourites:
     return find_favourites(mean_delays(instance, instance.unit_of))
 
 

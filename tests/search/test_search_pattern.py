@@ -17,8 +17,8 @@ from meshwright.search.method.placement.pattern import (
     find_kinds,
     sweep_kinds,
 )
-from meshwright.search.method.placement.placement_walk import Placed, Walk
-from meshwright.search.order.decode import Decoder
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
+from meshwright.search.order.decode import OrderDecoder
 from small import connected, dag, layers
 from synthetic import synthetic_gpt
 
@@ -118,7 +118,7 @@ def units_of(instance: Instance, ops: list[str]) -> Ints:
 
 def sweep(instance: Instance, devices: Ints, limit: float = 1e12) -> tuple[Placed, Placed]:
     """Before and after."""
-    walk = Walk(instance, np.full(instance.num_devices, limit), 0)
+    walk = PlacementWalk(instance, np.full(instance.num_devices, limit), 0)
     placed = walk.time(devices)
     return placed, sweep_kinds(walk, placed, find_kinds(instance), lambda: False)
 
@@ -139,7 +139,9 @@ def test_a_sweep_moves_all_gradients_of_weights_at_once() -> None:
 def test_a_sweep_never_worsens(instance: Instance, seed: int) -> None:
     # Kinds at random: those of such small graphs are too few to be swept.
     generator = np.random.default_rng(seed)
-    walk = Walk(instance, np.full(instance.num_devices, float(instance.unit_bytes.sum()) / 2), 0)
+    walk = PlacementWalk(
+        instance, np.full(instance.num_devices, float(instance.unit_bytes.sum()) / 2), 0
+    )
     kinds = Kinds(
         units=tuple(
             np.flatnonzero(generator.random(instance.num_units) < 0.4).astype(np.int32)
@@ -152,14 +154,14 @@ def test_a_sweep_never_worsens(instance: Instance, seed: int) -> None:
     after = sweep_kinds(walk, before, kinds, lambda: False)
     assert after.rank <= before.rank
     devices = after.device_of_unit[instance.unit_of]
-    assert after.seconds == Decoder(instance).seconds(devices, after.order)
+    assert after.seconds == OrderDecoder(instance).seconds(devices, after.order)
     can_run = np.isfinite(instance.unit_seconds)[:, instance.type_of]
     assert can_run[np.arange(instance.num_units), after.device_of_unit].all()
 
 
 def test_a_sweep_that_is_over_changes_nothing() -> None:
     instance = deep(14, bandwidth=100.0)
-    walk = Walk(instance, np.full(2, 1e12), 0)
+    walk = PlacementWalk(instance, np.full(2, 1e12), 0)
     placed = walk.time(np.zeros(instance.num_units, np.int32))
     assert sweep_kinds(walk, placed, find_kinds(instance), lambda: True) is placed
 

@@ -21,7 +21,7 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement import placement
-from meshwright.search.method.placement.placement_walk import Walk
+from meshwright.search.method.placement.placement_walk import PlacementWalk
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers
@@ -118,7 +118,7 @@ def test_merged_ops_raise_no_bound() -> None:
         if number < 149:
             builder.add_tensor(second, 0.0, [second + 2])
     instance = make_instance(builder.finish(), connected(2))
-    placed = Walk(instance, np.full(2, 9.0), 0).time(np.array([0, 1], np.int32))
+    placed = PlacementWalk(instance, np.full(2, 9.0), 0).time(np.array([0, 1], np.int32))
     assert placed.seconds == 151
     found = improve(instance, placed, np.full(2, 9.0), 0, perf_counter() + 5.0, target=0.0)
     assert found.bound_seconds <= 151

@@ -18,9 +18,9 @@ from meshwright.search.instance import (
     mean_type_seconds,
     placement_plan,
 )
-from meshwright.search.method.mcmc.mcmc import Walk
+from meshwright.search.method.mcmc.mcmc import MetropolisWalk
 from meshwright.search.order.heft import schedule_heft
-from meshwright.search.order.list_schedule import Schedule, longest_path, order_seconds
+from meshwright.search.order.list_schedule import ListSchedule, longest_path, order_seconds
 from meshwright.simulate.simulate import simulate
 from synthetic import synthetic_gpt
 
@@ -38,7 +38,7 @@ def test_fifo_is_what_the_simulator_gives(graph: Graph, cluster: Cluster, seed: 
     devices = random_placement(instance, seed)
     plan = placement_plan(instance, devices, discipline=Discipline.FIFO)
     simulated = simulate(graph, cluster, plan, sharing="none").step_seconds
-    assert np.isclose(Schedule(instance, devices).seconds, simulated, rtol=1e-9, atol=0)
+    assert np.isclose(ListSchedule(instance, devices).seconds, simulated, rtol=1e-9, atol=0)
 
 
 @given(graphs(), clusters(), st.integers(0, 2**32))
@@ -75,11 +75,13 @@ def random_order(graph: Graph, seed: int) -> Ints:
 def test_a_walk_keeps_the_time_of_its_placement(graph: Graph, cluster: Cluster, seed: int) -> None:
     # 60 steps, most accepted at this temperature: 60 changes of one schedule.
     instance = make_instance(graph, cluster)
-    walk = Walk(instance, np.zeros(instance.num_units, dtype=np.int32), seed, beta=0.01)
+    walk = MetropolisWalk(instance, np.zeros(instance.num_units, dtype=np.int32), seed, beta=0.01)
     for _ in range(60):
         walk.run(1, np.inf)
         devices = walk.device_of_op
-        assert np.isclose(walk.now_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
+        assert np.isclose(
+            walk.now_seconds, ListSchedule(instance, devices).seconds, rtol=1e-12, atol=0
+        )
     assert walk.best_seconds <= walk.first_seconds
 
 
@@ -87,14 +89,18 @@ def test_a_walk_over_many_checkpoints_keeps_the_time_of_its_placement() -> None:
     # 600 ops are ten spacings of the places from which tries begin.
     graph = synthetic_gpt(600)
     instance = make_instance(graph, make_cluster(["fast", "slow", "fast"], rate=1e3))
-    walk = Walk(instance, np.zeros(instance.num_units, dtype=np.int32), 3, beta=1.0)
+    walk = MetropolisWalk(instance, np.zeros(instance.num_units, dtype=np.int32), 3, beta=1.0)
     for _ in range(40):
         walk.run(5, np.inf)
         devices = walk.device_of_op
-        assert np.isclose(walk.now_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
+        assert np.isclose(
+            walk.now_seconds, ListSchedule(instance, devices).seconds, rtol=1e-12, atol=0
+        )
     assert walk.statistics["accepted"] > 20
     devices = walk.best_device_of_op
-    assert np.isclose(walk.best_seconds, Schedule(instance, devices).seconds, rtol=1e-12, atol=0)
+    assert np.isclose(
+        walk.best_seconds, ListSchedule(instance, devices).seconds, rtol=1e-12, atol=0
+    )
 
 
 @given(graphs(max_ops=20), clusters())

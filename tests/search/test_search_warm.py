@@ -48,7 +48,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     )
     assert (done.returncode, done.stderr) == (0, "")
     kept = {path.name.split("-")[0] for path in cache.rglob("*.nbi")}
-    assert "move.walk" in kept
+    assert "move.anneal" in kept
     return [line for line in done.stdout.splitlines() if line.startswith("meshwright.")]
 
 
@@ -56,7 +56,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_the_program_compiles_the_searches_kernels(compiled: list[str]) -> None:
     kernels = {".".join(line.split("|")[:2]).removeprefix("meshwright.") for line in compiled}
     assert {
-        "search.method.placement.move.walk",
+        "search.method.placement.move.anneal",
         "search.order.decode.decode",
         "search.bound.window_solve._solve_window",
         "search.order.heft._place_all",

@@ -12,7 +12,14 @@ from placement_strategies import EXACT, ROUNDED, instances, least_order, least_s
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.search.bound.window import window_bound
-from meshwright.search.bound.window_solve import ENTRY, EXIT, MOST_OPS, SIZE, least_seconds
+from meshwright.search.bound.window_solve import (
+    ENTRY,
+    EXIT,
+    MOST_OPS,
+    SIZE,
+    WindowShape,
+    least_seconds,
+)
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.order.list_schedule import longest_path
 from small import connected
@@ -31,9 +38,8 @@ class Window:
 
     @property
     def solved(self) -> float:
-        return least_seconds(
-            self.times, self.units, self.moved, self.is_apart, self.count, self.num_devices
-        )
+        shape = WindowShape(self.times, self.units, self.moved, self.is_apart)
+        return least_seconds(shape, self.count, self.num_devices)
 
 
 @st.composite

@@ -6,6 +6,8 @@ are concatenated or summed, or a collective when all replicas of the source need
 has received it keeps for later readers of the same tensor.
 """
 
+import numpy as np
+
 from meshwright.compiled import Bool, Int, compiled, inlined
 from meshwright.graph.graph import Split
 from meshwright.program.find import find_copy, find_rows, find_whole
@@ -13,11 +15,11 @@ from meshwright.program.move import valid_after
 from meshwright.program.program import Kind
 from meshwright.program.record import (
     BUFFERS,
-    FOUND_BUFFER,
-    FOUND_WRITER,
     STAMP,
+    Found,
     Given,
     Made,
+    Wanted,
     add_buffer,
     add_order,
     add_read,
@@ -146,8 +148,8 @@ def _serve_reader(
 ) -> None:
     """Let every replica of reader `j` read tensor `t` of microbatch `m`."""
     source = given.tensors[t].source
-    part, target = given.ops[source].part, given.ops[j].part
-    replicas = given.parts[part + 1].slot - given.parts[part].slot
+    part, target = np.int64(given.ops[source].part), np.int64(given.ops[j].part)
+    replicas = np.int64(given.parts[part + 1].slot - given.parts[part].slot)
     is_synchronised = is_gathered and given.tensors[t].bucket >= 0
     has_rows, is_partial = given.tensors[t].has_rows, given.tensors[t].is_partial
     is_partial = is_partial and not is_synchronised
@@ -160,28 +162,26 @@ def _serve_reader(
     for q in range(given.parts[target + 1].slot - given.parts[target].slot):
         slot = given.parts[target].slot + q
         reader = instance(given, j, m, q)
-        first_unit = -1
+        first_unit = np.int64(-1)
         unit = given.parts[target].first_unit[given.ops[j].action]
         if given.is_scheduled and not is_within and unit >= 0:
             first_unit = instance(given, unit, m, q)
         before = first_unit if first_unit >= 0 else reader
+        wanted = Wanted(
+            t, m, base, part, np.int64(given.parts[part].slot), replicas, target, q, slot,
+            np.int64(given.slots[slot].device), reader, before, is_gathered, is_partial,
+        )  # fmt: skip
         if target == part and not gathers:
-            made.counts[FOUND_BUFFER] = base + q
-            made.counts[FOUND_WRITER] = instance(given, source, m, q)
+            found = Found(base + q, instance(given, source, m, q))
             if is_gathered:
-                after = valid_after(given, t, q, is_gathered)
-                add_order(made, after, reader)
+                add_order(made, valid_after(given, t, q, is_gathered), reader)
         elif (has_rows and not wants_whole) or is_summed:
-            find_rows(given, made, t, m, base, slot, q, before, is_gathered, target)
+            found = find_rows(given, made, wanted)
         elif gathers:
-            find_whole(given, made, t, m, base, slot, target, q, before, is_gathered, is_partial)
+            found = find_whole(given, made, wanted)
         else:
-            find_copy(given, made, t, m, base, slot, q, is_gathered, is_partial, reader, target)
-        if made.counts[FOUND_BUFFER] >= 0:
-            add_read(made, reader, made.counts[FOUND_BUFFER])
-        if (
-            first_unit >= 0
-            and made.counts[FOUND_WRITER] >= given.num_computes
-            and first_unit != reader
-        ):
-            add_order(made, made.counts[FOUND_WRITER], first_unit)
+            found = find_copy(given, made, wanted)
+        if found.buffer >= 0:
+            add_read(made, reader, found.buffer)
+        if first_unit >= 0 and found.writer >= given.num_computes and first_unit != reader:
+            add_order(made, found.writer, first_unit)

@@ -121,7 +121,7 @@ def emit_program(work: Work, cluster: Cluster) -> Program:
             reads=np.zeros(sizes[READS], PAIR),
             orders=np.zeros(sizes[ORDERS], PAIR),
             held=np.zeros(cluster.num_devices, HELD),
-            counts=np.zeros(8, np.int64),
+            counts=np.zeros(6, np.int64),
             writes=writes,
         )
         made.counts[INSTRUCTIONS] = num_computes + len(own)

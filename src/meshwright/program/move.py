@@ -3,12 +3,12 @@
 from meshwright.compiled import Bool, Float, Int, inlined
 from meshwright.program.program import Kind
 from meshwright.program.record import (
-    FOUND_BUFFER,
-    FOUND_WRITER,
     INSTRUCTIONS,
     TASKS,
+    Found,
     Given,
     Made,
+    Wanted,
     add_buffer,
     add_order,
     add_read,
@@ -32,22 +32,12 @@ def valid_after(given: Given, t: Int, r: Int, is_gathered: Bool) -> Int:
 
 @inlined
 def transfer(
-    given: Given,
-    made: Made,
-    t: Int,
-    m: Int,
-    buffer: Int,
-    r: Int,
-    device: Int,
-    rows_from: Float,
-    rows_to: Float,
-    size: Float,
-    is_gathered: Bool,
-) -> None:
-    """Send from replica `r` of the source to a device; finds the buffer and receive it emits."""
-    source = given.tensors[t].source
-    part = given.ops[source].part
-    origin = given.slots[given.parts[part].slot + r].device
+    given: Given, made: Made, wanted: Wanted, r: Int, low: Float, high: Float, size: Float
+) -> Found:
+    """Send the rows from `low` to `high` from replica `r` of the source to the reader's device."""
+    t, m, device = wanted.tensor, wanted.microbatch, wanted.device
+    source, part = given.tensors[t].source, wanted.part
+    origin = given.slots[wanted.first + r].device
     send = made.counts[INSTRUCTIONS]
     if made.writes:
         for each in range(2):
@@ -64,36 +54,27 @@ def transfer(
             row.stream = -1
             row.bytes = size
             row.beside_bytes = size * given.tensors[t].beside
-            row.rows_from = rows_from
-            row.rows_to = rows_to
+            row.rows_from = low
+            row.rows_to = high
     made.counts[INSTRUCTIONS] += 2
     made.counts[TASKS] += 1
-    add_read(made, send, buffer)
-    after = valid_after(given, t, r, is_gathered)
+    add_read(made, send, wanted.base + r)
+    after = valid_after(given, t, r, wanted.is_gathered)
     if after >= 0:
         add_order(made, after, send)
     last = given.parts[part].last_unit[given.ops[source].action]
     if given.is_scheduled and last >= 0 and last != source:
         add_order(made, instance(given, last, m, r), send)
-    made.counts[FOUND_BUFFER] = add_buffer(made, device, send + 1, t, size)
-    made.counts[FOUND_WRITER] = send + 1
+    return Found(add_buffer(made, device, send + 1, t, size), send + 1)
 
 
 @inlined
 def join(
-    given: Given,
-    made: Made,
-    kind: Int,
-    t: Int,
-    m: Int,
-    device: Int,
-    before: Int,
-    low: Float,
-    high: Float,
-    size: Float,
+    given: Given, made: Made, wanted: Wanted, kind: Int, low: Float, high: Float, size: Float,
     read_size: Float,
-) -> Int:
-    """A concatenation or sum on a device, just before the instruction that needs it."""
+) -> Int:  # fmt: skip
+    """A concatenation or sum on the reader's device, just before what needs it."""
+    device, before = wanted.device, wanted.before
     number = made.counts[INSTRUCTIONS]
     if made.writes:
         row = made.instructions[number]
@@ -101,8 +82,8 @@ def join(
         row.device = device
         row.peer = -1
         row.op = -1
-        row.tensor = t
-        row.microbatch = m
+        row.tensor = wanted.tensor
+        row.microbatch = wanted.microbatch
         row.replica = made.instructions[before].replica
         row.group = -1
         row.task = made.counts[TASKS]

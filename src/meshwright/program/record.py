@@ -80,8 +80,8 @@ HELD = np.dtype(
 )
 """What a device holds of the tensor and microbatch whose stamp it carries."""
 
-INSTRUCTIONS, BUFFERS, READS, ORDERS, TASKS, STAMP, FOUND_BUFFER, FOUND_WRITER = range(8)
-"""Places in the array of counts; the last two are what a look-up found."""
+INSTRUCTIONS, BUFFERS, READS, ORDERS, TASKS, STAMP = range(6)
+"""Places in the array of counts."""
 
 
 class Given(NamedTuple):
@@ -116,6 +116,43 @@ class Made(NamedTuple):
     held: Array
     counts: Array
     writes: Bool
+
+
+class Wanted(NamedTuple):
+    """What one replica of a reader needs of a tensor."""
+
+    tensor: Int
+    microbatch: Int
+    base: Int
+    """The buffer that the source's first replica writes; those of the others follow."""
+    part: Int
+    """The source's part."""
+    first: Int
+    """The first slot of that part."""
+    replicas: Int
+    """How many slots that part has."""
+    target: Int
+    """The reader's part."""
+    replica: Int
+    """Which of its replicas reads."""
+    slot: Int
+    """Where that replica is."""
+    device: Int
+    reader: Int
+    """The instruction that reads."""
+    before: Int
+    """The instruction that a sum or concatenation for the reader must run before."""
+    is_gathered: Bool
+    """Whether the tensor is whole only after its last microbatch or a collective."""
+    is_partial: Bool
+    """Whether each replica of the source has a part of a sum."""
+
+
+class Found(NamedTuple):
+    """A buffer with what is wanted, and the instruction that writes it; -1: nothing is needed."""
+
+    buffer: Int
+    writer: Int
 
 
 @inlined

@@ -5,6 +5,7 @@ A unit is what moves as one: a co-location group, or an op without one. Knows no
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,24 @@ op has saved. On one device it runs after it; on two the simulator lets it run w
 bounds skip such edges. Searches may count with this number: nothing to move, to a byte."""
 
 
+class StepArrays(NamedTuple):
+    """The arrays of an instance that kernels read; `Instance` says what is in each."""
+
+    in_edges: Any
+    in_start: Any
+    out_edges: Any
+    out_start: Any
+    seconds: Any
+    type_of: Any
+    bandwidth: Any
+    latency: Any
+    unit_of: Any
+    unit_start: Any
+    unit_ops: Any
+    unit_seconds: Any
+    unit_bytes: Any
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Instance:
     """What decides the time and the memory of a placement."""
@@ -32,19 +51,22 @@ class Instance:
     graph: Graph
     cluster: Cluster
     seconds: Floats
-    """Of each op (row) on each device type (column, as in `cluster.type_names`), whole batch."""
+    """Seconds of each op (row) on each device type (column, as in `cluster.type_names`) for the
+    whole batch."""
     type_of: Ints
-    """Of each device."""
+    """The type of each device, a column of `seconds`."""
     bandwidth: Floats
     latency: Floats
     out_edges: Records
-    """EDGEs to readers, op after op ..."""
+    """EDGEs to readers, op after op."""
     out_start: Ints
-    """... from where, one entry more than ops."""
+    """Where the edges of each op begin in `out_edges`; one entry more than ops."""
     in_edges: Records
+    """EDGEs from what an op reads, op after op."""
     in_start: Ints
+    """Where the edges of each op begin in `in_edges`; one entry more than ops."""
     unit_of: Ints
-    """Of each op; units are numbered by their first op."""
+    """The unit of each op; units are numbered by their first op."""
     unit_start: Ints
     unit_ops: Ints
     """The ops of unit u are `unit_ops[unit_start[u]:unit_start[u + 1]]`, rising."""
@@ -54,18 +76,26 @@ class Instance:
     """Memory that a unit holds at the turn from forward to backward; see `held_bytes`."""
 
     @property
+    def arrays(self) -> StepArrays:
+        """Read-only views, so that a kernel is compiled once, whoever made the arrays."""
+        views = [getattr(self, name).view() for name in StepArrays._fields]
+        for view in views:
+            view.setflags(write=False)
+        return StepArrays(*views)
+
+    @property
     def num_ops(self) -> int:
-        """How many ops."""
+        """The number of ops in the step."""
         return len(self.seconds)
 
     @property
     def num_units(self) -> int:
-        """How many units."""
+        """The number of units, which are what moves as one."""
         return len(self.unit_start) - 1
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """The number of devices of the cluster."""
         return len(self.type_of)
 
 
@@ -160,7 +190,7 @@ def order_plan(
 
 
 def mean_device_seconds(instance: Instance) -> Floats:
-    """Of each op, over the devices that can run it."""
+    """Mean seconds of each op over the devices that can run it."""
     counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])
     can_run = np.isfinite(instance.seconds)
     total = np.where(can_run, instance.seconds, 0.0) @ counts

@@ -48,7 +48,7 @@ class Coarsening:
     """The coarse one. Its groups are the fine graph's, united where ops of two have merged, and
     those that a scheme adds; a group of one coarse op constrains nothing and is dropped."""
     coarse_of: Ints
-    """Of each op of the fine graph: its coarse op."""
+    """The coarse op of each op of the fine graph."""
     members: Adjacency
     """The fine ops of each coarse op, rising."""
 
@@ -69,7 +69,7 @@ class Coarsening:
         return np.argsort(place[self.coarse_of], kind="stable").astype(np.int32)
 
     def add_up(self, values: Floats) -> Floats:
-        """Of each coarse op the sum of what its members have."""
+        """The sum of what the members of each coarse op have."""
         return _sum_by(self.coarse_of, values, self.graph.num_ops)
 
     def then(self, other: "Coarsening") -> "Coarsening":
@@ -298,7 +298,8 @@ def _tensors(graph: Graph, coarse_of: Ints, is_inner: Bools) -> dict[str, Any]:
 
 
 def _find_partners(graph: Graph, coarse_of: Ints, num_coarse: int) -> Ints:
-    """Of the forward ops that members of a coarse op go back to the one that saves most."""
+    """The forward op that saves the most bytes, among those that the members of a coarse op belong
+    to."""
     ops = np.flatnonzero(graph.partner >= 0)
     own, other = coarse_of[ops], coarse_of[graph.partner[ops]]
     own, other = own[own != other], other[own != other]

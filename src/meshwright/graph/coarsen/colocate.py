@@ -26,9 +26,9 @@ from meshwright.compiled import Array, Float, Int, compiled
 from meshwright.errors import InputError, quoted
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.coarsen.fusion import fuse_web, share_cap
-from meshwright.graph.coarsen.path import PATH, find_path, settle
+from meshwright.graph.coarsen.path import PathState, make_path_state, merge_if_convex
 from meshwright.graph.coarsen.thresholds import percentile_threshold, slope_thresholds
-from meshwright.graph.coarsen.web import Web, find, fits, merge, unite_units
+from meshwright.graph.coarsen.web import Web, WebArrays, find, fits, unite_units
 from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
 from meshwright.kernel.root import roots_of
@@ -146,26 +146,24 @@ def fuse_in_groups(web: Web, group: Ints, alpha: float = np.inf) -> Ints:
     web.nodes["mark"] = -1  # of searches before, which had the same numbers
     leaving = web.links["source"][group[web.links["source"]] != group[web.links["target"]]]
     num_leaving = np.bincount(leaving, minlength=num_nodes)
-    stacks = np.zeros((2, num_nodes), dtype=np.int32)
-    slots = np.arange(num_nodes, dtype=np.int32)
     last_change = np.full(num_nodes, -1, dtype=np.int64)
-    seen = np.zeros(2, dtype=np.int64)
     merges = np.zeros((num_nodes, 2), dtype=np.int32)
     num_merged = _merge_inside(
-        web.nodes, web.links, web.units, inside, num_leaving, alpha, slots, stacks[0], stacks[1],
-        last_change, seen, merges,
-    )  # fmt: skip
+        web.arrays, make_path_state(num_nodes), inside, num_leaving, alpha, last_change, merges
+    )
     return merges[:num_merged]
 
 
 @compiled
 def _merge_inside(
-    nodes: Array, links: Array, units: Array, inside: Array, num_leaving: Array, alpha: Float,
-    slots: Array, ahead: Array, behind: Array, last_change: Array, seen: Array,
-    merges: Array,
+    web: WebArrays, paths: PathState, inside: Array, num_leaving: Array, alpha: Float,
+    last_change: Array, merges: Array,
 ) -> Int:  # fmt: skip
-    """`last_change`: by node, the number of the last merge that it was part of."""
-    num_merged, search = np.int64(0), np.int64(0)
+    """Merge along the links `inside`; returns how many times.
+
+    `last_change` is the number of the last merge that each node was part of.
+    """
+    nodes, links, num_merged = web.nodes, web.links, np.int64(0)
     before, count = np.int64(-1), np.int64(len(inside))
     changed_since = np.int64(-1)
     while num_merged != before:
@@ -183,14 +181,8 @@ def _merge_inside(
                 continue
             if num_leaving[first] > 0 and not nodes[second].seconds < alpha:
                 continue
-            search += 1
-            found = find_path(nodes, links, first, second, search, ahead, behind, seen)
-            if found == PATH:
+            if not merge_if_convex(web, paths, first, second):
                 continue
-            place = settle(nodes, slots, first, second, search, found, ahead)
-            merge(nodes, links, units, first, second)
-            nodes[first].place = place
-            slots[place] = first
             num_leaving[first] += num_leaving[second]
             merges[num_merged, 0], merges[num_merged, 1] = first, second
             num_merged += 1

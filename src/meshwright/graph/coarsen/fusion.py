@@ -20,7 +20,16 @@ from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
 from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.coarsen.thresholds import percentile_threshold
-from meshwright.graph.coarsen.web import Web, find, fits, merge, one_predecessor, one_successor
+from meshwright.graph.coarsen.web import (
+    IN,
+    OUT,
+    Web,
+    WebArrays,
+    fits,
+    merge,
+    neighbour,
+    one_neighbour,
+)
 from meshwright.graph.column import ANY_TYPE
 from meshwright.graph.graph import Graph
 
@@ -64,17 +73,17 @@ def _run(web: Web, alpha: float, cap: float, forward_only: bool) -> Ints:
     queue: Ints = np.arange(web.num_nodes, dtype=np.int32)
     is_queued = np.ones(web.num_nodes, dtype=np.bool_)
     merges = np.zeros((web.num_nodes, 2), dtype=np.int32)
-    num_fused = _fuse(
-        web.nodes, web.links, web.units, queue, is_queued, merges, alpha, cap, forward_only
-    )
+    num_fused = _fuse(web.arrays, queue, is_queued, merges, alpha, cap, forward_only)
     return merges[:num_fused]
 
 
 @compiled
 def _fuse(
-    nodes: Array, links: Array, units: Array, queue: Array, is_queued: Array, merges: Array,
-    alpha: Float, cap: Float, forward_only: Bool,
+    web: WebArrays, queue: Array, is_queued: Array, merges: Array, alpha: Float, cap: Float,
+    forward_only: Bool,
 ) -> Int:  # fmt: skip
+    """Fuse the nodes of the queue and those that merges put back; returns how many merges."""
+    nodes, links, units = web.nodes, web.links, web.units
     size = np.int64(len(queue))
     head, count, num_fused = np.int64(0), size, np.int64(0)
     while count > 0:
@@ -85,35 +94,32 @@ def _fuse(
         if nodes[node].parent != node:
             continue
         kept, gone = np.int64(-1), node
-        other = one_successor(nodes, links, node)
+        other = one_neighbour(web, node, OUT)
         if (
             other >= 0
-            and (nodes[node].seconds <= alpha or one_predecessor(nodes, links, other) >= 0)
+            and (nodes[node].seconds <= alpha or one_neighbour(web, other, IN) >= 0)
             and fits(nodes, units, node, other, cap)
         ):
             kept = other
         elif not forward_only:
-            other = one_predecessor(nodes, links, node)
+            other = one_neighbour(web, node, IN)
             if (
                 other >= 0
-                and (nodes[node].seconds <= alpha or one_successor(nodes, links, other) >= 0)
+                and (nodes[node].seconds <= alpha or one_neighbour(web, other, OUT) >= 0)
                 and fits(nodes, units, node, other, cap)
             ):
                 kept = other
         if kept < 0:
             continue
         # The merged node stands where the only neighbour stood: it is the one that is kept.
-        by_source = kept if nodes[kept].num_in < nodes[gone].num_in else gone
-        by_target = kept if nodes[kept].num_out < nodes[gone].num_out else gone
-        at = np.int64(nodes[by_source].first_in)
-        while at >= 0:
-            count = _visit(queue, is_queued, head, count, find(nodes, links[at].source))
-            at = np.int64(links[at].next_in)
-        at = np.int64(nodes[by_target].first_out)
-        while at >= 0:
-            count = _visit(queue, is_queued, head, count, find(nodes, links[at].target))
-            at = np.int64(links[at].next_out)
-        merge(nodes, links, units, kept, gone)
+        for way in (IN, OUT):
+            shorter = kept if nodes[kept].num[way] < nodes[gone].num[way] else gone
+            at = np.int64(nodes[shorter].first[way])
+            while at >= 0:
+                other = neighbour(web, at, way)
+                count = _visit(queue, is_queued, head, count, other)
+                at = np.int64(links[at].next[way])
+        merge(web, kept, gone)
         merges[num_fused, 0], merges[num_fused, 1] = kept, gone
         num_fused += 1
         count = _visit(queue, is_queued, head, count, kept)

@@ -11,163 +11,142 @@ A tensor that several ops of a cluster read moves there once, so c_m(x, m) is no
 members: when a cluster is made, its later links of the same tensor die.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from meshwright.compiled import Array, Float, Int, compiled, inlined, outlined
-from meshwright.graph.coarsen.path import PATH, find_path, settle
-from meshwright.graph.coarsen.web import Web, find, fits, merge
+from meshwright.graph.coarsen.path import PathState, make_path_state, merge_if_convex
+from meshwright.graph.coarsen.web import IN, OUT, Web, WebArrays, drop_link, fits, neighbour
 from meshwright.kernel.heap import VERSIONED, pop, push
 
-_NODES, _ENTRIES, _SEARCHES = range(3)
-"""Places in the array of counts."""
+
+class ClusterState(NamedTuple):
+    """A web that is being clustered, for kernels."""
+
+    web: WebArrays
+    paths: PathState
+    heap: Array
+    """Pairs that may be merged, the cheapest first; some are stale."""
+    num_entries: Array
+    """How many pairs are in the heap, as one entry."""
+    version: Array
+    """How many merges each node has been part of."""
+    reached: Array
+    """The number of the last merge whose node has been found to read each tensor."""
+    moved: Array
+    """Bytes between a node and each of its neighbours, zero between two uses."""
+    others: Array
+    """Room for the neighbours of a node."""
+    per_byte: Float
+    """The weight of a byte that is not moved."""
 
 
 def cluster_web(
     web: Web, num_clusters: int, weight: float, seconds_per_byte: float, cap: float
 ) -> None:
     """Merge nodes of a web until `num_clusters` are left, or nothing may be merged."""
-    num_nodes, num_links = web.num_nodes, len(web.links)
-    heap = np.zeros(2 * num_links + 1, VERSIONED)
-    counts = np.array([num_nodes, 0, 0], dtype=np.int64)
-    slots, stacks = np.arange(num_nodes, dtype=np.int32), np.zeros((2, num_nodes), dtype=np.int32)
-    seen, version = np.zeros(2, dtype=np.int64), np.zeros(num_nodes, dtype=np.int64)
-    reached = np.full(int(web.links["tensor"].max(initial=0)) + 1, -1, dtype=np.int64)
-    moved = np.zeros(num_nodes)
-    _cluster(
-        web.nodes, web.links, web.units, heap, counts, *web.pairs(), slots, stacks[0], stacks[1],
-        seen, version, reached, moved, num_clusters, weight * seconds_per_byte, cap,
+    num_nodes = web.num_nodes
+    state = ClusterState(
+        web.arrays, make_path_state(num_nodes), np.zeros(2 * len(web.links) + 1, VERSIONED),
+        np.zeros(1, np.int64), np.zeros(num_nodes, np.int64),
+        np.full(int(web.links["tensor"].max(initial=0)) + 1, -1, np.int64), np.zeros(num_nodes),
+        np.zeros(num_nodes, np.int32), float(weight * seconds_per_byte),
     )  # fmt: skip
+    _cluster(state, *web.pairs(), num_clusters, cap)
 
 
 @compiled
 def _cluster(
-    nodes: Array, links: Array, units: Array, heap: Array, counts: Array, source: Array,
-    target: Array, size: Array, slots: Array, ahead: Array, behind: Array, seen: Array,
-    version: Array, reached: Array, moved: Array, num_clusters: Int, per_byte: Float, cap: Float,
-) -> None:  # fmt: skip
+    state: ClusterState, source: Array, target: Array, size: Array, num_clusters: Int, cap: Float
+) -> None:
+    """Merge pairs, of which there are at first those from `source` to `target`."""
+    nodes, heap, version = state.web.nodes, state.heap, state.version
     for k in range(len(source)):
-        _offer(nodes, heap, counts, version, source[k], target[k], size[k] * per_byte)
-    num_merges = np.int64(0)
-    while counts[_NODES] > num_clusters and counts[_ENTRIES] > 0:
+        _offer(state, source[k], target[k], size[k])
+    num_left, num_merges = np.int64(len(nodes)), np.int64(0)
+    while num_left > num_clusters and state.num_entries[0] > 0:
         first, second = heap[0].code // len(nodes), heap[0].code % len(nodes)
         is_stale = heap[0].version != version[first] + version[second]
-        pop(heap, 0, counts[_ENTRIES])
-        counts[_ENTRIES] -= 1
-        if is_stale or not fits(nodes, units, first, second, cap):
+        pop(heap, 0, state.num_entries[0])
+        state.num_entries[0] -= 1
+        if is_stale or not fits(nodes, state.web.units, first, second, cap):
             continue
-        counts[_SEARCHES] += 1
-        search = counts[_SEARCHES]
-        found = find_path(nodes, links, first, second, search, ahead, behind, seen)
-        if found == PATH:
+        if not merge_if_convex(state.web, state.paths, first, second):
             continue
-        place = settle(nodes, slots, first, second, search, found, ahead)
-        merge(nodes, links, units, first, second)
-        nodes[first].place = place
-        slots[place] = first
-        counts[_NODES] -= 1
+        num_left -= 1
         num_merges += 1
         # Versions rise and are never given back, so equal sums are equal versions.
         version[first] += 1
         version[second] += 1
-        _offer_sources(
-            nodes, links, heap, counts, version, reached, moved, ahead, first, num_merges, per_byte
-        )
-        _offer_targets(nodes, links, heap, counts, version, moved, ahead, first, per_byte)
+        _kill_doubles(state, first, num_merges)
+        _offer_neighbours(state, first, IN)
+        _offer_neighbours(state, first, OUT)
 
 
 @inlined
-def _offer(
-    nodes: Array, heap: Array, counts: Array, version: Array, first: Int, second: Int, saved: Float
-) -> None:
-    if counts[_ENTRIES] == len(heap):
-        _forget_stale(nodes, heap, counts, version)
-    key = nodes[first].seconds + nodes[second].seconds - saved
+def _offer(state: ClusterState, first: Int, second: Int, moved: Float) -> None:
+    """Put a pair, between which so many bytes move, on the heap."""
+    nodes, heap, version = state.web.nodes, state.heap, state.version
+    if state.num_entries[0] == len(heap):
+        _forget_stale(state)
+    key = nodes[first].seconds + nodes[second].seconds - moved * state.per_byte
     code = np.int64(first) * len(nodes) + second
-    at = push(heap, 0, counts[_ENTRIES], key, code)
+    at = push(heap, 0, state.num_entries[0], key, code)
     heap[at].version = version[first] + version[second]
-    counts[_ENTRIES] += 1
+    state.num_entries[0] += 1
 
 
 @outlined
-def _forget_stale(nodes: Array, heap: Array, counts: Array, version: Array) -> None:
+def _forget_stale(state: ClusterState) -> None:
     """Live entries are of different pairs, which there are no more of than links."""
+    heap, version, num_nodes = state.heap, state.version, len(state.web.nodes)
     left = np.int64(0)
-    for k in range(counts[_ENTRIES]):
-        first, second = heap[k].code // len(nodes), heap[k].code % len(nodes)
+    for k in range(state.num_entries[0]):
+        first, second = heap[k].code // num_nodes, heap[k].code % num_nodes
         now = version[first] + version[second]
         if heap[k].version == now:
             heap[push(heap, 0, left, heap[k].key, heap[k].code)].version = now
             left += 1
-    counts[_ENTRIES] = left
+    state.num_entries[0] = left
+
+
+@inlined
+def _kill_doubles(state: ClusterState, node: Int, number: Int) -> None:
+    """Let links into a merged node die that are inner or of a tensor that it reads already."""
+    links, reached = state.web.links, state.reached
+    at = np.int64(state.web.nodes[node].first[IN])
+    while at >= 0:
+        is_inner = neighbour(state.web, at, IN) == node
+        if is_inner or links[at].is_dead or reached[links[at].tensor] == number:
+            links[at].is_dead = True
+        else:
+            reached[links[at].tensor] = number
+        at = np.int64(links[at].next[IN])
 
 
 @outlined
-def _offer_sources(
-    nodes: Array, links: Array, heap: Array, counts: Array, version: Array, reached: Array,
-    moved: Array, others: Array, node: Int, number: Int, per_byte: Float,
-) -> None:  # fmt: skip
-    """Offer a new node with each it reads; inner and double links leave its list and die.
-
-    `reached`: of each tensor the number of the merge whose node has been found to read it.
-    """
+def _offer_neighbours(state: ClusterState, node: Int, way: Int) -> None:
+    """Offer a new node with each that reads it (OUT) or that it reads (IN); links that are dead or
+    inner leave its list."""
+    web, moved, others = state.web, state.moved, state.others
     count = np.int64(0)
-    before, at = np.int64(-1), np.int64(nodes[node].first_in)
+    before, at = np.int64(-1), np.int64(web.nodes[node].first[way])
     while at >= 0:
-        after = np.int64(links[at].next_in)
-        other = find(nodes, links[at].source)
-        tensor = links[at].tensor
-        if other == node or links[at].is_dead or reached[tensor] == number:
-            links[at].is_dead = True
-            if before >= 0:
-                links[before].next_in = after
-            else:
-                nodes[node].first_in = after
-            if after < 0:
-                nodes[node].last_in = before
-            nodes[node].num_in -= 1
+        after = np.int64(web.links[at].next[way])
+        other = neighbour(web, at, way)
+        if other == node or web.links[at].is_dead:
+            drop_link(web, node, way, before, at)
         else:
-            reached[tensor] = number
             if moved[other] == 0.0:
                 others[count] = other
                 count += 1
                 moved[other] = 1e-300  # a neighbour, though what it sends may have no bytes
-            moved[other] += links[at].bytes
+            moved[other] += web.links[at].bytes
             before = at
         at = after
     for k in range(count):
         other = np.int64(others[k])
-        _offer(nodes, heap, counts, version, other, node, moved[other] * per_byte)
-        moved[other] = 0.0
-
-
-@outlined
-def _offer_targets(
-    nodes: Array, links: Array, heap: Array, counts: Array, version: Array, moved: Array,
-    others: Array, node: Int, per_byte: Float,
-) -> None:  # fmt: skip
-    """Offer a new node with each that reads it."""
-    count = np.int64(0)
-    before, at = np.int64(-1), np.int64(nodes[node].first_out)
-    while at >= 0:
-        after = np.int64(links[at].next_out)
-        other = find(nodes, links[at].target)
-        if other == node or links[at].is_dead:
-            if before >= 0:
-                links[before].next_out = after
-            else:
-                nodes[node].first_out = after
-            if after < 0:
-                nodes[node].last_out = before
-            nodes[node].num_out -= 1
-        else:
-            if moved[other] == 0.0:
-                others[count] = other
-                count += 1
-                moved[other] = 1e-300
-            moved[other] += links[at].bytes
-            before = at
-        at = after
-    for k in range(count):
-        other = np.int64(others[k])
-        _offer(nodes, heap, counts, version, node, other, moved[other] * per_byte)
+        source, target = (node, other) if way == OUT else (other, node)
+        _offer(state, source, target, moved[other])
         moved[other] = 0.0

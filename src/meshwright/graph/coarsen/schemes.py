@@ -19,7 +19,7 @@ from meshwright.graph.coarsen.colocate import fuse_in_groups
 from meshwright.graph.coarsen.fusion import follow_only_reader
 from meshwright.graph.coarsen.parmesan import cluster_web
 from meshwright.graph.coarsen.partition import partition_web
-from meshwright.graph.coarsen.web import Web, find, merge
+from meshwright.graph.coarsen.web import IN, OUT, Web, WebArrays, merge, neighbour
 from meshwright.graph.column import ANY_TYPE, Phase
 from meshwright.graph.graph import Graph
 from meshwright.kernel.heap import VERSIONED, pop, push
@@ -53,15 +53,17 @@ def coarsen_placeto(
     _check_count("num_ops", num_ops)
     web = Web.of(graph, seconds)
     heap, version = np.zeros(graph.num_ops, VERSIONED), np.zeros(graph.num_ops, dtype=np.int64)
-    _merge_cheapest(web.nodes, web.links, web.units, heap, version, num_ops)
+    _merge_cheapest(web.arrays, heap, version, num_ops)
     return contract(graph, web.label(), seconds={ANY_TYPE: seconds})
 
 
 @compiled
-def _merge_cheapest(
-    nodes: Array, links: Array, units: Array, heap: Array, version: Array, num_ops: Int
-) -> None:
-    """A merge takes one entry and gives one, so the heap never grows."""
+def _merge_cheapest(web: WebArrays, heap: Array, version: Array, num_ops: Int) -> None:
+    """Merge the cheapest node with its next reader, else with its last source, again and again.
+
+    A merge takes one entry and gives one, so the heap never grows.
+    """
+    nodes, links = web.nodes, web.links
     count = np.int64(len(nodes))
     for node in range(count):
         heap[push(heap, 0, node, nodes[node].seconds, node)].version = 0
@@ -74,22 +76,22 @@ def _merge_cheapest(
         if is_stale or nodes[node].parent != node:
             continue
         best = np.int64(-1)
-        at = np.int64(nodes[node].first_out)
+        at = np.int64(nodes[node].first[OUT])
         while at >= 0:
-            other = find(nodes, links[at].target)
-            at = np.int64(links[at].next_out)
+            other = neighbour(web, at, OUT)
+            at = np.int64(links[at].next[OUT])
             if other != node and (best < 0 or nodes[other].place < nodes[best].place):
                 best = other
         if best < 0:
-            at = np.int64(nodes[node].first_in)
+            at = np.int64(nodes[node].first[IN])
             while at >= 0:
-                other = find(nodes, links[at].source)
-                at = np.int64(links[at].next_in)
+                other = neighbour(web, at, IN)
+                at = np.int64(links[at].next[IN])
                 if other != node and (best < 0 or nodes[other].place > nodes[best].place):
                     best = other
         if best < 0:
             continue
-        merge(nodes, links, units, best, node)
+        merge(web, best, node)
         left -= 1
         version[best] += 1
         at = push(heap, 0, count, nodes[best].seconds, best)

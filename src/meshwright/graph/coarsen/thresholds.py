@@ -5,9 +5,10 @@ import numpy as np
 from meshwright.array import Floats
 
 PERCENT = 90.0
-"""QuickP (ICC 2025)."""
+"""The percentile of the delays that QuickP takes as its threshold (Wang et al., ICC 2025)."""
 SMOOTHED_SHARE = 0.1
-"""Of the ops, that the curve of delays is averaged over: as many as lie above the percentile."""
+"""The curve of delays is averaged over this share of the ops: as many as lie above the percentile.
+"""
 
 
 def percentile_threshold(seconds: Floats, percent: float = PERCENT) -> float:

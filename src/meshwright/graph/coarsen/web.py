@@ -20,7 +20,7 @@ Units are hard co-location groups, or ops without one; merging ops unites their 
 size of united units (seconds, bytes: whatever they were made with) forbids merges.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,12 +37,9 @@ NODE = np.dtype(
         ("place", np.int32),  # in a topological order
         ("unit", np.int32),
         ("mark", np.int32),  # of the search that has found it last
-        ("first_out", np.int32),  # links to successors: a list from first to last, -1: none
-        ("last_out", np.int32),
-        ("num_out", np.int32),  # links in the list, those to be dropped included
-        ("first_in", np.int32),
-        ("last_in", np.int32),
-        ("num_in", np.int32),
+        ("first", np.int32, (2,)),  # links OUT and IN: a list from first to last, -1: none
+        ("last", np.int32, (2,)),
+        ("num", np.int32, (2,)),  # links in the list, those to be dropped included
     ],
     align=True,
 )
@@ -52,8 +49,7 @@ LINK = np.dtype(
         ("bytes", np.float64),
         ("source", np.int32),  # ops, whatever they have been merged into
         ("target", np.int32),
-        ("next_out", np.int32),
-        ("next_in", np.int32),
+        ("next", np.int32, (2,)),  # in the list of its source (OUT) and of its target (IN)
         ("tensor", np.int32),
         ("is_dead", np.bool_),  # its tensor reaches the same node by another link
     ],
@@ -62,12 +58,25 @@ LINK = np.dtype(
 
 UNIT = np.dtype([("size", np.float64), ("parent", np.int32)], align=True)
 
+OUT, IN = 0, 1
+"""The two ways of a link: to a successor of its source, to a predecessor of its target."""
 NONE, MANY = -1, -2
-"""In place of the one neighbour."""
+"""What stands for the one neighbour where there is none, or more than one."""
+
+
+class WebArrays(NamedTuple):
+    """A web, for kernels."""
+
+    nodes: Array
+    """A NODE for each op of the graph."""
+    links: Array
+    """A LINK for each tensor and reader."""
+    units: Array
+    """A UNIT for each co-location group, or op without one."""
 
 
 class Web:
-    """The arrays, for kernels."""
+    """The nodes, links and units of a graph."""
 
     def __init__(
         self,
@@ -91,27 +100,27 @@ class Web:
         self.units = np.zeros(len(unit_sizes), UNIT)
         self.units["size"], self.units["parent"] = unit_sizes, np.arange(len(unit_sizes))
         everything = np.arange(len(order), dtype=np.int32)
-        self._chain("out", everything, "source")
-        self._chain("in", np.argsort(self.links["target"], kind="stable"), "target")
+        self._chain(OUT, everything, "source")
+        self._chain(IN, np.argsort(self.links["target"], kind="stable"), "target")
 
-    def _chain(self, way: str, order: Any, end: str) -> None:
+    def _chain(self, way: int, order: Any, end: str) -> None:
         """Make the lists of one direction, links in `order`, which gathers them by `end`."""
         own = self.links[end][order]
         changes = np.flatnonzero(np.diff(own)) if len(own) else np.zeros(0, dtype=np.int64)
         following = np.append(order[1:], -1) if len(order) else order
         following[changes] = -1
-        self.links[f"next_{way}"][order] = following
+        self.links["next"][order, way] = following
         first = np.concatenate(([0], changes + 1)) if len(own) else changes
         last = np.append(changes, len(own) - 1) if len(own) else changes
-        for name in (f"first_{way}", f"last_{way}"):
-            self.nodes[name] = NONE
-        self.nodes[f"first_{way}"][own[first]] = order[first]
-        self.nodes[f"last_{way}"][own[last]] = order[last]
-        self.nodes[f"num_{way}"] = np.bincount(own, minlength=len(self.nodes))
+        self.nodes["first"][:, way] = self.nodes["last"][:, way] = NONE
+        self.nodes["first"][own[first], way] = order[first]
+        self.nodes["last"][own[last], way] = order[last]
+        self.nodes["num"][:, way] = np.bincount(own, minlength=len(self.nodes))
 
     @staticmethod
     def of(graph: Graph, seconds: Floats, sizes: Floats | None = None) -> "Web":
-        """Of a graph whose ops take `seconds`; `sizes` (seconds, too, unless said) cap units."""
+        """The web of a graph whose ops take `seconds`; `sizes` (seconds, too, unless said) cap
+        units."""
         check_seconds(graph, seconds)
         group = graph.group.astype(np.int64)
         label = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.num_ops))
@@ -121,12 +130,17 @@ class Web:
         return Web(seconds, _without_doubles(*uses), unit_of.astype(np.int32), unit_sizes)
 
     @property
+    def arrays(self) -> WebArrays:
+        """The web itself, for kernels, which change it."""
+        return WebArrays(self.nodes, self.links, self.units)
+
+    @property
     def num_nodes(self) -> int:
         """How many are there at the start."""
         return len(self.nodes)
 
     def label(self) -> Ints:
-        """Of each op the number of its node, in a topological order."""
+        """The number of each op's node, in a topological order."""
         place = self.nodes["place"][roots_of(self.nodes["parent"])]
         label: Ints = np.unique(place, return_inverse=True)[1].ravel().astype(np.int32)
         return label
@@ -192,46 +206,36 @@ def find(nodes: Array, op: Int) -> Int:
     return find_root(nodes.parent, op)
 
 
-@outlined
-def one_successor(nodes: Array, links: Array, node: Int) -> Int:
-    """The only other node that reads a node, NONE or MANY; drops what it need not see again."""
-    found, before = np.int64(NONE), np.int64(NONE)
-    at = np.int64(nodes[node].first_out)
-    while at >= 0:
-        other = find(nodes, links[at].target)
-        after = np.int64(links[at].next_out)
-        if other in (node, found):
-            if before >= 0:
-                links[before].next_out = after
-            else:
-                nodes[node].first_out = after
-            if after < 0:
-                nodes[node].last_out = before
-            nodes[node].num_out -= 1
-        elif found >= 0:
-            return np.int64(MANY)
-        else:
-            found, before = other, at
-        at = after
-    return found
+@inlined
+def neighbour(web: WebArrays, link: Int, way: Int) -> Int:
+    """The node that a link leads to, OUT or IN."""
+    return find(web.nodes, web.links[link].target if way == OUT else web.links[link].source)
+
+
+@inlined
+def drop_link(web: WebArrays, node: Int, way: Int, before: Int, link: Int) -> None:
+    """Take a link, which stands after `before` (-1: first), out of a node's list."""
+    after = web.links[link].next[way]
+    if before >= 0:
+        web.links[before].next[way] = after
+    else:
+        web.nodes[node].first[way] = after
+    if after < 0:
+        web.nodes[node].last[way] = before
+    web.nodes[node].num[way] -= 1
 
 
 @outlined
-def one_predecessor(nodes: Array, links: Array, node: Int) -> Int:
-    """The only other node that a node reads, NONE or MANY; drops what it need not see again."""
+def one_neighbour(web: WebArrays, node: Int, way: Int) -> Int:
+    """The only other node that reads a node (OUT) or that it reads (IN), NONE or MANY; drops what
+    it need not see again."""
     found, before = np.int64(NONE), np.int64(NONE)
-    at = np.int64(nodes[node].first_in)
+    at = np.int64(web.nodes[node].first[way])
     while at >= 0:
-        other = find(nodes, links[at].source)
-        after = np.int64(links[at].next_in)
+        other = neighbour(web, at, way)
+        after = np.int64(web.links[at].next[way])
         if other in (node, found):
-            if before >= 0:
-                links[before].next_in = after
-            else:
-                nodes[node].first_in = after
-            if after < 0:
-                nodes[node].last_in = before
-            nodes[node].num_in -= 1
+            drop_link(web, node, way, before, at)
         elif found >= 0:
             return np.int64(MANY)
         else:
@@ -257,22 +261,17 @@ def unite_units(units: Array, first: Int, second: Int) -> None:
 
 
 @outlined
-def merge(nodes: Array, links: Array, units: Array, kept: Int, gone: Int) -> None:
+def merge(web: WebArrays, kept: Int, gone: Int) -> None:
     """Let `gone` become part of `kept`, which keeps its place."""
+    nodes, links = web.nodes, web.links
     nodes[gone].parent = kept
     nodes[kept].seconds += nodes[gone].seconds
-    unite_units(units, nodes[kept].unit, nodes[gone].unit)
-    if nodes[gone].first_out >= 0:
-        if nodes[kept].last_out >= 0:
-            links[nodes[kept].last_out].next_out = nodes[gone].first_out
-        else:
-            nodes[kept].first_out = nodes[gone].first_out
-        nodes[kept].last_out = nodes[gone].last_out
-        nodes[kept].num_out += nodes[gone].num_out
-    if nodes[gone].first_in >= 0:
-        if nodes[kept].last_in >= 0:
-            links[nodes[kept].last_in].next_in = nodes[gone].first_in
-        else:
-            nodes[kept].first_in = nodes[gone].first_in
-        nodes[kept].last_in = nodes[gone].last_in
-        nodes[kept].num_in += nodes[gone].num_in
+    unite_units(web.units, nodes[kept].unit, nodes[gone].unit)
+    for way in range(2):
+        if nodes[gone].first[way] >= 0:
+            if nodes[kept].last[way] >= 0:
+                links[nodes[kept].last[way]].next[way] = nodes[gone].first[way]
+            else:
+                nodes[kept].first[way] = nodes[gone].first[way]
+            nodes[kept].last[way] = nodes[gone].last[way]
+            nodes[kept].num[way] += nodes[gone].num[way]

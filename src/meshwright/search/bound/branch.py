@@ -17,14 +17,14 @@ from meshwright.search.bound.window import (
     ROUNDING,
     Bounded,
     Decisions,
-    Windows,
+    WindowBounder,
     undecided,
     window_bound,
 )
 from meshwright.search.instance import Instance
 
 _WORK = 150_000
-"""Ops looked at, in all bounds together: what a second is enough for."""
+"""The ops that all bounds together may look at: what a second is enough for."""
 _LEAST_BOUNDS = 400
 """Steps too large for so many bounds are not branched on."""
 _PAIRS = 3
@@ -42,7 +42,7 @@ def branch_bound(instance: Instance, target: float = np.inf) -> float:
     if not can_branch(instance):
         return window_bound(instance)
     left = _WORK // max(1, instance.num_ops)
-    windows = Windows(instance)
+    windows = WindowBounder(instance)
     root = undecided(instance)
     first = windows.bound(root)
     # The number breaks ties between equal bounds.
@@ -72,7 +72,7 @@ def branch_bound(instance: Instance, target: float = np.inf) -> float:
     return ROUNDING * nodes[0][0]
 
 
-def _pairs(windows: Windows, decisions: Decisions, path: Ints) -> Iterator[tuple[int, int]]:
+def _pairs(windows: WindowBounder, decisions: Decisions, path: Ints) -> Iterator[tuple[int, int]]:
     """Undecided pairs of units along the path, those that exchange most first."""
     instance = windows.instance
     decided = {(int(a), int(b)) for a, b in decisions.apart} | {

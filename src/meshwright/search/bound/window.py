@@ -13,15 +13,16 @@ group must share a device.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled
+from meshwright.compiled import Array, compiled
 from meshwright.search.bound.window_solve import (
     MOST_OPS,
     SIZE,
+    WindowScan,
+    WindowShape,
     collect_after,
     collect_between,
     fill_window,
@@ -40,9 +41,9 @@ class Decisions:
     """Which units must share a device, and which must not: what a bound may take for granted."""
 
     label: Ints
-    """Of each unit; units of one label share a device."""
+    """The label of each unit; units of one label share a device."""
     apart: Ints
-    """Pairs of labels that do not, one a row."""
+    """Pairs of labels that do not share a device, one a row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,7 +56,7 @@ class Bounded:
 
 def window_bound(instance: Instance) -> float:
     """No placement is faster."""
-    return ROUNDING * Windows(instance).bound(undecided(instance)).seconds
+    return ROUNDING * WindowBounder(instance).bound(undecided(instance)).seconds
 
 
 def undecided(instance: Instance) -> Decisions:
@@ -64,7 +65,7 @@ def undecided(instance: Instance) -> Decisions:
     return Decisions(label=label, apart=np.zeros((0, 2), np.int32))
 
 
-class Windows:
+class WindowBounder:
     """The arrays of the kernels, and the optima of windows that were solved before."""
 
     def __init__(self, instance: Instance) -> None:
@@ -72,12 +73,15 @@ class Windows:
         self.instance = instance
         self.seconds = instance.seconds.min(axis=1)
         self.transfer = _least_transfer(instance)
-        """Of each edge into an op, between the nearest two devices."""
+        """The seconds of each edge into an op, between the nearest two devices."""
         self._joins = np.append(np.diff(instance.in_start) > 1, True)
         self._forks = np.append(np.diff(instance.out_start) > 1, True)
-        self._stamp, self._seen = np.zeros(num_ops + 1, np.int64), np.zeros(_MOST_SEEN, np.int32)
-        self._members = np.zeros(MOST_OPS, np.int32)
-        self._window = (
+        self._scan = WindowScan(
+            instance.in_start, instance.in_edges, self.seconds, self.transfer,
+            np.zeros(num_ops + 1, np.int64), np.zeros(_MOST_SEEN, np.int32),
+            np.zeros(MOST_OPS, np.int32),
+        )  # fmt: skip
+        self._window = WindowShape(
             np.zeros(SIZE), np.zeros(SIZE, np.int32), np.zeros((SIZE, SIZE)),
             np.zeros((SIZE, SIZE), np.bool_),
         )  # fmt: skip
@@ -126,7 +130,7 @@ class Windows:
         return ready
 
     def _compulsory(self, unit_of: Ints, apart: Ints) -> Floats:
-        """Of each edge into an op what its transfer takes, if its ends must be apart."""
+        """What the transfer of each edge into an op takes where its ends must be apart, else zero."""
         instance = self.instance
         lag = np.zeros(len(self.transfer))
         if len(apart):
@@ -144,35 +148,22 @@ class Windows:
         return float(lag[first:end][reads].max(initial=0.0))
 
     def _collect(self, first: int, last: int) -> int:
-        """The ops between two, into `members`; -1: too many."""
-        instance = self.instance
+        """How many ops are between two, which become the members; -1: too many."""
         self._number += 1
-        if last == instance.num_ops:
-            after: int = collect_after(
-                instance.in_start, instance.in_edges, first, self._stamp, self._number,
-                self._members,
-            )  # fmt: skip
-            return after
-        between: int = collect_between(
-            instance.in_start, instance.in_edges, first, last, self._stamp, self._number,
-            self._seen, self._members,
-        )  # fmt: skip
-        return between
+        if last == self.instance.num_ops:
+            return collect_after(self._scan, first, self._number)
+        return collect_between(self._scan, first, last, self._number)
 
     def _solve(self, count: int, first: int, last: int, unit_of: Ints, apart: Ints) -> float:
-        instance = self.instance
-        fill_window(
-            instance.in_start, instance.in_edges, unit_of, self.seconds, self.transfer, apart,
-            first, last, self._members, count, *self._window,
-        )  # fmt: skip
+        fill_window(self._scan, unit_of, apart, first, last, count, self._window)
         key = b"".join(array.tobytes() for array in self._window)
         if key not in self._solved:
-            self._solved[key] = least_seconds(*self._window, count, instance.num_devices)
+            self._solved[key] = least_seconds(self._window, count, self.instance.num_devices)
         return self._solved[key]
 
 
 def _least_transfer(instance: Instance) -> Floats:
-    """For each edge into an op the fastest transfer between any two devices, rounded down."""
+    """The fastest transfer of each edge into an op between any two devices, rounded down."""
     size = np.maximum(instance.in_edges["bytes"], 0.0)
     off = ~np.eye(instance.num_devices, dtype=bool)
     pairs = np.unique(np.stack((instance.latency[off], instance.bandwidth[off])), axis=1)
@@ -198,8 +189,10 @@ def _longest_path(instance: Instance, seconds: Floats, lag: Floats) -> tuple[Int
 
 @compiled
 def _trace_longest(
-    in_start: Any, in_edges: Any, seconds: Any, lag: Any, head: Any, finish: Any, before: Any
-) -> None:
+    in_start: Array, in_edges: Array, seconds: Array, lag: Array, head: Array, finish: Array,
+    before: Array,
+) -> None:  # fmt: skip
+    """When each op can start and finish at the earliest, and the op that it starts after."""
     for op in range(len(finish)):
         start = 0.0
         for e in range(in_start[op], in_start[op + 1]):
@@ -211,7 +204,7 @@ def _trace_longest(
 
 
 @compiled
-def _fill_tails(in_start: Any, in_edges: Any, seconds: Any, lag: Any, tail: Any) -> None:
+def _fill_tails(in_start: Array, in_edges: Array, seconds: Array, lag: Array, tail: Array) -> None:
     """The longest way after each op."""
     for op in range(len(tail) - 1, -1, -1):
         for e in range(in_start[op], in_start[op + 1]):
@@ -221,7 +214,7 @@ def _fill_tails(in_start: Any, in_edges: Any, seconds: Any, lag: Any, tail: Any)
 
 
 @compiled
-def _one_device(order: Any, first: Any, head: Any, seconds: Any, tail: Any) -> float:
+def _one_device(order: Array, first: Array, head: Array, seconds: Array, tail: Array) -> float:
     """The longest that a label's ops take on one device; each label's are by falling head."""
     longest = 0.0
     for k in range(len(first) - 1):

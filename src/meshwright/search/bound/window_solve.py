@@ -4,20 +4,19 @@ A window is what lies between two ops of a path, its entry and its exit: see `wi
 units and transfers of a dozen ops, nothing of the step around them.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.array import Bools, Floats, Ints
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
 
 MOST_OPS = 10
-"""In a window, its ends not counted."""
+"""A window has no more ops than these, its ends not counted."""
 SIZE = MOST_OPS + 2
 ENTRY, EXIT = MOST_OPS, MOST_OPS + 1
 """Places of a window's ends among its ops."""
 _MOST_NODES = 50_000
-"""Of the search for a window's optimum; beyond, its longest path counts."""
+"""The search for a window's optimum ends after so many nodes; its longest path counts then."""
 
 TASK = np.dtype([("finish", np.float64), ("way", np.float64), ("device", np.int32)], align=True)
 """One op: its way to the exit, and when and where it has run (device -1: it has not)."""
@@ -35,53 +34,100 @@ CHOICE = np.dtype(
 """What is chosen at one depth of the search."""
 
 
-def least_seconds(
-    times: Floats, units: Ints, moved: Floats, is_apart: Bools, count: int, num_devices: int
-) -> float:
+class WindowShape(NamedTuple):
+    """All that the least time of a window depends on, besides how many ops and devices there are.
+
+    Ops are in a topological order; ENTRY and EXIT are the places of the ends.
+    """
+
+    times: Array
+    """The seconds of each op."""
+    units: Array
+    """The unit of each op and end, numbered by where it first occurs; -1: there is no such."""
+    moved: Array
+    """`moved[i, j]` is the time of the transfer from i to j between devices; -1: j does not read i.
+    """
+    is_apart: Array
+    """Whether two of them must not share a device."""
+
+
+class WindowScan(NamedTuple):
+    """A step and the window that is collected from it, for kernels."""
+
+    in_start: Array
+    in_edges: Array
+    """The edges into each op, as in `Instance`."""
+    seconds: Array
+    """The seconds of each op on the fastest device."""
+    transfer: Array
+    """The seconds of each edge into an op between the nearest two devices."""
+    stamp: Array
+    """The number of the window that has seen an op last, negative once it is a member."""
+    seen: Array
+    """Ops before the exit."""
+    members: Array
+    """The ops of the window."""
+
+
+class WindowSearch(NamedTuple):
+    """A search for the least time of a window, for kernels."""
+
+    tasks: Array
+    """A TASK for each op."""
+    choices: Array
+    """A CHOICE for each depth."""
+    free: Array
+    """When each device is free."""
+
+
+def least_seconds(window: WindowShape, count: int, num_devices: int) -> float:
     """The least time of a window of `count` ops between its ends.
 
-    `moved[i, j]` is the time of the transfer from i to j between devices, negative where j does not
-    read i; ops are in a topological order. A proven lower bound where the search is cut short.
+    A proven lower bound where the search is cut short.
     """
-    tasks, choices, free = np.zeros(SIZE, TASK), np.zeros(SIZE, CHOICE), np.zeros(SIZE)
-    return _solve_window(
-        times, units, moved, is_apart, count, num_devices, tasks, choices, free
-    )  # fmt: skip
+    search = WindowSearch(np.zeros(SIZE, TASK), np.zeros(SIZE, CHOICE), np.zeros(SIZE))
+    return _solve_window(window, count, num_devices, search)
+
+
+@inlined
+def _is_after(scan: WindowScan, op: Int, first: Int, mark: Int) -> Bool:
+    """Whether an op reads `first` or an op with this mark; all do for -1."""
+    if first < 0:
+        return True
+    for e in range(scan.in_start[op], scan.in_start[op + 1]):
+        source = scan.in_edges[e].op
+        if scan.in_edges[e].bytes >= 0.0 and (source == first or scan.stamp[source] == mark):
+            return True
+    return False
 
 
 @compiled
-def collect_after(
-    in_start: Any, in_edges: Any, first: Any, stamp: Any, number: Any, members: Any
-) -> Any:
-    """All ops after one, if they are few; all of all for -1."""
+def collect_after(scan: WindowScan, first: Int, number: Int) -> int:
+    """Make all ops after one (-1: all of all) the members; returns how many, -1 for too many."""
     count = 0
-    for op in range(first + 1, len(in_start) - 1):
-        is_after = first < 0
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and (source == first or stamp[source] == number):
-                is_after = True
-        if is_after:
-            if count == len(members):
+    for op in range(first + 1, len(scan.in_start) - 1):
+        if _is_after(scan, op, first, number):
+            if count == len(scan.members):
                 return -1
-            stamp[op] = number
-            members[count] = op
+            scan.stamp[op] = number
+            scan.members[count] = op
             count += 1
     return count
 
 
 @compiled
-def collect_between(
-    in_start: Any, in_edges: Any, first: Any, last: Any, stamp: Any, number: Any, seen: Any,
-    members: Any,
-) -> Any:  # fmt: skip
-    """The ops after `first` (any for -1) and before `last`, rising, if they are few."""
+def collect_between(scan: WindowScan, first: Int, last: Int, number: Int) -> int:
+    """Make the ops after `first` (any for -1) and before `last` the members, in rising order.
+
+    Returns how many, or -1 for too many.
+    """
+    seen, stamp = scan.seen, scan.stamp
     size, at = 0, 0
     op = last
     while True:
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and source > first and stamp[source] != number:
+        for e in range(scan.in_start[op], scan.in_start[op + 1]):
+            source = scan.in_edges[e].op
+            if scan.in_edges[e].bytes >= 0.0 and source > first and stamp[source] != number:
                 if size == len(seen):
                     return -1
                 stamp[source] = number
@@ -100,98 +146,79 @@ def collect_between(
     count = 0
     for k in range(size):
         op = seen[k]
-        is_after = first < 0
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes >= 0.0 and (source == first or stamp[source] == -number):
-                is_after = True
-        if is_after:
-            if count == len(members):
+        if _is_after(scan, op, first, -number):
+            if count == len(scan.members):
                 return -1
             stamp[op] = -number
-            members[count] = op
+            scan.members[count] = op
             count += 1
     return count
 
 
 @compiled
 def fill_window(
-    in_start: Any, in_edges: Any, unit_of: Any, seconds: Any, transfer: Any, apart: Any,
-    first: Any, last: Any, members: Any, count: Any, times: Any, units: Any, moved: Any,
-    is_apart: Any,
+    scan: WindowScan, unit_of: Array, apart: Array, first: Int, last: Int, count: Int,
+    window: WindowShape,
 ) -> None:  # fmt: skip
-    """A window's times, units and transfers. Units are numbered by where they first occur."""
+    """Fill in the window of the members, of which there are `count`, between `first` and `last`."""
+    num_ops, members = len(scan.in_start) - 1, scan.members
     for i in range(SIZE):
-        times[i], units[i] = 0.0, -1
+        window.times[i], window.units[i] = 0.0, -1
         for j in range(SIZE):
-            moved[i, j], is_apart[i, j] = -1.0, False
+            window.moved[i, j], window.is_apart[i, j] = -1.0, False
     for i in range(count):
-        times[i] = seconds[members[i]]
-        _fill_readers(
-            in_start, in_edges, transfer, first, members, count, np.int64(members[i]), i, moved
-        )
-    if last < len(in_start) - 1:
-        _fill_readers(
-            in_start,
-            in_edges,
-            transfer,
-            first,
-            members,
-            count,
-            np.int64(last),
-            np.int64(EXIT),
-            moved,
-        )
+        window.times[i] = scan.seconds[members[i]]
+        _fill_transfers(scan, first, count, np.int64(members[i]), i, window.moved)
+    if last < num_ops:
+        _fill_transfers(scan, first, count, np.int64(last), np.int64(EXIT), window.moved)
     for i in range(SIZE):
         op = first if i == ENTRY else last if i == EXIT else members[min(i, MOST_OPS - 1)]
-        if (i >= count and i < MOST_OPS) or op < 0 or op >= len(in_start) - 1:
+        if (i >= count and i < MOST_OPS) or op < 0 or op >= num_ops:
             continue
-        units[i] = i
+        window.units[i] = i
         for j in range(i):
             other = first if j == ENTRY else members[min(j, MOST_OPS - 1)]
             if (j >= count and j != ENTRY) or other < 0:
                 continue
             if unit_of[other] == unit_of[op]:
-                units[i] = units[j]
+                window.units[i] = window.units[j]
             for k in range(len(apart)):
                 if (apart[k, 0] == unit_of[op] and apart[k, 1] == unit_of[other]) or (
                     apart[k, 1] == unit_of[op] and apart[k, 0] == unit_of[other]
                 ):
-                    is_apart[i, j], is_apart[j, i] = True, True
+                    window.is_apart[i, j], window.is_apart[j, i] = True, True
 
 
 @inlined
-def _fill_readers(
-    in_start: Any, in_edges: Any, transfer: Any, first: Any, members: Any, count: Any, op: Any,
-    place: Any, moved: Any,
-) -> None:  # fmt: skip
-    for e in range(in_start[op], in_start[op + 1]):
-        source = in_edges[e].op
-        if in_edges[e].bytes < 0.0:
+def _fill_transfers(
+    scan: WindowScan, first: Int, count: Int, op: Int, place: Int, moved: Array
+) -> None:
+    """Fill in the transfers from the entry and the members to an op, which has this place."""
+    for e in range(scan.in_start[op], scan.in_start[op + 1]):
+        source = scan.in_edges[e].op
+        if scan.in_edges[e].bytes < 0.0:
             continue
         if source == first:
-            moved[ENTRY, place] = max(moved[ENTRY, place], transfer[e])
+            moved[ENTRY, place] = max(moved[ENTRY, place], scan.transfer[e])
         for k in range(count):
-            if members[k] == source:
-                moved[k, place] = max(moved[k, place], transfer[e])
+            if scan.members[k] == source:
+                moved[k, place] = max(moved[k, place], scan.transfer[e])
 
 
 @compiled
-def _solve_window(
-    times: Any, units: Any, moved: Any, is_apart: Any, count: int, num_devices: int, tasks: Any,
-    choices: Any, free: Any,
-) -> float:  # fmt: skip
+def _solve_window(window: WindowShape, count: Int, num_devices: Int, search: WindowSearch) -> float:
     """Depth first over the ops in the order of their starts, each on a used or one new device.
 
     Starts never fall along a branch, and of two that are equal on two devices the smaller op comes
     first, so that a schedule is not met in many orders. On one device both orders count: an op of
     no time runs before or after the other. The loop is written out: kernels here do not call
-    themselves. `free` is when each device is.
+    themselves.
     """
-    path, best = _fill_ways(times, moved, count, tasks)
+    times, (tasks, choices, free) = window.times, search
+    path, best = _fill_ways(window, count, tasks)
     if num_devices < 2:
         return best
-    if is_apart.any():
+    if window.is_apart.any():
         best = np.inf
     elif best <= path:
         return best
@@ -199,12 +226,12 @@ def _solve_window(
     depth, nodes = np.int64(0), np.int64(0)
     choices[0].op, choices[0].device, choices[0].used, choices[0].free = 0, -1, 1, -1.0
     while depth >= 0:
-        _choose_next(tasks, choices, free, depth, most)
+        _choose_next(search, depth, most)
         op, device = np.int64(choices[depth].op), np.int64(choices[depth].device)
         if op >= count:
             depth -= 1
             continue
-        start = _start_of(moved, units, is_apart, tasks, free, count, op, device)
+        start = _start_of(window, search, count, op, device)
         if start < 0.0:
             continue
         if depth > 0 and (
@@ -225,7 +252,7 @@ def _solve_window(
         choices[depth].start, choices[depth].free = start, free[device]
         free[device], tasks[op].finish, tasks[op].device = end, end, device
         if depth + 1 == count:
-            best = min(best, _exit_time(moved, units, is_apart, tasks, count, most))
+            best = min(best, _exit_time(window, tasks, count, most))
             continue
         depth += 1
         choices[depth].op, choices[depth].device, choices[depth].free = 0, -1, -1.0
@@ -236,13 +263,13 @@ def _solve_window(
 
 
 @inlined
-def _fill_ways(times: Any, moved: Any, count: Any, tasks: Any) -> tuple[float, float]:
+def _fill_ways(window: WindowShape, count: Int, tasks: Array) -> tuple[Float, Float]:
     """Each op's way to the exit; returns the longest path, and the time of all on one device."""
-    path, total = 0.0, 0.0
+    times, path, total = window.times, 0.0, 0.0
     for i in range(count - 1, -1, -1):
         way = 0.0
         for j in range(i + 1, count):
-            if moved[i, j] >= 0.0:
+            if window.moved[i, j] >= 0.0:
                 way = max(way, times[j] + tasks[j].way)
         path = max(path, times[i] + way)
         total += times[i]
@@ -251,8 +278,9 @@ def _fill_ways(times: Any, moved: Any, count: Any, tasks: Any) -> tuple[float, f
 
 
 @inlined
-def _choose_next(tasks: Any, choices: Any, free: Any, depth: Any, most: Any) -> None:
+def _choose_next(search: WindowSearch, depth: Int, most: Int) -> None:
     """Take the op of this depth off its device, if it is on one; then another device, or op."""
+    tasks, choices, free = search
     op, device = choices[depth].op, choices[depth].device
     if choices[depth].free >= 0.0:
         free[device] = choices[depth].free
@@ -265,13 +293,12 @@ def _choose_next(tasks: Any, choices: Any, free: Any, depth: Any, most: Any) -> 
 
 
 @inlined
-def _start_of(
-    moved: Any, units: Any, is_apart: Any, tasks: Any, free: Any, count: Any, op: Any, device: Any
-) -> Any:  # fmt: skip
+def _start_of(window: WindowShape, search: WindowSearch, count: Int, op: Int, device: Int) -> Float:
     """When an op can start on a device after those that run; -1: not there, or not yet."""
+    units, moved, is_apart, tasks = window.units, window.moved, window.is_apart, search.tasks
     if tasks[op].device >= 0:
         return -1.0
-    start = free[device]
+    start = search.free[device]
     if moved[ENTRY, op] >= 0.0 and device != 0:
         start = max(start, moved[ENTRY, op])
     if units[ENTRY] >= 0 and units[ENTRY] == units[op] and device != 0:
@@ -295,7 +322,7 @@ def _start_of(
 
 
 @inlined
-def _can_end(times: Any, tasks: Any, count: Any, start: float, op: Any, best: float) -> bool:
+def _can_end(times: Array, tasks: Array, count: Int, start: Float, op: Int, best: Float) -> Bool:
     """Whether what has not run yet could end before the best: it starts now at the earliest."""
     for i in range(count):
         if i != op and tasks[i].device < 0 and start + times[i] + tasks[i].way >= best:
@@ -304,8 +331,9 @@ def _can_end(times: Any, tasks: Any, count: Any, start: float, op: Any, best: fl
 
 
 @inlined
-def _exit_time(moved: Any, units: Any, is_apart: Any, tasks: Any, count: Any, most: Any) -> float:
+def _exit_time(window: WindowShape, tasks: Array, count: Int, most: Int) -> Float:
     """When the exit can start, on the best device for it; without one, when all have finished."""
+    units, moved, is_apart = window.units, window.moved, window.is_apart
     has_exit = units[EXIT] >= 0
     fixed = np.int64(-1)
     if has_exit and units[EXIT] == units[ENTRY]:

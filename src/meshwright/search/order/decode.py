@@ -8,14 +8,13 @@ decides devices as it goes. The schedules are active, and among the active sched
 there is an optimal one (for one of the orders); transfers take their time alone, as in the papers.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Ints
-from meshwright.compiled import compiled, inlined
-from meshwright.search.instance import Instance
+from meshwright.array import Ints, Longs
+from meshwright.compiled import Array, Float, Int, compiled, inlined
+from meshwright.search.instance import Instance, StepArrays
 from meshwright.search.order.list_schedule import move_seconds
 
 OP = np.dtype(
@@ -46,36 +45,39 @@ BUSY = np.dtype(
 """A time in which a device runs without a gap. The first of each device is empty, at time zero."""
 
 
-class Decoder:
-    """The arrays that decoding works on. For kernels."""
+class DecodeState(NamedTuple):
+    """What a placement is timed with, for kernels."""
+
+    step: StepArrays
+    ops: Array
+    """An OP for each op, and one more."""
+    order: Array
+    """The ops in the order in which they are taken."""
+    busy: Array
+    """A BUSY for each device, then those that are made on the way."""
+    last: Array
+    """The last entry of `busy` of each device."""
+
+
+class OrderDecoder:
+    """Times placements of one instance; the arrays of `state` hold what was decoded last."""
 
     def __init__(self, instance: Instance) -> None:
         num_ops, num_devices = instance.num_ops, instance.num_devices
         self.instance = instance
         self.ops = np.zeros(num_ops + 1, OP)
         self.ops["first_in"], self.ops["first_out"] = instance.in_start, instance.out_start
-        self.busy = np.zeros(num_ops + num_devices, BUSY)
-        self.last = np.zeros(num_devices, np.int32)
         self.order = np.zeros(num_ops, np.int32)
-        fill_ways(self.ops, instance.out_edges, instance.seconds.min(axis=1))
-
-    @property
-    def arrays(self) -> Any:
-        """What `decode` takes before the limit, in its order."""
-        instance = self.instance
-        return (
-            self.ops, self.order, self.busy, self.last, instance.type_of, instance.in_edges,
-            instance.seconds, instance.latency, instance.bandwidth,
+        self.state = DecodeState(
+            instance.arrays, self.ops, self.order, np.zeros(num_ops + num_devices, BUSY),
+            np.zeros(num_devices, np.int32),
         )  # fmt: skip
+        _fill_ways(self.ops, instance.out_edges, instance.seconds.min(axis=1))
 
     def rank(self, device_of_op: Ints) -> Ints:
         """The most urgent ops first, under a placement; it becomes the decoder's."""
-        instance = self.instance
         self.ops["device"][:-1] = device_of_op
-        fill_tails(
-            self.ops, instance.out_edges, instance.type_of, instance.seconds, instance.latency,
-            instance.bandwidth,
-        )  # fmt: skip
+        _fill_tails(self.state)
         # An op of no time is as urgent as the one after it: the sort is stable, so that the order
         # stays topological.
         ranked: Ints = np.argsort(-self.ops["tail"][:-1], kind="stable").astype(np.int32)
@@ -88,8 +90,7 @@ class Decoder:
         """
         self.ops["device"][:-1] = device_of_op
         self.order[:] = order
-        arguments: Any = (*self.arrays, limit)
-        return decode(*arguments)
+        return decode(self.state, limit)
 
     def start_order(self) -> Ints:
         """The ops by start in what was decoded last: what devices run, in a topological order."""
@@ -97,12 +98,12 @@ class Decoder:
         place = np.empty(len(ops), np.int32)
         place[self.order] = np.arange(len(ops), dtype=np.int32)
         # An op of no time may start with the next one on its device: it finishes first.
-        sorted_ops: npt.NDArray[np.int64] = np.lexsort((place, ops["finish"], ops["start"]))
+        sorted_ops: Longs = np.lexsort((place, ops["finish"], ops["start"]))
         return sorted_ops.astype(np.int32)
 
 
 @compiled
-def fill_ways(ops: Any, out_edges: Any, fastest: Any) -> None:
+def _fill_ways(ops: Array, out_edges: Array, fastest: Array) -> None:
     """The longest way after each op when nothing has to be moved."""
     for op in range(len(ops) - 2, -1, -1):
         way = 0.0
@@ -114,48 +115,45 @@ def fill_ways(ops: Any, out_edges: Any, fastest: Any) -> None:
 
 
 @compiled
-def fill_tails(
-    ops: Any, out_edges: Any, type_of: Any, seconds: Any, latency: Any, bandwidth: Any
-) -> None:
+def _fill_tails(state: DecodeState) -> None:
     """The longest way from each op's start to the end, by the devices where ops are."""
+    ops, step = state.ops, state.step
     for op in range(len(ops) - 2, -1, -1):
         device = ops[op].device
         way = 0.0
         for e in range(ops[op].first_out, ops[op + 1].first_out):
-            reader = out_edges[e].op
-            moved = move_seconds(latency, bandwidth, device, ops[reader].device, out_edges[e].bytes)
+            reader = step.out_edges[e].op
+            moved = move_seconds(step, device, ops[reader].device, step.out_edges[e].bytes)
             way = max(way, max(0.0, moved) + ops[reader].tail)
-        ops[op].tail = way + seconds[op, type_of[device]]
+        ops[op].tail = way + step.seconds[op, step.type_of[device]]
 
 
 @compiled
-def decode(
-    ops: Any, order: Any, busy: Any, last: Any, type_of: Any, in_edges: Any, seconds: Any,
-    latency: Any, bandwidth: Any, limit: float,
-) -> float:  # fmt: skip
+def decode(state: DecodeState, limit: Float) -> float:
     """The time of the placement, or infinity as soon as it must exceed `limit`."""
-    num_devices = len(type_of)
+    step, ops, busy = state.step, state.ops, state.busy
+    num_devices = len(step.type_of)
     for device in range(num_devices):
-        last[device] = device
+        state.last[device] = device
         busy[device].start, busy[device].end = 0.0, 0.0
         busy[device].before, busy[device].after, busy[device].last_op = -1, -1, -1
     count, total = np.int64(num_devices), 0.0
-    for k in range(len(order)):
-        op = np.int64(order[k])
+    for k in range(len(state.order)):
+        op = np.int64(state.order[k])
         device = ops[op].device
         ready, cause = 0.0, np.int64(-1)
         for e in range(ops[op].first_in, ops[op + 1].first_in):
-            source = np.int64(in_edges[e].op)
-            if in_edges[e].bytes < 0.0 and ops[source].device != device:
+            source = np.int64(step.in_edges[e].op)
+            size = step.in_edges[e].bytes
+            if size < 0.0 and ops[source].device != device:
                 continue  # SAVED elsewhere
-            arrival = ops[source].finish + move_seconds(
-                latency, bandwidth, ops[source].device, device, in_edges[e].bytes
-            )
+            moved = move_seconds(step, ops[source].device, device, size)
+            arrival = ops[source].finish + moved
             if arrival > ready or cause < 0:
                 ready, cause = max(ready, arrival), source
-        needed = seconds[op, type_of[device]]
+        needed = step.seconds[op, step.type_of[device]]
         # Back to the last busy time that ends by `ready`, then on to a gap that is long enough.
-        at, after = np.int64(last[device]), np.int64(-1)
+        at, after = np.int64(state.last[device]), np.int64(-1)
         while busy[at].end > ready:
             after = at
             at = np.int64(busy[at].before)
@@ -169,17 +167,16 @@ def decode(
             return np.inf
         ops[op].start, ops[op].finish, ops[op].cause = start, finish, cause
         total = max(total, finish)
-        count = _occupy(busy, last, device, at, after, start, finish, op, count, num_devices)
+        count = _occupy(state, op, at, after, count)
     return total
 
 
 @inlined
-def _occupy(
-    busy: Any, last: Any, device: Any, at: Any, after: Any, start: float, finish: float, op: Any,
-    count: Any, num_devices: Any,
-) -> Any:  # fmt: skip
-    """Make a device busy between two of its busy times; returns how many entries are in use."""
-    joins_before = at >= num_devices and busy[at].end == start
+def _occupy(state: DecodeState, op: Int, at: Int, after: Int, count: Int) -> Int:
+    """Make an op's device busy between two of its busy times; returns how many are in use."""
+    busy, last, device = state.busy, state.last, state.ops[op].device
+    start, finish = state.ops[op].start, state.ops[op].finish
+    joins_before = at >= len(last) and busy[at].end == start
     joins_after = after >= 0 and busy[after].start == finish
     if joins_before and joins_after:
         busy[at].end, busy[at].last_op = busy[after].end, busy[after].last_op

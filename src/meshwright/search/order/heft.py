@@ -11,14 +11,15 @@ are too small are passed by blocks: a start is found in the root of the number o
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshwright.array import Floats, Ints, Records
-from meshwright.compiled import compiled, inlined, outlined
+from meshwright.compiled import Array, Float, Int, compiled, inlined, outlined
 from meshwright.search.instance import (
     Instance,
+    StepArrays,
     mean_device_seconds,
     mean_transfer,
 )
@@ -58,7 +59,23 @@ _ROUNDING = 1e-15
 """Relative: more than what rounding can make of a gap and of a sum that just fits into it."""
 
 _LEAST_SPANS = 32
-"""Of a block; fewer are not worth the walk from block to block."""
+"""The spans that a block has room for, at least; fewer are not worth the walk between blocks."""
+
+
+class HeftState(NamedTuple):
+    """What has been placed so far, for kernels."""
+
+    step: StepArrays
+    tasks: Array
+    """A TASK for each op, and one more."""
+    homes: Array
+    """A HOME for each device."""
+    blocks: Array
+    """A BLOCK for each device, then those that are split off."""
+    spans: Array
+    """Room for the SPANs of each block (row)."""
+    unit_device: Array
+    """The device of each unit, or -1."""
 
 
 def schedule_heft(
@@ -84,11 +101,8 @@ def schedule_heft(
     _fill_ranks(tasks, instance.in_edges, mean_device_seconds(instance), latency, per_byte)
     by_rank = np.lexsort((np.arange(instance.num_ops), -tasks["rank"][:-1])).astype(np.int32)
     unit_device = np.full(instance.num_units, -1, dtype=np.int32)
-    seconds = _place_all(
-        tasks, homes, blocks, spans, by_rank, instance.in_edges, instance.seconds,
-        instance.latency, instance.bandwidth, instance.unit_of, instance.unit_bytes,
-        instance.unit_seconds, unit_device,
-    )  # fmt: skip
+    state = HeftState(instance.arrays, tasks, homes, blocks, spans, unit_device)
+    seconds = _place_all(state, by_rank)
     # An op of no time may start with the next one on its device: it finishes first.
     order = np.lexsort((np.arange(instance.num_ops), tasks["finish"][:-1], tasks["start"][:-1]))
     return tasks["device"][:-1].copy(), order.astype(np.int32), seconds
@@ -106,7 +120,7 @@ def _make_blocks(instance: Instance) -> tuple[Records, Records]:
 
 @compiled
 def _fill_ranks(
-    tasks: Any, in_edges: Any, mean_seconds: Any, latency: float, per_byte: float
+    tasks: Array, in_edges: Array, mean_seconds: Array, latency: Float, per_byte: Float
 ) -> None:
     """Upward ranks, from the last op back: own mean time plus the longest way on."""
     for op in range(len(mean_seconds) - 1, -1, -1):
@@ -121,16 +135,14 @@ def _fill_ranks(
 
 
 @compiled
-def _place_all(
-    tasks: Any, homes: Any, blocks: Any, spans: Any, by_rank: Any, in_edges: Any, seconds: Any,
-    latency: Any, bandwidth: Any, unit_of: Any, unit_bytes: Any, unit_seconds: Any,
-    unit_device: Any,
-) -> float:  # fmt: skip
+def _place_all(state: HeftState, by_rank: Array) -> float:
+    """Place the ops in the order of their ranks; returns the time of the schedule."""
+    step, tasks, homes, unit_device = state.step, state.tasks, state.homes, state.unit_device
     total = 0.0
     used = np.int64(len(homes))
     for k in range(len(by_rank)):
         op = np.int64(by_rank[k])
-        unit = unit_of[op]
+        unit = step.unit_of[op]
         first, end = np.int64(0), np.int64(len(homes))
         is_fixed = unit_device[unit] >= 0
         if is_fixed:
@@ -140,49 +152,48 @@ def _place_all(
         best_lack, best_start, best_finish = np.inf, 0.0, np.inf
         for device in range(first, end):
             kind = homes[device].type
-            if unit_seconds[unit, kind] == np.inf:
+            if step.unit_seconds[unit, kind] == np.inf:
                 continue
-            lack = 0.0 if is_fixed else max(0.0, unit_bytes[unit] - homes[device].room)
+            lack = 0.0 if is_fixed else max(0.0, step.unit_bytes[unit] - homes[device].room)
             if lack > best_lack:
                 continue
-            ready = _ready_on(tasks, in_edges, latency, bandwidth, op, device)
-            start = _earliest_start(homes, blocks, spans, device, ready, seconds[op, kind])
-            finish = start + seconds[op, kind]
+            needed = step.seconds[op, kind]
+            start = _earliest_start(state, device, _ready_on(state, op, device), needed)
+            finish = start + needed
             if lack < best_lack or finish < best_finish:
                 best, best_lack, best_start, best_finish = device, lack, start, finish
         if not is_fixed:
             unit_device[unit] = best
-            homes[best].room -= unit_bytes[unit]
+            homes[best].room -= step.unit_bytes[unit]
         tasks[op].device, tasks[op].start, tasks[op].finish = best, best_start, best_finish
-        used = _insert(homes, blocks, spans, used, best, best_start, best_finish)
+        used = _insert(state, used, best, best_start, best_finish)
         total = max(total, best_finish)
     return total
 
 
 @inlined
-def _ready_on(
-    tasks: Any, in_edges: Any, latency: Any, bandwidth: Any, op: Any, device: Any
-) -> float:
-    ready = 0.0
+def _ready_on(state: HeftState, op: Int, device: Int) -> Float:
+    step, tasks, ready = state.step, state.tasks, 0.0
     for e in range(tasks[op].first_in, tasks[op + 1].first_in):
-        source = in_edges[e].op
-        if in_edges[e].bytes < 0 and tasks[source].device != device:
+        source, size = step.in_edges[e].op, step.in_edges[e].bytes
+        if size < 0 and tasks[source].device != device:
             continue  # SAVED elsewhere
-        moved = move_seconds(latency, bandwidth, tasks[source].device, device, in_edges[e].bytes)
+        moved = move_seconds(step, tasks[source].device, device, size)
         ready = max(ready, tasks[source].finish + moved)
     return ready
 
 
 @inlined
-def _find_busy(homes: Any, blocks: Any, spans: Any, device: Any, time: float) -> Any:
+def _find_busy(state: HeftState, device: Int, time: Float) -> tuple[Int, Int]:
     """Where the first span of a device that ends after `time` is; else behind its last one."""
-    block = np.int64(homes[device].last)
+    blocks = state.blocks
+    block = np.int64(state.homes[device].last)
     while blocks[block].before >= 0 and blocks[blocks[block].before].finish > time:
         block = np.int64(blocks[block].before)
     low, high = np.int64(0), np.int64(blocks[block].count)
     while low < high:
         middle = (low + high) // 2
-        if spans[block, middle].finish > time:
+        if state.spans[block, middle].finish > time:
             high = middle
         else:
             low = middle + 1
@@ -190,11 +201,10 @@ def _find_busy(homes: Any, blocks: Any, spans: Any, device: Any, time: float) ->
 
 
 @inlined
-def _earliest_start(
-    homes: Any, blocks: Any, spans: Any, device: Any, ready: float, needed: float
-) -> float:
+def _earliest_start(state: HeftState, device: Int, ready: Float, needed: Float) -> Float:
     """The earliest start not before `ready` in a gap of at least `needed`."""
-    block, at = _find_busy(homes, blocks, spans, device, ready)
+    blocks, spans = state.blocks, state.spans
+    block, at = _find_busy(state, device, ready)
     start = ready  # what is before `at` ends by then
     while block >= 0:
         if needed > blocks[block].gap + _ROUNDING * blocks[block].finish:
@@ -210,49 +220,47 @@ def _earliest_start(
 
 
 @inlined
-def _insert(
-    homes: Any, blocks: Any, spans: Any, used: Any, device: Any, start: float, finish: float
-) -> Any:
+def _insert(state: HeftState, used: Int, device: Int, start: Float, finish: Float) -> Int:
     """Keep a span of a device; returns how many blocks are used now."""
-    block, at = _find_busy(homes, blocks, spans, device, start)
+    blocks, spans = state.blocks, state.spans
+    block, at = _find_busy(state, device, start)
     if blocks[block].count == spans.shape[1]:
-        _split(homes, blocks, spans, block, used, device)
+        _split(state, block, used, device)
         if at >= blocks[block].count:
             at -= np.int64(blocks[block].count)
             block = used
         used += 1
     for k in range(blocks[block].count, at, -1):
-        spans[block, k].start = spans[block, k - 1].start
-        spans[block, k].finish = spans[block, k - 1].finish
-    spans[block, at].start = start
-    spans[block, at].finish = finish
+        spans[block, k] = spans[block, k - 1]
+    spans[block, at].start, spans[block, at].finish = start, finish
     blocks[block].count += 1
-    _measure(blocks, spans, block)
+    _measure(state, block)
     return used
 
 
 @outlined
-def _split(homes: Any, blocks: Any, spans: Any, block: Any, fresh: Any, device: Any) -> None:
+def _split(state: HeftState, block: Int, fresh: Int, device: Int) -> None:
     """Move the later half of a block into a fresh one behind it."""
+    blocks = state.blocks
     half = blocks[block].count // 2
     for k in range(half, blocks[block].count):
-        spans[fresh, k - half].start = spans[block, k].start
-        spans[fresh, k - half].finish = spans[block, k].finish
+        state.spans[fresh, k - half] = state.spans[block, k]
     blocks[fresh].count = blocks[block].count - half
     blocks[block].count = half
     blocks[fresh].before, blocks[fresh].after = block, blocks[block].after
     if blocks[block].after >= 0:
         blocks[blocks[block].after].before = fresh
     else:
-        homes[device].last = fresh
+        state.homes[device].last = fresh
     blocks[block].after = fresh
-    _measure(blocks, spans, block)
-    _measure(blocks, spans, fresh)
+    _measure(state, block)
+    _measure(state, fresh)
 
 
 @outlined
-def _measure(blocks: Any, spans: Any, block: Any) -> None:
+def _measure(state: HeftState, block: Int) -> None:
     """The end of a block and its largest gap, that before its first span included."""
+    blocks, spans = state.blocks, state.spans
     ended, gap = 0.0, 0.0
     if blocks[block].before >= 0:
         ended = blocks[blocks[block].before].finish

@@ -10,14 +10,14 @@ delta simulation (Jia et al., MLSys 2019, section 5.2): every op that became rea
 moved ops does, on the old devices or on the new ones, keeps its times.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.heap import ENTRY, pop, push
-from meshwright.search.instance import Instance
+from meshwright.search.instance import Instance, StepArrays
 
 OP = np.dtype(
     [
@@ -58,70 +58,67 @@ _SLACK = 1.0 + 1e-9
 """Bounds that end a try early add up in another order than the schedule does."""
 
 
-class Schedule:
-    """The arrays of one kept schedule and of the one that is tried. For kernels."""
+class ScheduleState(NamedTuple):
+    """One kept schedule and the one that is tried, for kernels."""
+
+    step: StepArrays
+    ops: Array
+    """An OP for each op, and one more."""
+    slots: Array
+    """A SLOT for each place in the order of the schedule that is kept."""
+    new_slots: Array
+    """The same of the one that is tried."""
+    devices: Array
+    """A DEVICE for each device."""
+    kept: Array
+    """The `free_at` and `busy` of each device at every place that is a multiple of SPACING."""
+    new_kept: Array
+    """The same of the one that is tried."""
+    heap: Array
+    """The ops that are ready, by when they became so."""
+
+
+class ListSchedule:
+    """A schedule that is kept, and from which placements near its own are tried."""
 
     def __init__(self, instance: Instance, device_of_op: Ints) -> None:
         num_ops, num_devices = instance.num_ops, instance.num_devices
-        self.ops = np.zeros(num_ops + 1, OP)
-        self.ops["first_in"], self.ops["first_out"] = instance.in_start, instance.out_start
-        self.ops["unit"][:-1] = instance.unit_of
-        self.ops["device"][:-1] = device_of_op
-        self.slots, self.new_slots = np.zeros(num_ops, SLOT), np.zeros(num_ops, SLOT)
-        self.devices = np.zeros(num_devices, DEVICE)
-        self.devices["type"] = instance.type_of
+        ops, devices = np.zeros(num_ops + 1, OP), np.zeros(num_devices, DEVICE)
+        ops["first_in"], ops["first_out"] = instance.in_start, instance.out_start
+        ops["unit"][:-1], ops["device"][:-1] = instance.unit_of, device_of_op
+        ops["position"], ops["stamp"] = num_ops, -1
+        devices["type"] = instance.type_of
         own = instance.seconds[np.arange(num_ops), instance.type_of[device_of_op]]
-        self.devices["load"] = np.bincount(device_of_op, weights=own, minlength=num_devices)
-        rows = num_ops // SPACING + 1
-        self.kept = np.zeros((rows, num_devices, 2))
-        self.new_kept = np.zeros((rows, num_devices, 2))
-        self.heap = np.zeros(num_ops, ENTRY)
-        _fill_tails(self.ops, instance.out_edges, instance.seconds.min(axis=1))
-        self.costs: Any = (
-            instance.in_edges, instance.out_edges, instance.seconds, instance.latency,
-            instance.bandwidth,
+        devices["load"] = np.bincount(device_of_op, weights=own, minlength=num_devices)
+        shape = (num_ops // SPACING + 1, num_devices, 2)
+        slots, new_slots = np.zeros(num_ops, SLOT), np.zeros(num_ops, SLOT)
+        # The first schedule is a try from the first place on, where only sources are ready.
+        slots["op"] = np.arange(num_ops)
+        slots["woken_at"] = np.where(np.diff(instance.in_start) == 0, -1, num_ops)
+        self.state = ScheduleState(
+            instance.arrays, ops, slots, new_slots, devices, np.zeros(shape), np.zeros(shape),
+            np.zeros(num_ops, ENTRY),
         )  # fmt: skip
-        self.seconds = self._build() if num_ops else 0.0
-        """Of the first schedule."""
-
-    def _build(self) -> float:
-        """Schedule everything: a try from the first place on, where only sources are ready."""
-        num_ops = len(self.slots)
-        self.slots["op"] = np.arange(num_ops)
-        is_source = self.ops["first_in"][:-1] == self.ops["first_in"][1:]
-        self.slots["woken_at"] = np.where(is_source, -1, num_ops)
-        self.ops["position"], self.ops["stamp"] = num_ops, -1
-        arguments: Any = (*self.arrays, *self.costs, 0, 0, -1, np.inf)
-        seconds = try_schedule(*arguments)
-        keep_schedule(self.ops, self.slots, self.new_slots, self.kept, self.new_kept, 0)
-        return seconds
-
-    @property
-    def arrays(self) -> Any:
-        """What kernels write to, in the order in which they take it."""
-        return (
-            self.ops, self.slots, self.new_slots, self.devices, self.kept, self.new_kept, self.heap
-        )  # fmt: skip
+        _fill_tails(ops, instance.out_edges, instance.seconds.min(axis=1))
+        self.seconds: float = try_schedule(self.state, 0, 0, -1, np.inf) if num_ops else 0.0
+        """The time of the first schedule."""
+        keep_schedule(self.state, 0)
 
 
 def order_seconds(instance: Instance, device_of_op: Ints, order: Ints) -> float:
     """The time of a placement whose devices run their ops in this (topological) order."""
     finish, free_at = np.zeros(instance.num_ops), np.zeros(instance.num_devices)
-    return _run_order(
-        np.asarray(order, np.int32), np.asarray(device_of_op, np.int32), instance.type_of,
-        instance.in_start, instance.in_edges, instance.seconds, instance.latency,
-        instance.bandwidth, finish, free_at,
-    )  # fmt: skip
+    order, device_of = np.asarray(order, np.int32), np.asarray(device_of_op, np.int32)
+    return _run_order(instance.arrays, order, device_of, finish, free_at)
 
 
 def longest_path(instance: Instance, seconds: Floats) -> float:
     """The longest path along tensors when ops take `seconds` and transfers nothing."""
-    finish = np.zeros(instance.num_ops)
-    return _run_free(instance.in_start, instance.in_edges, seconds, finish)
+    return _run_free(instance.in_start, instance.in_edges, seconds, np.zeros(instance.num_ops))
 
 
 @compiled
-def _run_free(in_start: Any, in_edges: Any, seconds: Any, finish: Any) -> float:
+def _run_free(in_start: Array, in_edges: Array, seconds: Array, finish: Array) -> float:
     last = 0.0
     for op in range(len(finish)):
         start = 0.0
@@ -135,30 +132,26 @@ def _run_free(in_start: Any, in_edges: Any, seconds: Any, finish: Any) -> float:
 
 @compiled
 def _run_order(
-    order: Any, device_of: Any, type_of: Any, in_start: Any, in_edges: Any, seconds: Any,
-    latency: Any, bandwidth: Any, finish: Any, free_at: Any,
-) -> float:  # fmt: skip
+    step: StepArrays, order: Array, device_of: Array, finish: Array, free_at: Array
+) -> float:
     last = 0.0
     for op in order:
         device = device_of[op]
         start = free_at[device]
-        for e in range(in_start[op], in_start[op + 1]):
-            source = in_edges[e].op
-            if in_edges[e].bytes < 0.0 and device_of[source] != device:
+        for e in range(step.in_start[op], step.in_start[op + 1]):
+            source = step.in_edges[e].op
+            if step.in_edges[e].bytes < 0.0 and device_of[source] != device:
                 continue  # SAVED elsewhere
-            start = max(
-                start,
-                finish[source]
-                + move_seconds(latency, bandwidth, device_of[source], device, in_edges[e].bytes),
-            )
-        finish[op] = start + seconds[op, type_of[device]]
+            moved = move_seconds(step, device_of[source], device, step.in_edges[e].bytes)
+            start = max(start, finish[source] + moved)
+        finish[op] = start + step.seconds[op, step.type_of[device]]
         free_at[device] = finish[op]
         last = max(last, finish[op])
     return last
 
 
 @compiled
-def _fill_tails(ops: Any, out_edges: Any, fastest: Any) -> None:
+def _fill_tails(ops: Array, out_edges: Array, fastest: Array) -> None:
     for op in range(len(ops) - 2, -1, -1):
         tail = 0.0
         for e in range(ops[op].first_out, ops[op + 1].first_out):
@@ -168,31 +161,28 @@ def _fill_tails(ops: Any, out_edges: Any, fastest: Any) -> None:
 
 
 @inlined
-def move_seconds(latency: Any, bandwidth: Any, source: Any, target: Any, size: Any) -> Any:
+def move_seconds(step: StepArrays, source: Int, target: Int, size: Float) -> Float:
     """Time of one transfer alone; zero on one device."""
     if source == target:
         return 0.0
-    return latency[source, target] + size / bandwidth[source, target]
+    return step.latency[source, target] + size / step.bandwidth[source, target]
 
 
 @inlined
-def first_changed(
-    ops: Any, slots: Any, in_edges: Any, latency: Any, bandwidth: Any, unit_ops: Any,
-    first: int, end: int,
-) -> int:  # fmt: skip
+def first_changed(state: ScheduleState, first: Int, end: Int) -> Int:
     """Where to begin after a unit's ops (`unit_ops[first:end]`) have got a new device.
 
     Nothing changes before the first moment at which one of them was ready, or would now be.
     """
     moment = np.inf
     for u in range(first, end):
-        op = np.int64(unit_ops[u])
-        moment = min(moment, slots[ops[op].position].ready)
-        moment = min(moment, _ready_by_kept(ops, in_edges, latency, bandwidth, op))
-    low, high = 0, len(slots)
+        op = np.int64(state.step.unit_ops[u])
+        moment = min(moment, state.slots[state.ops[op].position].ready)
+        moment = min(moment, _ready_by_kept(state, op))
+    low, high = 0, len(state.slots)
     while low < high:
         middle = (low + high) >> 1
-        if slots[middle].ready < moment:
+        if state.slots[middle].ready < moment:
             low = middle + 1
         else:
             high = middle
@@ -200,49 +190,47 @@ def first_changed(
 
 
 @inlined
-def _ready_by_kept(ops: Any, in_edges: Any, latency: Any, bandwidth: Any, op: Any) -> float:
+def _arrival(state: ScheduleState, e: Int, op: Int) -> Float:
+    """When the tensor of an edge into an op is there, if its source keeps its time."""
+    ops, edge = state.ops, state.step.in_edges[e]
+    moved = move_seconds(state.step, ops[edge.op].device, ops[op].device, edge.bytes)
+    return ops[edge.op].finish + moved
+
+
+@inlined
+def _ready_by_kept(state: ScheduleState, op: Int) -> Float:
     """When an op is ready on its device if all before it keep their times."""
     ready = 0.0
-    for e in range(ops[op].first_in, ops[op + 1].first_in):
-        source = in_edges[e].op
-        ready = max(
-            ready,
-            ops[source].finish
-            + move_seconds(
-                latency, bandwidth, ops[source].device, ops[op].device, in_edges[e].bytes
-            ),
-        )
+    for e in range(state.ops[op].first_in, state.ops[op + 1].first_in):
+        ready = max(ready, _arrival(state, e, op))
     return ready
 
 
 @compiled
-def try_schedule(
-    ops: Any, slots: Any, new_slots: Any, devices: Any, kept: Any, new_kept: Any, heap: Any,
-    in_edges: Any, out_edges: Any, seconds: Any, latency: Any, bandwidth: Any,
-    begin: int, stamp: int, moved: Any, limit: float,
-) -> float:  # fmt: skip
+def try_schedule(state: ScheduleState, begin: Int, stamp: Int, moved: Int, limit: Float) -> float:
     """Schedule again from a place on, with unit `moved` on its new device.
 
     Returns the time, or infinity as soon as it must exceed `limit`: what an op's path after it, or
     its device's ops after it, still take is counted without waiting.
     """
+    ops, devices, heap, step = state.ops, state.devices, state.heap, state.step
     last = 0.0
     for d in range(len(devices)):
-        devices[d].free_at = kept[begin // SPACING, d, 0]
-        devices[d].busy = kept[begin // SPACING, d, 1]
+        devices[d].free_at = state.kept[begin // SPACING, d, 0]
+        devices[d].busy = state.kept[begin // SPACING, d, 1]
         last = max(last, devices[d].free_at)
-    count = _wake_ready(ops, slots, heap, in_edges, latency, bandwidth, begin, stamp, moved)
+    count = _wake_ready(state, begin, stamp, moved)
     limit = limit * _SLACK
-    for k in range(begin, len(slots)):
+    for k in range(begin, len(state.slots)):
         if k % SPACING == 0:
             for d in range(len(devices)):
-                new_kept[k // SPACING, d, 0] = devices[d].free_at
-                new_kept[k // SPACING, d, 1] = devices[d].busy
+                state.new_kept[k // SPACING, d, 0] = devices[d].free_at
+                state.new_kept[k // SPACING, d, 1] = devices[d].busy
         ready = heap[0].key
         op = pop(heap, 0, count)
         count -= 1
         device = ops[op].device
-        own = seconds[op, devices[device].type]
+        own = step.seconds[op, devices[device].type]
         finish = max(ready, devices[device].free_at) + own
         devices[device].free_at = finish
         devices[device].busy += own
@@ -251,16 +239,14 @@ def try_schedule(
             return np.inf
         last = max(last, finish)
         ops[op].new_finish = finish
-        new_slots[k].op = op
-        new_slots[k].ready = ready
-        new_slots[k].woken_at = ops[op].woken_at
+        slot = state.new_slots[k]
+        slot.op, slot.ready, slot.woken_at = op, ready, ops[op].woken_at
         for e in range(ops[op].first_out, ops[op + 1].first_out):
-            reader = np.int64(out_edges[e].op)
+            reader = np.int64(step.out_edges[e].op)
             if ops[reader].stamp != stamp:
-                _start_waiting(ops, in_edges, latency, bandwidth, reader, begin, stamp)
-            arrival = finish + move_seconds(
-                latency, bandwidth, device, ops[reader].device, out_edges[e].bytes
-            )
+                _start_waiting(state, reader, begin, stamp)
+            size = step.out_edges[e].bytes
+            arrival = finish + move_seconds(step, device, ops[reader].device, size)
             ops[reader].ready = max(ops[reader].ready, arrival)
             ops[reader].waits_for -= 1
             if ops[reader].waits_for == 0:
@@ -271,61 +257,46 @@ def try_schedule(
 
 
 @inlined
-def _wake_ready(
-    ops: Any, slots: Any, heap: Any, in_edges: Any, latency: Any, bandwidth: Any,
-    begin: int, stamp: int, moved: Any,
-) -> int:  # fmt: skip
+def _wake_ready(state: ScheduleState, begin: Int, stamp: Int, moved: Int) -> Int:
     """Put what was ready before `begin` and had not run into the heap; returns how many."""
     count = 0
-    for k in range(begin, len(slots)):
-        if slots[k].woken_at < begin:
-            op = np.int64(slots[k].op)
-            ready = slots[k].ready
-            if ops[op].unit == moved:
-                ready = _ready_by_kept(ops, in_edges, latency, bandwidth, op)
-            ops[op].stamp = stamp
-            ops[op].woken_at = slots[k].woken_at
-            push(heap, 0, count, ready, op)
+    for k in range(begin, len(state.slots)):
+        if state.slots[k].woken_at < begin:
+            op = np.int64(state.slots[k].op)
+            ready = state.slots[k].ready
+            if state.ops[op].unit == moved:
+                ready = _ready_by_kept(state, op)
+            state.ops[op].stamp = stamp
+            state.ops[op].woken_at = state.slots[k].woken_at
+            push(state.heap, 0, count, ready, op)
             count += 1
     return count
 
 
 @inlined
-def _start_waiting(
-    ops: Any, in_edges: Any, latency: Any, bandwidth: Any, op: Any, begin: int, stamp: int
-) -> None:
+def _start_waiting(state: ScheduleState, op: Int, begin: Int, stamp: Int) -> None:
     """Count what an op waits for among ops that run again, and when the others' tensors arrive."""
+    ops = state.ops
     ops[op].stamp = stamp
     waits_for, ready = 0, 0.0
     for e in range(ops[op].first_in, ops[op + 1].first_in):
-        source = in_edges[e].op
-        if ops[source].position >= begin:
+        if ops[state.step.in_edges[e].op].position >= begin:
             waits_for += 1
         else:
-            ready = max(
-                ready,
-                ops[source].finish
-                + move_seconds(
-                    latency, bandwidth, ops[source].device, ops[op].device, in_edges[e].bytes
-                ),
-            )
+            ready = max(ready, _arrival(state, e, op))
     ops[op].waits_for = waits_for
     ops[op].ready = ready
 
 
 @compiled
-def keep_schedule(
-    ops: Any, slots: Any, new_slots: Any, kept: Any, new_kept: Any, begin: int
-) -> None:
+def keep_schedule(state: ScheduleState, begin: Int) -> None:
     """Make the schedule that was tried from a place on the one that is kept."""
-    for k in range(begin, len(slots)):
-        op = new_slots[k].op
-        slots[k].op = op
-        slots[k].ready = new_slots[k].ready
-        slots[k].woken_at = new_slots[k].woken_at
-        ops[op].position = k
-        ops[op].finish = ops[op].new_finish
-    for row in range(begin // SPACING, len(kept)):
-        for d in range(kept.shape[1]):
-            kept[row, d, 0] = new_kept[row, d, 0]
-            kept[row, d, 1] = new_kept[row, d, 1]
+    for k in range(begin, len(state.slots)):
+        op = state.new_slots[k].op
+        state.slots[k] = state.new_slots[k]
+        state.ops[op].position = k
+        state.ops[op].finish = state.ops[op].new_finish
+    for row in range(begin // SPACING, len(state.kept)):
+        for d in range(state.kept.shape[1]):
+            state.kept[row, d, 0] = state.new_kept[row, d, 0]
+            state.kept[row, d, 1] = state.new_kept[row, d, 1]

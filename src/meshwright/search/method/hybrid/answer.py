@@ -5,16 +5,16 @@ from dataclasses import replace
 
 from meshwright.plan.answer import Answer, RunnerUp, Stop
 from meshwright.search.judge import judge, refuse
-from meshwright.search.method.hybrid.space import Space
-from meshwright.search.method.hybrid.trial import Trials
+from meshwright.search.method.hybrid.space import HybridSpace
+from meshwright.search.method.hybrid.trial import HybridTrials
 
 _RUNNER_UPS = 5
 
 
 def answer_trials(
     method: str,
-    space: Space,
-    trials: Trials,
+    space: HybridSpace,
+    trials: HybridTrials,
     bound: float,
     started: float,
     stop: Stop,

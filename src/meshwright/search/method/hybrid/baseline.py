@@ -21,33 +21,33 @@ from meshwright.plan.stage import Frame, Option
 from meshwright.search.judge import refuse, why_stopped
 from meshwright.search.method.hybrid.answer import answer_trials
 from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.find import find_drafts
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
-from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import Scope, divisors
-from meshwright.search.method.hybrid.space import Space, list_samples, make_space
+from meshwright.search.method.hybrid.space import HybridSpace, list_samples, make_space
 from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
-from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Sequential
 
 _SAMPLES = (1, 2, 4, 8)
-"""Of a microbatch, that people try."""
+"""The numbers of samples of a microbatch that people try."""
 
 
 _SIMULATED = 5
 """The number of drafts that fit after which a method simulates no more of them."""
 _MCMC_STEPS = 100_000
 _DRAFT_SHARE = 0.5
-"""Of the budget, for drafts; the rest is the simulator's."""
+"""The part of the budget that drafts are made in; the rest is for the simulator."""
 
 
 class Drafted(NamedTuple):
     """The drafts of a method, the best estimate first, and why it stopped looking for more."""
 
-    drafts: list[Draft]
+    drafts: list[HybridDraft]
     stop: Stop = Stop.ENDED
 
 
@@ -59,7 +59,7 @@ def manual(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
 def hybrid_mcmc(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
     """The best plan of a walk over degrees that starts from the manual one; see `mcmc_drafts`."""
 
-    def draft(space: Space, seed: int, until: float) -> Drafted:
+    def draft(space: HybridSpace, seed: int, until: float) -> Drafted:
         first = manual_drafts(space).drafts
         return mcmc_drafts(space, first[0], seed, until) if first else Drafted([])
 
@@ -84,7 +84,7 @@ def unaware(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
 
 def _answer(
     method: str,
-    draft: Callable[[Space, int, float], Drafted],
+    draft: Callable[[HybridSpace, int, float], Drafted],
     graph: Graph,
     cluster: Cluster,
     *,
@@ -99,8 +99,9 @@ def _answer(
     except InputError as error:
         return refuse(method, f"not for this search: {error}", 0.0, started)
     drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
-    trials = Trials(
-        Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Sequential()
+    trials = HybridTrials(
+        TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing),
+        Sequential(),
     )
     try:
         simulate_first(trials, drafts, started + budget_seconds, most)
@@ -117,7 +118,10 @@ def _answer(
 
 
 def simulate_first(
-    trials: Trials, drafts: Sequence[Draft], until: float = math.inf, most: int = _SIMULATED
+    trials: HybridTrials,
+    drafts: Sequence[HybridDraft],
+    until: float = math.inf,
+    most: int = _SIMULATED,
 ) -> None:
     """Simulate drafts until `most` of them fit, or the time is over."""
     for draft in drafts:
@@ -126,7 +130,7 @@ def simulate_first(
             break
 
 
-def _bound(space: Space, drafts: Sequence[Draft]) -> float:
+def _bound(space: HybridSpace, drafts: Sequence[HybridDraft]) -> float:
     """A bound on every plan of the hybrid search's space and of these drafts, whose teams that
     space need not have; zero: they have microbatches that it does not know."""
     options = {stage.option: None for draft in drafts for stage in draft.stages}
@@ -140,7 +144,7 @@ def _bound(space: Space, drafts: Sequence[Draft]) -> float:
     return space_bound(wide) if samples <= known else 0.0
 
 
-def manual_drafts(space: Space) -> Drafted:
+def manual_drafts(space: HybridSpace) -> Drafted:
     """As Megatron-LM's authors advise (Narayanan et al., 2021, section 3 and 5.4).
 
     Tensors are divided within a host only, and only as far as memory demands; then the model is cut
@@ -149,7 +153,7 @@ def manual_drafts(space: Space) -> Drafted:
     """
     order = space.prices.tiers
     for model_width in divisors(space.cluster.num_devices):
-        drafts: list[Draft] = []
+        drafts: list[HybridDraft] = []
         for tensor in reversed(divisors(model_width)):
             if tensor > order.host_size or model_width // tensor > space.stack.num_layers:
                 continue
@@ -159,8 +163,8 @@ def manual_drafts(space: Space) -> Drafted:
     return Drafted([])
 
 
-def _megatron(space: Space, tensor: int, num_stages: int) -> Iterator[Draft]:
-    """With the least recomputation that fits, for every microbatch."""
+def _megatron(space: HybridSpace, tensor: int, num_stages: int) -> Iterator[HybridDraft]:
+    """Drafts with the least recomputation that fits, for every microbatch."""
     team = Team(tensor=tensor, sequence=tensor > 1)
     if team_fits(space.stack, team) is not None:
         team = Team(tensor=tensor)
@@ -180,7 +184,9 @@ def _megatron(space: Space, tensor: int, num_stages: int) -> Iterator[Draft]:
                 break
 
 
-def _drafts(space: Space, frame: Frame, size: int, options: Sequence[Option]) -> Iterator[Draft]:
+def _drafts(
+    space: HybridSpace, frame: Frame, size: int, options: Sequence[Option]
+) -> Iterator[HybridDraft]:
     search = FrameSearch(space.layouts, space.shapes, frame, [size], options)
     if search.sizes:
         wanted = min(space.cluster.num_devices // frame.pods // size, space.stack.num_layers)
@@ -189,11 +195,11 @@ def _drafts(space: Space, frame: Frame, size: int, options: Sequence[Option]) ->
                 yield draft
 
 
-def unaware_drafts(space: Space, until: float) -> Drafted:
+def unaware_drafts(space: HybridSpace, until: float) -> Drafted:
     """The same search on a network whose every pair is as fast as the fastest."""
     tiers = space.prices.tiers
     flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
-    prices = Prices(space.stack, space.cluster, flat)
+    prices = LayerPrices(space.stack, space.cluster, flat)
     blind = replace(space, prices=prices, layouts=Layouts(prices))
     pool = Pool(refuses_plain=space.stack.shares_groups)
     is_interrupted = False
@@ -208,7 +214,7 @@ def unaware_drafts(space: Space, until: float) -> Drafted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _DegreesState:
     """A point of the walk: degrees alone."""
 
     tensor: int
@@ -222,7 +228,7 @@ class _State:
 
 
 def mcmc_drafts(
-    space: Space, start: Draft, seed: int, until: float, most_steps: int = _MCMC_STEPS
+    space: HybridSpace, start: HybridDraft, seed: int, until: float, most_steps: int = _MCMC_STEPS
 ) -> Drafted:
     """Metropolis over degrees (as FlexFlow searches; Jia et al., 2019, section 6.2) by estimate.
 
@@ -232,7 +238,7 @@ def mcmc_drafts(
     draw = random.Random(seed)
     first = start.stages[0]
     replicas = first.size // first.option.team.num_devices
-    state = _State(
+    state = _DegreesState(
         tensor=first.option.team.tensor,
         context=first.option.team.context,
         expert=first.option.team.expert,
@@ -261,7 +267,7 @@ def mcmc_drafts(
     return Drafted(sorted(met.values(), key=lambda draft: draft.estimate_seconds), stop)
 
 
-def _change(space: Space, state: _State, draw: random.Random) -> _State:
+def _change(space: HybridSpace, state: _DegreesState, draw: random.Random) -> _DegreesState:
     name = draw.choice(
         ("tensor", "context", "expert", "stages", "pods", "samples", "zero", "recompute")
     )
@@ -273,7 +279,7 @@ def _change(space: Space, state: _State, draw: random.Random) -> _State:
     return replace(state, **{name: draw.choice((max(1, value // 2), value * 2))})
 
 
-def _draft_of(space: Space, state: _State) -> Draft | None:
+def _draft_of(space: HybridSpace, state: _DegreesState) -> HybridDraft | None:
     width, num_devices = state.tensor * state.context, space.cluster.num_devices
     if num_devices % (state.pods * state.stages * width) or state.stages > space.stack.num_layers:
         return None

@@ -4,10 +4,10 @@ from math import inf
 
 from meshwright.cost.layer.price import price_layer
 from meshwright.plan.part import Recompute
-from meshwright.search.method.hybrid.space import Space, list_samples
+from meshwright.search.method.hybrid.space import HybridSpace, list_samples
 
 
-def space_bound(space: Space) -> float:
+def space_bound(space: HybridSpace) -> float:
     """No plan of a space is faster, whatever its stages and schedule.
 
     Every sample passes every layer on some team, and its members are busy for as long as that

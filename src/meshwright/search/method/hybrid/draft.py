@@ -7,7 +7,7 @@ from meshwright.plan.stage import DraftStage, Frame
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
+class HybridDraft:
     """What a plan of the hybrid search is made of."""
 
     frame: Frame
@@ -26,7 +26,7 @@ class Draft:
         stages = tuple((stage.first, stage.after, stage.option) for stage in self.stages)
         return (self.frame.microbatches, self.kind, stages)
 
-    def with_keys(self, keys: Keys) -> "Draft":
+    def with_keys(self, keys: Keys) -> "HybridDraft":
         """The draft in which all context teams get at keys in this way."""
         stages = tuple(
             replace(

@@ -3,7 +3,7 @@
 import heapq
 from dataclasses import dataclass, field
 
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 
 _KEPT = 64
 """The best by estimate."""
@@ -18,7 +18,7 @@ class Pool:
     refuses_plain: bool = False
     """Whether the first and the last layer share weights: a plan of several stages without teams,
     ZeRO or recomputation would have to have both on the same devices."""
-    kept: list[tuple[float, int, Draft]] = field(default_factory=list)
+    kept: list[tuple[float, int, HybridDraft]] = field(default_factory=list)
     seen: set[tuple[object, ...]] = field(default_factory=set)
     alike: dict[tuple[object, ...], list[float]] = field(default_factory=dict)
 
@@ -27,7 +27,7 @@ class Pool:
         """What a draft must beat to be kept."""
         return -self.kept[0][0] if len(self.kept) == _KEPT else float("inf")
 
-    def offer(self, draft: Draft) -> None:
+    def offer(self, draft: HybridDraft) -> None:
         """Keep it if it is good and new."""
         seconds = draft.estimate_seconds
         if seconds >= self.limit or draft.key in self.seen:
@@ -43,6 +43,6 @@ class Pool:
         if len(self.kept) > _KEPT:
             heapq.heappop(self.kept)
 
-    def drafts(self) -> list[Draft]:
-        """From the best on."""
+    def drafts(self) -> list[HybridDraft]:
+        """The drafts that are kept, the best first."""
         return [draft for *_, draft in sorted(self.kept, key=lambda each: (-each[0], -each[1]))]

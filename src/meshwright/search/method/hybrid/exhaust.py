@@ -13,21 +13,21 @@ from meshwright.cost.group_price import group_prices
 from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option, can_interleave
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.scope import list_frames, list_sizes
-from meshwright.search.method.hybrid.space import Space
+from meshwright.search.method.hybrid.space import HybridSpace
 from meshwright.search.method.hybrid.table import option_fits, samples_of
-from meshwright.search.method.hybrid.trial import Trials
+from meshwright.search.method.hybrid.trial import HybridTrials
 
 _WAVE = 16
 """Drafts that are simulated before bounds are held against the best again; the same for every
 number of workers."""
 
 
-def exhaust(space: Space, trials: Trials, most_drafts: int, until: float) -> bool:
+def exhaust(space: HybridSpace, trials: HybridTrials, most_drafts: int, until: float) -> bool:
     """Whether everything was looked at before the time, or so many simulations, were over."""
-    walk = _Walk(space, trials, until)
-    wave: list[Draft] = []
+    walk = _PlanWalk(space, trials, until)
+    wave: list[HybridDraft] = []
     num_simulated = 0
     for draft in filter(space.allows, walk.drafts()):
         wave.append(draft)
@@ -54,8 +54,8 @@ class _Piece:
         return max(sum(cost.busy_seconds) for cost in self.costs)
 
 
-class _Walk:
-    def __init__(self, space: Space, trials: Trials, until: float) -> None:
+class _PlanWalk:
+    def __init__(self, space: HybridSpace, trials: HybridTrials, until: float) -> None:
         self.space = space
         self.trials = trials
         self.until = until
@@ -63,7 +63,7 @@ class _Walk:
         self._network = group_prices(space.cluster)
         self._costs: dict[tuple[Frame, DraftStage], tuple[StageCost, ...]] = {}
 
-    def drafts(self) -> Iterator[Draft]:
+    def drafts(self) -> Iterator[HybridDraft]:
         """Every draft whose bound is below the best when it is reached."""
         num_devices = self.space.cluster.num_devices
         for frame in list_frames(self.space.scope, self.space.batch, num_devices):
@@ -167,7 +167,7 @@ class _Walk:
         held = max(each.fixed_bytes + each.saved_bytes for each in memory)
         return held <= usable * (1 + 1e-9)
 
-    def _with_schedules(self, frame: Frame, pieces: Sequence[_Piece]) -> Iterator[Draft]:
+    def _with_schedules(self, frame: Frame, pieces: Sequence[_Piece]) -> Iterator[HybridDraft]:
         stages = tuple(piece.stage for piece in pieces)
         kinds: Sequence[ScheduleKind] = self.space.scope.schedules
         if len(stages) == 1:
@@ -175,9 +175,9 @@ class _Walk:
         for kind in kinds:
             bound = self._bound(frame, pieces, kind)
             if kind is not ScheduleKind.INTERLEAVED and bound < self.trials.best_seconds:
-                yield Draft(frame=frame, kind=kind, stages=stages, estimate_seconds=bound)
+                yield HybridDraft(frame=frame, kind=kind, stages=stages, estimate_seconds=bound)
 
-    def _interleaved(self, frame: Frame, pod: int) -> Iterator[Draft]:
+    def _interleaved(self, frame: Frame, pod: int) -> Iterator[HybridDraft]:
         """Equal runs of devices with several chunks each, one option everywhere, layers cut in
         every way."""
         num_layers = self.space.stack.num_layers
@@ -197,7 +197,7 @@ class _Walk:
 
     def _chunks(
         self, frame: Frame, cut: Sequence[int], offsets: Sequence[int], size: int, option: Option
-    ) -> Iterator[Draft]:
+    ) -> Iterator[HybridDraft]:
         self.is_late = self.is_late or perf_counter() > self.until
         if self.is_late:
             return
@@ -217,4 +217,4 @@ class _Walk:
         bound = frame.microbatches * max(busy) * (1 - 1e-12)
         if bound < self.trials.best_seconds and all(map(self._may_fit, pieces)):
             kind = ScheduleKind.INTERLEAVED
-            yield Draft(frame=frame, kind=kind, stages=stages, estimate_seconds=bound)
+            yield HybridDraft(frame=frame, kind=kind, stages=stages, estimate_seconds=bound)

@@ -7,7 +7,7 @@ from meshwright.plan.part import ScheduleKind
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
-from meshwright.search.method.hybrid.space import Space, list_cells, list_mixed
+from meshwright.search.method.hybrid.space import HybridSpace, list_cells, list_mixed
 from meshwright.search.method.hybrid.table import option_fits
 
 _INTERLEAVED = 8
@@ -17,7 +17,7 @@ _FEW_DEVICES, _UNIFORM_CELLS = 256, 6
 more, simulations take too long to make use of that."""
 
 
-def find_drafts(space: Space, pool: Pool, until: float) -> None:
+def find_drafts(space: HybridSpace, pool: Pool, until: float) -> None:
     """Stages of one size in every frame whose bound is below what the pool keeps, stages of
     different sizes in the best frames, and chunks on the devices of the best drafts."""
     kinds = [each for each in space.scope.schedules if each is not ScheduleKind.INTERLEAVED]
@@ -61,7 +61,9 @@ def find_drafts(space: Space, pool: Pool, until: float) -> None:
                 pool.offer(draft)
 
 
-def _add_uniform(space: Space, pool: Pool, kinds: Sequence[ScheduleKind], until: float) -> None:
+def _add_uniform(
+    space: HybridSpace, pool: Pool, kinds: Sequence[ScheduleKind], until: float
+) -> None:
     """In the best frames, all stages with one option each: what is least for every stage by itself
     need not be for all together, which only the simulator can tell."""
     if space.cluster.num_devices > _FEW_DEVICES:

@@ -14,11 +14,11 @@ from meshwright.array import Floats, Longs
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option
-from meshwright.search.method.hybrid.draft import Draft
-from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.draft import HybridDraft
+from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.shape import Shapes
 from meshwright.search.method.hybrid.stage_chain import least_load, pick_options, read_chain
-from meshwright.search.method.hybrid.table import Table, make_table
+from meshwright.search.method.hybrid.table import OptionTable, make_table
 
 _COUNTS = 2
 """Numbers of stages that are looked at more closely, those with the least rough estimate."""
@@ -27,7 +27,7 @@ _SLACKS = (0.0, 0.03, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagePlace:
     """What tells the devices of one stage from those of another of the same size."""
 
     size: int
@@ -35,13 +35,13 @@ class Place:
     usable_bytes: float
     latency_seconds: float
     seconds_per_byte: float
-    """To the next stage."""
+    """The seconds of a byte on the way to the next stage."""
 
 
 class Layouts:
     """Where stages can be, on one cluster; everything that depends on places only."""
 
-    def __init__(self, prices: Prices) -> None:
+    def __init__(self, prices: LayerPrices) -> None:
         self.prices = prices
         cluster, order = prices.cluster, np.array(prices.tiers.order)
         self._types = cluster.type_of[order]
@@ -51,19 +51,19 @@ class Layouts:
     def _is_alike(self) -> bool:
         return bool(np.ptp(self._types) == 0 and np.ptp(self.usable_bytes) == 0)
 
-    def place(self, frame: Frame, offset: int, size: int) -> Place:
+    def place(self, frame: Frame, offset: int, size: int) -> StagePlace:
         """The devices of a stage in every pod."""
         names = self.prices.cluster.type_names
         pod = len(self._types) // frame.pods
         line = self.prices.tiers.shift_line(offset, size)
         if self._is_alike:
-            return Place(size, (names[self._types[0]],), float(self.usable_bytes[0]), *line)
+            return StagePlace(size, (names[self._types[0]],), float(self.usable_bytes[0]), *line)
         runs = [
             slice(each * pod + offset, each * pod + offset + size) for each in range(frame.pods)
         ]
         types = sorted({names[kind] for run in runs for kind in self._types[run].tolist()})
         usable = min(float(self.usable_bytes[run].min()) for run in runs)
-        return Place(size, tuple(types), usable, *line)
+        return StagePlace(size, tuple(types), usable, *line)
 
 
 class FrameSearch:
@@ -88,16 +88,16 @@ class FrameSearch:
         most = min(num_chunks * runs, num_layers)
         self.shapes = shapes.near(most) if is_even else shapes
         self._options = options
-        self._tables: dict[tuple[int, tuple[str, ...]], Table] = {}
+        self._tables: dict[tuple[int, tuple[str, ...]], OptionTable] = {}
         self.sizes = [size for size in sizes if self.table_at(0, size).options]
         # Of what is left: where one size is, places are counted in stages.
         self.unit = int(np.gcd.reduce(self.sizes)) if self.sizes else 1
 
-    def table_at(self, offset: int, size: int) -> Table:
+    def table_at(self, offset: int, size: int) -> OptionTable:
         """The table of a stage at a place of the pods."""
         return self.table_of(self.layouts.place(self.frame, offset, size))
 
-    def table_of(self, place: Place) -> Table:
+    def table_of(self, place: StagePlace) -> OptionTable:
         """The table of stages at such places; without options where none is possible."""
         key = (place.size, place.types)
         if key not in self._tables:
@@ -108,20 +108,20 @@ class FrameSearch:
 
     @property
     def num_units(self) -> int:
-        """Of a pod."""
+        """How many placement units a pod is divided into."""
         return self.pod // self.unit
 
     @cached_property
     def most_stages(self) -> int:
-        """As many as there are layers, or as the smallest size allows."""
+        """The most stages there can be: one a layer, or as the smallest size allows."""
         most = min(self.layouts.prices.stack.num_layers, self.pod // min(self.sizes))
         return min(most, self.frame.pipeline or most)
 
     @cached_property
-    def places(self) -> tuple[list[Place], Longs]:
+    def places(self) -> tuple[list[StagePlace], Longs]:
         """Distinct places, and which one by size and units from a stage's first device to the
         pod's end."""
-        known: dict[Place, int] = {}
+        known: dict[StagePlace, int] = {}
         places = np.full((len(self.sizes), self.num_units + 1), -1, dtype=np.int64)
         for row, size in enumerate(self.sizes):
             for units in range(size // self.unit, self.num_units + 1):
@@ -129,7 +129,9 @@ class FrameSearch:
                 places[row, units] = known.setdefault(place, len(known))
         return list(known), places
 
-    def drafts(self, kinds: Sequence[ScheduleKind], limit: Callable[[], float]) -> Iterator[Draft]:
+    def drafts(
+        self, kinds: Sequence[ScheduleKind], limit: Callable[[], float]
+    ) -> Iterator[HybridDraft]:
         """The best of each schedule and number of stages that may be below the limit."""
         if not self.sizes:
             return
@@ -139,7 +141,7 @@ class FrameSearch:
             if kind is not ScheduleKind.INTERLEAVED:
                 yield from self._drafts_of(kind, limit)
 
-    def _drafts_of(self, kind: ScheduleKind, limit: Callable[[], float]) -> Iterator[Draft]:
+    def _drafts_of(self, kind: ScheduleKind, limit: Callable[[], float]) -> Iterator[HybridDraft]:
         sizes = np.array(self.sizes) // self.unit
         for most in self._most_stages(kind):
             loads, chosen = self._loads(kind, most)
@@ -180,7 +182,7 @@ class FrameSearch:
         return kind is ScheduleKind.GPIPE and not blocks
 
     def _loads(self, kind: ScheduleKind, num_stages: int) -> tuple[Floats, Longs]:
-        """By place, stage from the end and shape: the least load, and the option."""
+        """The least load and its option, by place, stage from the end and shape."""
         places, _ = self.places
         num_shapes = len(self.shapes.counts)
         shape = (len(places), num_stages, num_shapes)
@@ -205,7 +207,7 @@ class FrameSearch:
         loads: Floats,
         chosen: Longs,
         limit: Callable[[], float],
-    ) -> Iterator[Draft]:
+    ) -> Iterator[HybridDraft]:
         """Drafts of so many stages: the least sum of loads within limits on the largest."""
         places, sizes = self.places[1], np.array(self.sizes) // self.unit
         for slack in _SLACKS:
@@ -222,7 +224,7 @@ class FrameSearch:
 
     def _draft(
         self, kind: ScheduleKind, chain: list[tuple[int, int, int, int]], chosen: Longs
-    ) -> Draft:
+    ) -> HybridDraft:
         known, places = self.places
         stages, fills, loads, tails, weights, hosts = [], [], [], [], [], []
         shift = 0.0
@@ -253,7 +255,7 @@ class FrameSearch:
                     option=table.options[option],
                 )
             )  # fmt: skip
-        return Draft(
+        return HybridDraft(
             frame=self.frame,
             kind=kind,
             stages=tuple(stages),
@@ -275,7 +277,7 @@ def flights(kind: ScheduleKind, num_stages: int, microbatches: int) -> Floats:
     return np.minimum(held, microbatches).astype(np.float64)
 
 
-def tie_seconds(prices: Prices, frame: Frame, stages: Sequence[DraftStage]) -> float:
+def tie_seconds(prices: LayerPrices, frame: Frame, stages: Sequence[DraftStage]) -> float:
     """Once a step: the first and the last stage exchange the gradients of tied weights."""
     first, last = stages[0], stages[-1]
     if prices.stack.tied_bytes <= 0 or first.offset == last.offset:
@@ -326,8 +328,9 @@ def step_seconds(
     return sum(fills) + (microbatches - 1) * loads[last] + max(tails[0], tails[last])
 
 
-def _shift(place: Place, table: Table, picked: Longs) -> Floats:
-    """To the next stage and back, by stage and shape, of the option that was picked."""
+def _shift(place: StagePlace, table: OptionTable, picked: Longs) -> Floats:
+    """The seconds of a transfer to the next stage and back, by stage and shape, under the option
+    that was picked."""
     shape = np.arange(table.output_bytes.shape[1])
     output = table.output_bytes[np.maximum(picked, 0), shape]
     seconds: Floats = 2 * (place.latency_seconds + place.seconds_per_byte * output)

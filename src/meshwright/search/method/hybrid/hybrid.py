@@ -21,36 +21,38 @@ from meshwright.plan.degrees import stage_degrees
 from meshwright.search.judge import refuse, why_stopped
 from meshwright.search.method.hybrid.answer import answer_trials
 from meshwright.search.method.hybrid.bound import space_bound
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.exhaust import exhaust
 from meshwright.search.method.hybrid.find import find_drafts
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
-from meshwright.search.method.hybrid.space import Space, describe_space, make_space
-from meshwright.search.method.hybrid.trial import Scene, Trials
+from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
+from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.engine import Engine, Sequential, open_engine
 
 _DRAFT_SHARE = 0.5
-"""Of the budget, for drafts; the rest is the simulator's."""
+"""The part of the budget that drafts are made in; the rest is for the simulator."""
 _EXPLAIN_SHARE = 0.25
-"""Of the budget, on top of it, where nothing fits: to find out how many devices would do."""
+"""Where nothing fits, this part of the budget is added, to find out how many devices would do."""
 _SIMULATED = 16
-"""Drafts that fit, one of each family, after which no more are simulated ..."""
+"""After so many drafts that fit, one of each family, no more are simulated."""
 _FEW_DEVICES, _SIMULATED_OF_FEW = 256, 48
-"""... and on no more than so many devices, where each takes a tenth of a second at the most."""
+"""On no more than so many devices, where a simulation takes a tenth of a second at the most, so
+many drafts are simulated."""
 _WAVE = 4
 """Drafts that are simulated at once, whatever the number of workers, so that the answer does not
 depend on it."""
 _MARGIN = 1.03
 """A draft whose estimate is so much above the best simulated step is not simulated, but for the
-first wave: people want to see what comes next. On even networks estimates are off by 0.2% ..."""
+first wave: people want to see what comes next. On even networks estimates are off by 0.2% in the
+mean."""
 _UNEVEN_MARGIN = 1.25
-"""... in the mean, on others by up to a quarter."""
+"""The same on uneven networks, where estimates are off by up to a quarter."""
 _SMALL_DEVICES, _SMALL_LAYERS = 16, 8
-"""Up to so many, every plan of the scope is looked at if ..."""
+"""On so few devices, and with so few layers, every plan of the scope may be looked at."""
 _EXHAUSTED = 5_000
-"""... no more than so many of them have to be simulated."""
+"""Every plan is looked at only where no more than so many of them have to be simulated."""
 _SLOW_SECONDS = 0.25
 """A simulation that takes longer is worth other processes."""
 
@@ -82,8 +84,8 @@ def hybrid(
         return refuse("hybrid", f"not for this search: {error}", 0.0, started)
     pool = Pool(refuses_plain=space.stack.shares_groups)
     tiers = space.prices.tiers
-    scene = Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
-    trials = Trials(scene, engine or Sequential(), chosen.keys)
+    scene = TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
+    trials = HybridTrials(scene, engine or Sequential(), chosen.keys)
     is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:
         try:
@@ -117,12 +119,16 @@ def hybrid(
     return answer if answer.plan is None else replace(answer, notes=tuple(notes))
 
 
-def _is_small(space: Space) -> bool:
+def _is_small(space: HybridSpace) -> bool:
     return space.cluster.num_devices <= _SMALL_DEVICES and space.stack.num_layers <= _SMALL_LAYERS
 
 
 def _simulate(
-    space: Space, trials: Trials, drafts: Sequence[Draft], until: float, stack: ExitStack | None
+    space: HybridSpace,
+    trials: HybridTrials,
+    drafts: Sequence[HybridDraft],
+    until: float,
+    stack: ExitStack | None,
 ) -> bool:
     """From the best estimate on, one of a family first; then the family of the best.
 
@@ -163,7 +169,7 @@ def _simulate(
     return is_cut
 
 
-def _described(space: Space, scene: Scene, draft: Draft) -> list[Draft]:
+def _described(space: HybridSpace, scene: TrialScene, draft: HybridDraft) -> list[HybridDraft]:
     """The draft that people mean by the degrees of this one; none where its stages are unlike."""
     degrees = scene.plan(draft).degrees(scene.graph, scene.cluster)
     if degrees is None or (space.scope.pods and 1 not in space.scope.pods):

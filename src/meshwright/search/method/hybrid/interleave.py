@@ -12,21 +12,21 @@ import numpy as np
 
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Option, can_interleave
-from meshwright.search.method.hybrid.draft import Draft
-from meshwright.search.method.hybrid.frame import FrameSearch, Layouts, Place, tie_seconds
+from meshwright.search.method.hybrid.draft import HybridDraft
+from meshwright.search.method.hybrid.frame import FrameSearch, Layouts, StagePlace, tie_seconds
 from meshwright.search.method.hybrid.scope import CHUNKS
 from meshwright.search.method.hybrid.shape import Shapes
 from meshwright.search.method.hybrid.stage_chain import least_load, read_chain
-from meshwright.search.method.hybrid.table import Table
+from meshwright.search.method.hybrid.table import OptionTable
 
 
 def interleave(
     layouts: Layouts,
     shapes: Shapes,
     options: Sequence[Option],
-    draft: Draft,
+    draft: HybridDraft,
     several: Sequence[int] = CHUNKS,
-) -> Iterator[Draft]:
+) -> Iterator[HybridDraft]:
     """Drafts with several chunks a device on the devices of a draft whose stages are alike;
     `several` are the numbers of chunks to try."""
     sizes = {stage.size for stage in draft.stages}
@@ -41,7 +41,7 @@ def interleave(
     for chunks in several:
         if chunks * num_stages <= num_layers:
             search = FrameSearch(layouts, shapes, draft.frame, sorted(sizes), wanted, chunks)
-            best: Draft | None = None
+            best: HybridDraft | None = None
             for number in range(len(search.table_at(0, search.sizes[0]).options)):
                 made = _cut(search, draft, number, chunks)
                 if made and (best is None or made.estimate_seconds < best.estimate_seconds):
@@ -50,7 +50,7 @@ def interleave(
                 yield best
 
 
-def _cut(search: FrameSearch, draft: Draft, number: int, chunks: int) -> Draft | None:
+def _cut(search: FrameSearch, draft: HybridDraft, number: int, chunks: int) -> HybridDraft | None:
     """Layers spread over all chunks as evenly as can be, one option everywhere; None: too full."""
     num_stages = len(draft.stages)
     total = chunks * num_stages
@@ -81,7 +81,7 @@ def _cut(search: FrameSearch, draft: Draft, number: int, chunks: int) -> Draft |
         )
         for chunk, (first, after) in enumerate(cuts)
     )
-    return Draft(
+    return HybridDraft(
         frame=draft.frame,
         kind=ScheduleKind.INTERLEAVED,
         stages=stages,
@@ -91,7 +91,7 @@ def _cut(search: FrameSearch, draft: Draft, number: int, chunks: int) -> Draft |
 
 
 def _fits(
-    draft: Draft, places: Sequence[Place], tables: Sequence[Table], number: int,
+    draft: HybridDraft, places: Sequence[StagePlace], tables: Sequence[OptionTable], number: int,
     shape: Sequence[int], chunks: int,
 ) -> bool:  # fmt: skip
     """Whether every device holds its chunks and what is in flight of them."""
@@ -110,7 +110,7 @@ def _fits(
 
 
 def _estimate(
-    draft: Draft, places: Sequence[Place], tables: Sequence[Table], number: int,
+    draft: HybridDraft, places: Sequence[StagePlace], tables: Sequence[OptionTable], number: int,
     shape: Sequence[int], chunks: int,
 ) -> float:  # fmt: skip
     num_stages, microbatches = len(draft.stages), draft.frame.microbatches

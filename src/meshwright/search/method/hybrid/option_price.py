@@ -23,11 +23,11 @@ from meshwright.program.team.defer import deferred_bytes
 from meshwright.search.method.hybrid.tier import Axis, Lines, Tiers, find_groups
 
 _MAX_LINES = 8
-"""Algorithms of a collective."""
+"""No collective has more algorithms than these."""
 _PLACES = 8
-"""Of a stage that are looked at, about so many ..."""
+"""About so many places of a stage are looked at."""
 _TYPICAL_BYTES = 1e8
-"""... and held against each other by a message of a layer's size."""
+"""Places are compared by a message of so many bytes, a layer's size."""
 _MAX_EXACT = 128
 """Devices of networks without switches up to which collectives are priced on actual links."""
 
@@ -36,13 +36,13 @@ class Column(IntEnum):
     """What a layer of one kind costs one device for a microbatch."""
 
     FORWARD = 0
-    """Seconds, with what teams say to each other."""
+    """Seconds of the forward pass, communication inside a tensor-parallel group included."""
     BACKWARD = 1
     WEIGHT = 2
     UPDATE = 3
     HOST = 4
     PARAMETERS = 5
-    """Bytes."""
+    """Bytes of the weights, as those of the columns below."""
     GRADIENTS = 6
     OPTIMISER = 7
     EXPERT_PARAMETERS = 8
@@ -55,7 +55,7 @@ class Column(IntEnum):
     """Where weight gradients are postponed: what is held from a backward to its weight gradient."""
 
 
-class Prices:
+class LayerPrices:
     """The costs of a stack's layers on a cluster, each worked out once."""
 
     def __init__(

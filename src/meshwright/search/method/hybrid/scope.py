@@ -115,7 +115,7 @@ def narrow_to_inference(scope: Scope) -> Scope:
 
 
 def divisors(number: int) -> list[int]:
-    """Every divisor, rising."""
+    """Every divisor of a number, in rising order."""
     small = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
     return sorted({*small, *(number // k for k in small)})
 

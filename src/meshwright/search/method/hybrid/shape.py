@@ -18,26 +18,27 @@ class Shapes:
     """The distinct stages of a stack: how many layers of each kind."""
 
     counts: Floats
-    """By shape and kind of layer."""
+    """How many layers of each kind (column) a shape (row) has."""
     shape_of: Longs
-    """By first layer and the layer after the last: the shape of that stage; -1: none."""
+    """The shape of the stage from one layer (row) to the layer before another (column); -1: there
+    is none."""
     pairs: Floats
-    """By shape, kind of layer and kind of the layer after it in the stage: how many there are; of
+    """How often a kind of layer stands before another in a shape, by shape, kind and next kind; of
     stages of one shape the first counts."""
     first_kind: Longs
-    """Of each shape: the kind of its first layer ..."""
+    """The kind of the first layer of each shape."""
     second_kind: Longs
-    """... and of its second; of stages of one layer the same again."""
+    """The kind of the second layer of each shape; of stages of one layer that of the first."""
     last_kind: Longs
-    """Of each shape: the kind of its last layer, whose output leaves."""
+    """The kind of the last layer of each shape, whose output leaves the stage."""
     before_kind: Longs
-    """Of each shape: the kind of the layer before it, whose output comes; -1: none."""
+    """The kind of the layer before each shape, whose output comes; -1: there is none."""
     has_next: Bools
-    """Of each shape: whether layers follow."""
+    """Whether layers follow on each shape."""
 
     @cached_property
     def is_present(self) -> Bools:
-        """By shape and kind."""
+        """Whether a shape (row) has layers of a kind (column)."""
         return self.counts > 0
 
     def near(self, num_stages: int) -> "Shapes":

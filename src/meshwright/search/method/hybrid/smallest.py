@@ -14,20 +14,20 @@ import numpy as np
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
-from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import Scope, list_frames, list_sizes
-from meshwright.search.method.hybrid.space import Space
+from meshwright.search.method.hybrid.space import HybridSpace
 from meshwright.search.method.hybrid.stage_chain import least_load
-from meshwright.search.method.hybrid.tier import Tier
+from meshwright.search.method.hybrid.tier import NetworkTier
 from meshwright.units import format_bytes, format_count
 
 _MAX_DEVICES = 1 << 20
-_FREE = Tier(size=1, seconds_per_byte=0.0, alone_seconds_per_byte=0.0, latency_seconds=0.0)
+_FREE = NetworkTier(size=1, seconds_per_byte=0.0, alone_seconds_per_byte=0.0, latency_seconds=0.0)
 _ROUNDED = 1.001
 """What is named has four digits, and must do."""
 
 
-def explain_lack(space: Space, until: float = inf) -> str:
+def explain_lack(space: HybridSpace, until: float = inf) -> str:
     """One line: what a device would need with so many, or how many of them would do; after `until`
     (by `perf_counter`) no more numbers of devices are tried."""
     needed = least_bytes(space)
@@ -59,7 +59,7 @@ def _name_limits(scope: Scope) -> str:
     return f"within {given}: allow others, or leave out an option"
 
 
-def least_bytes(space: Space) -> float:
+def least_bytes(space: HybridSpace) -> float:
     """The least memory, of the fullest device, that any plan of the scope needs."""
     options = [
         each
@@ -75,13 +75,13 @@ def least_bytes(space: Space) -> float:
     return least
 
 
-def _least_recompute(space: Space) -> Recompute:
-    """Of those that may be used the one that keeps least."""
+def _least_recompute(space: HybridSpace) -> Recompute:
+    """The recomputation that keeps least, of those that may be used."""
     return max(space.scope.recompute, key=list(Recompute).index)
 
 
-def _frames(space: Space) -> Iterator[tuple[Frame, int]]:
-    """Of each number of pods those with the smallest microbatches, which hold least."""
+def _frames(space: HybridSpace) -> Iterator[tuple[Frame, int]]:
+    """The frames with the smallest microbatches for each number of pods, which hold least."""
     num_devices = len(space.prices.tiers.order)
     every: dict[int, list[Frame]] = {}
     for frame in list_frames(space.scope, space.batch, num_devices):
@@ -93,7 +93,7 @@ def _frames(space: Space) -> Iterator[tuple[Frame, int]]:
 
 
 def _least_of(search: FrameSearch) -> float:
-    """By 1F1B, which holds fewest microbatches."""
+    """The schedule is 1F1B, which holds fewest microbatches."""
     num_stages = search.most_stages
     in_flight = search.flights(ScheduleKind.ONE_F_ONE_B, num_stages)
     known, places = search.places
@@ -110,7 +110,7 @@ def _least_of(search: FrameSearch) -> float:
     return min((float(value[each, 0].min()) for each in counts if each <= num_stages), default=inf)
 
 
-def _enough_memory(space: Space, needed: float) -> float:
+def _enough_memory(space: HybridSpace, needed: float) -> float:
     """Memory of each device with which a plan fits that needs so much of it now.
 
     Tried, because what is kept free is no fixed part of the memory (`cost.memory`).
@@ -125,15 +125,15 @@ def _enough_memory(space: Space, needed: float) -> float:
             return memory
 
 
-def _with_memory(space: Space, memory: float) -> Space:
+def _with_memory(space: HybridSpace, memory: float) -> HybridSpace:
     """The same with devices of so much memory."""
     devices = tuple(replace(each, memory_bytes=memory) for each in space.cluster.devices)
     cluster = replace(space.cluster, devices=devices)
-    prices = Prices(space.stack, cluster, space.prices.tiers)
+    prices = LayerPrices(space.stack, cluster, space.prices.tiers)
     return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
-def _enough_devices(space: Space, usable: float, until: float) -> int:
+def _enough_devices(space: HybridSpace, usable: float, until: float) -> int:
     """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none, or
     none of those that there was time for.
 
@@ -152,7 +152,7 @@ def _enough_devices(space: Space, usable: float, until: float) -> int:
     return 0
 
 
-def _grown(space: Space, num_devices: int) -> Space:
+def _grown(space: HybridSpace, num_devices: int) -> HybridSpace:
     """The same with more devices like those there are."""
     there = space.prices.tiers.order
     order = tuple(there[place % len(there)] for place in range(num_devices))
@@ -160,5 +160,5 @@ def _grown(space: Space, num_devices: int) -> Space:
     # no tiers, and only memory is looked at.
     known = space.prices.tiers.tiers or (_FREE,)
     tiers = replace(space.prices.tiers, order=order, tiers=known, is_even=True)
-    prices = Prices(space.stack, space.cluster, tiers)
+    prices = LayerPrices(space.stack, space.cluster, tiers)
     return replace(space, prices=prices, layouts=Layouts(prices))

@@ -17,9 +17,9 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Stack
 from meshwright.plan.describe import span, words
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.frame import Layouts
-from meshwright.search.method.hybrid.option_price import Prices
+from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import (
     Scope,
     list_frames,
@@ -33,32 +33,32 @@ from meshwright.search.method.hybrid.tier import find_tiers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Space:
+class HybridSpace:
     """A stack on a cluster and what is searched, with everything that frames have in common."""
 
     stack: Stack
     cluster: Cluster
     scope: Scope
-    prices: Prices
+    prices: LayerPrices
     layouts: Layouts
     shapes: Shapes
     options: tuple[Option, ...]
     batch: int
 
-    def allows(self, draft: Draft) -> bool:
+    def allows(self, draft: HybridDraft) -> bool:
         """Whether the plan of a draft is legal."""
         return len(draft.stages) == 1 or not (self.stack.shares_groups and draft.is_plain)
 
 
 def make_space(
     graph: Graph, cluster: Cluster, scope: Scope, runtime: Runtime = MESHWRIGHT
-) -> Space:
+) -> HybridSpace:
     """Find the layers and tiers, and list the options."""
     stack = find_layers(graph)
     _check_runnable(graph, cluster)
-    prices = Prices(stack, cluster, find_tiers(cluster), runtime)
+    prices = LayerPrices(stack, cluster, find_tiers(cluster), runtime)
     teams = list_teams(scope, stack, cluster.num_devices)
-    return Space(
+    return HybridSpace(
         stack=stack,
         cluster=cluster,
         scope=scope,
@@ -88,19 +88,19 @@ class Cell:
     frame: Frame
     size: int
     bounds: Mapping[Team, float]
-    """By team: no estimate is smaller."""
+    """The bound of each team: no estimate of it is smaller."""
 
     @cached_property
     def bound(self) -> float:
-        """Of the best team."""
+        """The bound of the best team."""
         return min(self.bounds.values())
 
-    def options(self, space: Space, limit: float) -> list[Option]:
+    def options(self, space: HybridSpace, limit: float) -> list[Option]:
         """Those whose team may be below the limit."""
         return [each for each in space.options if self.bounds.get(each.team, inf) < limit]
 
 
-def list_cells(space: Space) -> list[Cell]:
+def list_cells(space: HybridSpace) -> list[Cell]:
     """Those that are possible, by their bounds."""
     teams = list(dict.fromkeys(option.team for option in space.options))
     num_devices = space.cluster.num_devices
@@ -117,7 +117,7 @@ def list_cells(space: Space) -> list[Cell]:
     return sorted(cells, key=lambda cell: (cell.bound, cell.frame, cell.size))
 
 
-def list_samples(space: Space) -> list[float]:
+def list_samples(space: HybridSpace) -> list[float]:
     """Every number of samples that a team may get for a microbatch."""
     widths = {option.team.num_devices: option for option in space.options}
     num_devices = space.cluster.num_devices
@@ -133,11 +133,11 @@ def list_samples(space: Space) -> list[float]:
 
 
 _MAX_UNITS = 64
-"""Of a pod in which stages of different sizes are looked for."""
+"""Stages of different sizes are looked for in pods of no more units than these."""
 _MIXED_FRAMES = 3
 
 
-def list_mixed(space: Space, drafts: Sequence[Draft]) -> list[tuple[Frame, list[int]]]:
+def list_mixed(space: HybridSpace, drafts: Sequence[HybridDraft]) -> list[tuple[Frame, list[int]]]:
     """The frames of the best drafts with more than one stage, and sizes to mix in their pods."""
     frames = dict.fromkeys(draft.frame for draft in drafts if len(draft.stages) > 1)
     mixed = []
@@ -149,7 +149,7 @@ def list_mixed(space: Space, drafts: Sequence[Draft]) -> list[tuple[Frame, list[
     return mixed
 
 
-def describe_space(space: Space) -> str:
+def describe_space(space: HybridSpace) -> str:
     """What was searched, in one line for people."""
     teams = [option.team for option in space.options]
     widths = {

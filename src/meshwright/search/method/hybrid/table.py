@@ -26,13 +26,13 @@ from meshwright.cost.memory import (
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS, num_ways
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.method.hybrid.option_price import Column, Prices, holder_axes
+from meshwright.search.method.hybrid.option_price import Column, LayerPrices, holder_axes
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.shape import Shapes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class OptionTable:
     """Options by shapes, for stages of `size` devices in each pod of a frame."""
 
     frame: Frame
@@ -41,24 +41,26 @@ class Table:
     load: Floats
     """Seconds a microbatch, transfers to the next stage not counted."""
     fill: Floats
-    """What a microbatch takes to pass."""
+    """Seconds that a microbatch takes to pass the stage."""
     host: Floats
     """What hosts take to launch it, beside that."""
     weight: Floats
     """Of these, what only weight gradients take."""
     tail: Floats
-    """Once a step, after the last backward."""
+    """Seconds once a step, after the last backward."""
     fixed_bytes: Floats
-    """Held for the whole step."""
+    """Bytes that are held for the whole step."""
     passing_bytes: Floats
     """Held while one action runs, or on its way from and to other stages, libraries', and what NCCL
     has beyond what is kept free."""
     saved_bytes: Floats
-    """From a microbatch's forward to its backward."""
+    """Bytes that are held from a microbatch's forward to its backward."""
     deferred_bytes: Floats
-    """From its backward to its weight gradient where that is postponed."""
+    """Bytes that are held from a microbatch's backward to its weight gradient where that is
+    postponed."""
     output_bytes: Floats
-    """That each device sends to the next stage for a microbatch, and gets back as gradients."""
+    """Bytes that each device sends to the next stage for a microbatch, and gets back as gradients.
+    """
 
     def most_in_flight(self, usable_bytes: float, kind: ScheduleKind) -> Floats:
         """How many microbatches fit at once; below one: the stage does not fit at all.
@@ -75,13 +77,13 @@ class Table:
 
 
 def make_table(
-    prices: Prices,
+    prices: LayerPrices,
     shapes: Shapes,
     frame: Frame,
     size: int,
     options: Sequence[Option],
     type_names: Sequence[str],
-) -> Table:
+) -> OptionTable:
     """The table of a number of devices a stage, with the options that divide them and the batch.
 
     On devices of several types the slowest counts.
@@ -89,10 +91,10 @@ def make_table(
     fitting = [each for each in options if option_fits(prices, frame, size, each)]
     if not fitting:
         none = np.zeros((0, len(shapes.counts)))
-        return Table(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
+        return OptionTable(frame=frame, size=size, options=(), **dict.fromkeys(_FIELDS, none))
     parts = [_Part(prices, shapes, frame, size, fitting, name) for name in type_names]
     slowest = [np.max([getattr(part, name) for part in parts], axis=0) for name in _FIELDS]
-    return Table(
+    return OptionTable(
         frame=frame,
         size=size,
         options=tuple(fitting),
@@ -107,12 +109,12 @@ _FIELDS = (
 
 
 def samples_of(batch: float, frame: Frame, size: int, option: Option) -> float:
-    """Of a microbatch that one team gets."""
+    """The samples of a microbatch that one team gets."""
     replicas = size // option.team.num_devices
     return batch / (frame.microbatches * frame.pods * replicas)
 
 
-def option_fits(prices: Prices, frame: Frame, size: int, option: Option) -> bool:
+def option_fits(prices: LayerPrices, frame: Frame, size: int, option: Option) -> bool:
     """Teams and experts divide the devices, whole samples the batch; ZeRO has something to do; and
     there are as many replicas as the frame has, where it says so."""
     width = option.team.num_devices
@@ -134,7 +136,7 @@ class _Part:
 
     def __init__(
         self,
-        prices: Prices,
+        prices: LayerPrices,
         shapes: Shapes,
         frame: Frame,
         size: int,
@@ -165,7 +167,7 @@ class _Part:
         self._set_bytes(prices, frame, size, options, type_name)
 
     def _set_seconds(self, lines: Floats, frame: Frame) -> None:
-        """By option and shape: the time of a microbatch, of its host, and of a step once."""
+        """The times of a microbatch, of its host and of a step once, by option and shape."""
         shapes, rows = self.shapes, self.rows
         gather, scatter, synchronise, regather = self._once(lines)
         forward, backward = self._sum(Column.FORWARD), self._sum(Column.BACKWARD)
@@ -195,9 +197,14 @@ class _Part:
         self.weight = self._sum(Column.WEIGHT)
 
     def _set_bytes(
-        self, prices: Prices, frame: Frame, size: int, options: Sequence[Option], type_name: str
+        self,
+        prices: LayerPrices,
+        frame: Frame,
+        size: int,
+        options: Sequence[Option],
+        type_name: str,
     ) -> None:
-        """By option and shape: what is held all the time, for a microbatch, and for a moment."""
+        """What is held all the time, for a microbatch, and for a moment, by option and shape."""
         rows = self.rows
         self.saved_bytes = self._sum(Column.SAVED)
         self.deferred_bytes = self._sum(Column.DEFERRED)
@@ -278,7 +285,8 @@ class _Part:
         return state
 
     def _buffers(self) -> Floats:
-        """As `meshwright.cost.stage` counts them."""
+        """The bytes of gradient buckets and gathered parameters, as `meshwright.cost.stage` counts
+        them."""
         rows = self.rows
         gradients = rows[:, :, Column.GRADIENTS] + rows[:, :, Column.EXPERT_GRADIENTS]
         parameters = rows[:, :, Column.PARAMETERS] + rows[:, :, Column.EXPERT_PARAMETERS]
@@ -294,7 +302,8 @@ class _Part:
         return result
 
     def _transfers(self, side: Floats) -> Floats:
-        """Of a team, as `meshwright.cost.stage` counts them."""
+        """The bytes that a team receives and sends between stages, as `meshwright.cost.stage`
+        counts them."""
         output = self.num_ways * self.rows[:, :, Column.OUTPUT]
         shapes = self.shapes
         coming = np.where(shapes.before_kind >= 0, output[:, shapes.before_kind] + side, 0.0)
@@ -303,7 +312,9 @@ class _Part:
         return result
 
 
-def _beside_bytes(prices: Prices, frame: Frame, size: int, option: Option, type_name: str) -> float:
+def _beside_bytes(
+    prices: LayerPrices, frame: Frame, size: int, option: Option, type_name: str
+) -> float:
     """What NCCL has on a device beyond what is kept free of it anyway.
 
     Groups of a device are told apart by their members and the distance of these. Neighbouring
@@ -338,7 +349,7 @@ def _fastest(lines: Floats, message_bytes: Floats) -> Floats:
     return np.where(message_bytes > 0, spent, 0.0)
 
 
-def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
+def _lines(prices: LayerPrices, frame: Frame, size: int, team: Team) -> Floats:
     """By collective (one pass and an all-reduce; dense, then experts) and algorithm: latency and
     seconds a byte; of the stage alone, then with all other stages."""
     pod = len(prices.tiers.order) // frame.pods
@@ -349,7 +360,7 @@ def _lines(prices: Prices, frame: Frame, size: int, team: Team) -> Floats:
 
 
 def work_bound(
-    prices: Prices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
+    prices: LayerPrices, shapes: Shapes, frame: Frame, size: int, teams: Sequence[Team]
 ) -> dict[Team, float]:
     """By team that is possible: no plan of the frame with stages of that size and teams has a
     smaller estimate. All compute, evenly spread, with as much memory as one likes, on the fastest

@@ -30,14 +30,14 @@ Axis = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
+class NetworkTier:
     """Groups of `size` neighbouring devices, and the way out of them."""
 
     size: int
     seconds_per_byte: float
-    """For each byte that every device sends out of its group, all at once."""
+    """Seconds a byte where every device sends out of its group at once."""
     alone_seconds_per_byte: float
-    """For each byte that one device alone sends."""
+    """Seconds a byte where one device alone sends."""
     latency_seconds: float
     call_seconds: float = 0.0
     """What a library takes for a call that leaves the group; of several tiers the longest."""
@@ -46,19 +46,19 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _TierStep:
     """A tier whose borders a group crosses."""
 
     inside: int
-    """Members within one of its groups ..."""
+    """How many members are within one of its groups."""
     outside: int
-    """... and within one of the next tier's."""
+    """How many members are within one of the next tier's groups."""
     ways: tuple[tuple[float, int], ...]
     """Out of its group and of those within it, all of which are left on the way: seconds a byte
     where all who take part send at once, and members of a group there."""
     alone: float
     latency: float
-    tier: Tier
+    tier: NetworkTier
 
     def sent(self, senders: int) -> float:
         """Seconds a byte where so many of the members within a group send out of it at once."""
@@ -72,8 +72,9 @@ class Tiers:
 
     order: tuple[int, ...]
     """Device numbers; a block of a plan is a run of these."""
-    tiers: tuple[Tier, ...]
-    """From single devices outwards; the last one's groups are joined by the whole network."""
+    tiers: tuple[NetworkTier, ...]
+    """The tiers from single devices outwards; the last one's groups are joined by the whole
+    network."""
     is_even: bool = True
     """Whether all pairs of a tier are about alike, as behind switches."""
     by_protocol: Mapping[Protocol, "Tiers"] = field(default_factory=dict)
@@ -143,13 +144,13 @@ class Tiers:
         call = max(step.tier.call_seconds for step in steps)
         return tuple((call + latency, slope * part) for part, (latency, slope) in found)
 
-    def _steps(self, axis: Axis, count: int, crowd: Axis) -> list[_Step]:
+    def _steps(self, axis: Axis, count: int, crowd: Axis) -> list[_TierStep]:
         """The tiers whose borders a group crosses, from the innermost on."""
         inside = [_members_inside(axis, tier.size) for tier in self.tiers]
         crowded = [tier.seconds_per_byte * _share(crowd, tier.size) for tier in self.tiers]
         ways = tuple(zip(crowded, inside, strict=True))
         return [
-            _Step(
+            _TierStep(
                 inside=here,
                 outside=there,
                 ways=ways[: number + 1],
@@ -189,14 +190,14 @@ class Tiers:
         return latency, per_byte
 
 
-def _ring(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+def _ring(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, float]:
     """Neighbours at once: of a tier's group one member sends out of it."""
     rounds = passes * (count - 1)
     per_byte = max(step.sent(1) for step in steps)
     return rounds * max(step.latency for step in steps), rounds / count * per_byte
 
 
-def _rings(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+def _rings(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, float]:
     """As many rings at once as members of the innermost groups; each piece of the message passes
     slow and fast ways in turn."""
     size = steps[0].outside if len(steps) > 1 and steps[0].tier.size == 1 else 1
@@ -214,7 +215,7 @@ def _rings(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, floa
     return rounds * latency, rounds / count * per_byte
 
 
-def _rail_tree(steps: Sequence[_Step], count: int, *, is_switched: bool) -> tuple[float, float]:
+def _rail_tree(steps: Sequence[_TierStep], count: int, *, is_switched: bool) -> tuple[float, float]:
     """Two trees between the innermost groups for each of their members, and within them chains or
     the sums of a switch."""
     within = [step for step in steps if step.tier.size == 1]
@@ -232,14 +233,14 @@ def _rail_tree(steps: Sequence[_Step], count: int, *, is_switched: bool) -> tupl
     return latency, per_byte
 
 
-def _halve(steps: Sequence[_Step], passes: int) -> tuple[float, float]:
+def _halve(steps: Sequence[_TierStep], passes: int) -> tuple[float, float]:
     """Exchanges at doubling distances: all members send, half as much each time."""
     latency = sum(log2(step.outside / step.inside) * step.latency for step in steps)
     per_byte = sum((1 / step.inside - 1 / step.outside) * step.sent(step.inside) for step in steps)
     return passes * latency, passes * per_byte
 
 
-def _nest(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
+def _nest(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, float]:
     """Rings within the innermost groups, then one between them for each member of a group."""
     within, *between = steps
     size = within.outside
@@ -250,8 +251,8 @@ def _nest(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float
     return passes * latency, passes * per_byte
 
 
-def _channels(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, float]:
-    """As many rings as the innermost groups have members, each by another one's card."""
+def _channels(steps: Sequence[_TierStep], count: int, passes: int) -> tuple[float, float]:
+    """There are as many rings as the innermost groups have members, each by another one's card."""
     within, *between = steps
     size = within.outside
     rounds = passes * (count - 1)
@@ -259,7 +260,7 @@ def _channels(steps: Sequence[_Step], count: int, passes: int) -> tuple[float, f
     return rounds * max(step.latency for step in steps), rounds / count * per_byte
 
 
-def _tree(steps: Sequence[_Step], count: int) -> tuple[float, float]:
+def _tree(steps: Sequence[_TierStep], count: int) -> tuple[float, float]:
     """Two binary trees between hosts, each with half of the message, and chains within them.
 
     A host inside one tree has three neighbours there and is a leaf of the other, so that twice the
@@ -316,7 +317,7 @@ def find_tiers(cluster: Cluster) -> Tiers:
     around = [*nest.sizes[1:], cluster.num_devices]
     order = np.array(nest.order)
 
-    def measured(wire: Wire | None) -> tuple[Tier, ...]:
+    def measured(wire: Wire | None) -> tuple[NetworkTier, ...]:
         return tuple(
             _measure(cluster, order, size, outer, wire)
             for size, outer in zip(places, around, strict=False)
@@ -354,7 +355,9 @@ def _has_even_hosts(cluster: Cluster) -> bool:
     return bool(np.min(found) > 0.99 * np.max(found))
 
 
-def _measure(cluster: Cluster, order: Longs, size: int, outer: int, wire: Wire | None) -> Tier:
+def _measure(
+    cluster: Cluster, order: Longs, size: int, outer: int, wire: Wire | None
+) -> NetworkTier:
     """Let every device send to its like in the next group of the same group of the next tier."""
     sources = order.astype(np.int32)
     targets = np.concatenate(
@@ -365,7 +368,7 @@ def _measure(cluster: Cluster, order: Longs, size: int, outer: int, wire: Wire |
     # One device of each group alone: the slowest of these pairs is what one transfer gets.
     firsts = _samples(len(sources), size)
     alone = [_price(cluster, sources[k : k + 1], targets[k : k + 1], wire) for k in firsts]
-    return Tier(
+    return NetworkTier(
         size=size,
         seconds_per_byte=everyone.seconds_per_byte,
         alone_seconds_per_byte=max(each.seconds_per_byte for each in alone),

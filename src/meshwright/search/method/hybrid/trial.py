@@ -16,13 +16,13 @@ from meshwright.plan.plan import Plan
 from meshwright.plan.stage import Planner
 from meshwright.program.lower import MAX_OP_INSTANCES, choose_granularity, count_instances
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.method.hybrid.draft import Draft
+from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.pool.engine import Engine
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Scene:
+class TrialScene:
     """What workers need to know to simulate drafts."""
 
     graph: Graph
@@ -36,37 +36,39 @@ class Scene:
         """Made where it is used: a worker finds the layers itself."""
         return Planner(self.stack, self.cluster, self.tiers.order)
 
-    def plan(self, draft: Draft) -> Plan:
+    def plan(self, draft: HybridDraft) -> Plan:
         """The plan that a draft stands for."""
         parts = self._planner.parts(draft.frame, draft.stages)
         return Plan(parts=parts, schedule=draft.schedule, runtime=self.runtime)
 
     @cached_property
     def stack(self) -> Stack:
-        """The graph's layers."""
+        """The layers of the graph that is planned."""
         return find_layers(self.graph)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _scene, (self.graph, self.cluster, self.tiers, self.sharing, self.runtime)
 
 
-def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str, runtime: str) -> Scene:
-    return Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
+def _scene(graph: Graph, cluster: Cluster, tiers: Tiers, sharing: str, runtime: str) -> TrialScene:
+    return TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
 
 
-def try_draft(scene: Scene, draft: Draft) -> Verdict:
+def try_draft(scene: TrialScene, draft: HybridDraft) -> Verdict:
     """What the simulator says of a draft, by layer where its plan has teams and the like."""
     plan = scene.plan(draft)
     granularity = choose_granularity(plan) if plan.is_plain else "layer"
     return try_plan(scene.graph, scene.cluster, plan, scene.sharing, granularity)
 
 
-def settle_draft(scene: Scene, draft: Draft, keys: Sequence[Keys]) -> tuple[Verdict, Draft] | str:
+def settle_draft(
+    scene: TrialScene, draft: HybridDraft, keys: Sequence[Keys]
+) -> tuple[Verdict, HybridDraft] | str:
     """What the simulator says of a draft op by op; else why its plan cannot be lowered so.
 
     Where its context teams may get at keys in several ways, it is the best of these.
     """
-    found: list[tuple[Verdict, Draft]] = []
+    found: list[tuple[Verdict, HybridDraft]] = []
     reasons: list[str] = []
     for each in dict.fromkeys((draft, *(draft.with_keys(way) for way in keys))):
         plan = scene.plan(each)
@@ -81,36 +83,36 @@ def settle_draft(scene: Scene, draft: Draft, keys: Sequence[Keys]) -> tuple[Verd
 
 
 @dataclass
-class Trials:
+class HybridTrials:
     """The verdicts so far; every draft is simulated once."""
 
-    scene: Scene
+    scene: TrialScene
     engine: Engine
     keys: tuple[Keys, ...] = (Keys.GATHERED,)
     """How context teams of settled drafts may get at keys."""
     verdicts: dict[tuple[object, ...], Verdict] = field(default_factory=dict)
-    drafts: dict[tuple[object, ...], Draft] = field(default_factory=dict)
+    drafts: dict[tuple[object, ...], HybridDraft] = field(default_factory=dict)
 
-    def run(self, drafts: Sequence[Draft]) -> None:
+    def run(self, drafts: Sequence[HybridDraft]) -> None:
         """Simulate those that are new."""
         new = {draft.key: draft for draft in drafts if draft.key not in self.verdicts}
         found = self.engine.run(try_draft, self.scene, list(new.values()))
         self.drafts.update(new)
         self.verdicts.update(zip(new, found, strict=True))
 
-    def ranked(self) -> list[tuple[Verdict, Draft]]:
+    def ranked(self) -> list[tuple[Verdict, HybridDraft]]:
         """From the best on; of equals the one that was tried first."""
         keys = sorted(self.verdicts, key=lambda key: self.verdicts[key].rank)
         return [(self.verdicts[key], self.drafts[key]) for key in keys]
 
-    def settle(self, most: int) -> tuple[list[tuple[Verdict, Draft]], str]:
+    def settle(self, most: int) -> tuple[list[tuple[Verdict, HybridDraft]], str]:
         """The best of so many families that fit, simulated op by op and ranked by that; and if
         there is none, why.
 
         Where all of them together have too many ops, the rest keeps the order that it had. What
         cannot be lowered op by op, or then does not fit, makes room for the next.
         """
-        found: list[tuple[Verdict, Draft]] = []
+        found: list[tuple[Verdict, HybridDraft]] = []
         families: set[tuple[object, ...]] = set()
         reason, num_ops = "", 0
         for verdict, draft in self.ranked():
@@ -137,11 +139,11 @@ class Trials:
 
     @property
     def num_fitting(self) -> int:
-        """How many fit."""
+        """How many of the drafts that were tried fit."""
         return sum(each.fits for each in self.verdicts.values())
 
     @property
     def best_seconds(self) -> float:
-        """Of what fits; infinite: nothing does so far."""
+        """The shortest step of what fits; infinite while nothing does."""
         fitting = [each.step_seconds for each in self.verdicts.values() if each.fits]
         return min(fitting, default=float("inf"))

@@ -7,10 +7,8 @@ that does not, and before that only those that lack less.
 """
 
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
@@ -20,17 +18,13 @@ from meshwright.search.bound.work import placement_bound
 from meshwright.search.instance import Instance, make_instance, placement_plan
 from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.method.mcmc.walk import (
-    ACCEPTED,
-    BEST,
-    IMPROVED,
-    NOW,
+    PROGRESS,
     ROOM,
-    SCALE,
-    STEPS,
     UNIT,
-    walk,
+    MetropolisState,
+    propose_moves,
 )
-from meshwright.search.order.list_schedule import Schedule
+from meshwright.search.order.list_schedule import ListSchedule
 
 DEFAULT_STEPS = 25_000
 DEFAULT_BETA = 100.0
@@ -59,7 +53,7 @@ def mcmc(
     first = first_placement(instance)
     if first is None:
         return refuse("mcmc", no_device_message(instance), bound, started)
-    found = Walk(instance, first, seed, beta)
+    found = MetropolisWalk(instance, first, seed, beta)
     until = perf_counter() + budget_seconds  # from here on: compiling is not searching
     limits, left = cluster.memory_bytes, steps
     for _ in range(_TRIES):
@@ -75,97 +69,86 @@ def mcmc(
     return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
 
 
-class Walk:
+class MetropolisWalk:
     """A Metropolis walk that can be continued."""
 
     def __init__(self, instance: Instance, device_of_unit: Ints, seed: int, beta: float) -> None:
         self._instance = instance
-        self._schedule = Schedule(instance, device_of_unit[instance.unit_of])
-        self._units = np.zeros(instance.num_units + 1, UNIT)
-        self._units["first"] = instance.unit_start
-        self._units["bytes"][:-1] = instance.unit_bytes
-        self._units["device"][:-1] = self._units["best_device"][:-1] = device_of_unit
-        self._rooms = np.zeros(instance.num_devices, ROOM)
-        self._rooms["limit"] = instance.cluster.memory_bytes
-        self._rooms["used"] = np.bincount(
+        schedule = ListSchedule(instance, device_of_unit[instance.unit_of])
+        units = np.zeros(instance.num_units + 1, UNIT)
+        units["first"] = instance.unit_start
+        units["bytes"][:-1] = instance.unit_bytes
+        units["device"][:-1] = units["best_device"][:-1] = device_of_unit
+        rooms = np.zeros(instance.num_devices, ROOM)
+        rooms["limit"] = instance.cluster.memory_bytes
+        rooms["used"] = np.bincount(
             device_of_unit, weights=instance.unit_bytes, minlength=instance.num_devices
         )
-        self._random: npt.NDArray[np.uint64] = np.array([seed % 2**64], dtype=np.uint64)
-        self.first_seconds = self._schedule.seconds
+        self.first_seconds = schedule.seconds
         """Time of the first placement."""
-        self._times = np.full(3, self.first_seconds)
-        self._times[SCALE] /= beta * max(1, instance.num_units)
-        self._counts = np.zeros(3, np.int64)
-        self._is_interrupted = False
+        self._progress = np.zeros(1, PROGRESS)
+        self._progress["now"] = self._progress["best"] = self.first_seconds
+        self._progress["scale"] = self.first_seconds / (beta * max(1, instance.num_units))
+        self._state = MetropolisState(
+            schedule.state, units, rooms, self._progress, np.array([seed % 2**64], np.uint64)
+        )
+        self.is_interrupted = False
+        """Whether Ctrl-C ended it."""
         self.is_cut = False
         """Whether it had to stop before its last step because of the time."""
-        self._walk(0)
+        propose_moves(self._state, 0)
 
     def run(self, steps: int, until: float) -> None:
         """Take so many steps, or stop at a `perf_counter` time; Ctrl-C ends it, too."""
         if self._instance.num_devices < 2:
             return
-        end, size = int(self._counts[STEPS]) + steps, 16
+        end, size = int(self._progress["steps"][0]) + steps, 16
         try:
-            while (left := end - int(self._counts[STEPS])) > 0 and perf_counter() < until:
+            while (left := end - int(self._progress["steps"][0])) > 0 and perf_counter() < until:
                 began = perf_counter()
-                self._walk(min(size, left))
+                propose_moves(self._state, min(size, left))
                 taken = perf_counter() - began
                 # Grows slowly, so that one slice of slow steps cannot exceed the budget by much.
                 size = int(min(2 * size, max(1, size * _SLICE_SECONDS / max(taken, 1e-9))))
             self.is_cut |= left > 0
         except KeyboardInterrupt:
-            self._is_interrupted = True  # the best so far is the answer
-
-    def _walk(self, steps: int) -> None:
-        instance = self._instance
-        arguments: Any = (
-            *self._schedule.arrays, *self._schedule.costs, self._times, self._units,
-            instance.unit_ops, instance.unit_seconds, self._rooms, self._random, self._counts,
-            steps,
-        )  # fmt: skip
-        walk(*arguments)
+            self.is_interrupted = True  # the best so far is the answer
 
     def restart(self, limits: Floats) -> None:
         """Go on from where the walk is, with other limits on the memory that it may fill."""
-        self._rooms["limit"] = limits
-        self._units["best_device"] = self._units["device"]
-        self._times[BEST] = self._times[NOW]
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it."""
-        return self._is_interrupted
+        self._state.rooms["limit"] = limits
+        self._state.units["best_device"] = self._state.units["device"]
+        self._progress["best"] = self._progress["now"]
 
     @property
     def best_seconds(self) -> float:
         """Time of the best placement, without link sharing."""
-        return float(self._times[BEST])
+        return float(self._progress["best"][0])
 
     @property
     def now_seconds(self) -> float:
         """Time of the placement where the walk is."""
-        return float(self._times[NOW])
+        return float(self._progress["now"][0])
 
     @property
     def device_of_op(self) -> Ints:
         """The placement where the walk is."""
-        placed: Ints = self._units["device"][:-1][self._instance.unit_of]
+        placed: Ints = self._state.units["device"][:-1][self._instance.unit_of]
         return placed
 
     @property
     def best_device_of_op(self) -> Ints:
-        """The best placement."""
-        found: Ints = self._units["best_device"][:-1][self._instance.unit_of]
+        """The best placement that was met."""
+        found: Ints = self._state.units["best_device"][:-1][self._instance.unit_of]
         return found
 
     @property
     def statistics(self) -> dict[str, float]:
         """Steps, and how many were accepted or were the best so far."""
         return {
-            "evaluations": float(self._counts[STEPS]),
-            "accepted": float(self._counts[ACCEPTED]),
-            "improved": float(self._counts[IMPROVED]),
+            "evaluations": float(self._progress["steps"][0]),
+            "accepted": float(self._progress["accepted"][0]),
+            "improved": float(self._progress["improved"][0]),
             "first_seconds": self.first_seconds,
             "unshared_seconds": self.best_seconds,
         }

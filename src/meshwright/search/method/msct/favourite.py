@@ -22,11 +22,11 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Favourites:
     """The favourite edges: ops on paths that want to stay on one device."""
 
     child: Ints
-    """Of each op; -1: none."""
+    """The favourite child of each op; -1: it has none."""
     parent: Ints
     relaxed_seconds: float
     """Optimum of the programme, below every schedule on equal devices; 0 where it was not solved
@@ -40,7 +40,7 @@ class Delays:
     seconds: Floats
     source: Ints
     target: Ints
-    """Of each edge; every pair once."""
+    """The op that each edge leads to; every pair stands once."""
     apart_seconds: Floats
     """What its target waits for it on another device; 0: they never are on two."""
 
@@ -68,7 +68,7 @@ def mean_delays(instance: Instance, unit_of: Ints) -> Delays:
     )
 
 
-def find_favourites(delays: Delays, limit_seconds: float = 10.0) -> Chain:
+def find_favourites(delays: Delays, limit_seconds: float = 10.0) -> Favourites:
     """Solve the relaxed programme; of its optima the one that saves the most transfer time.
 
     The variable of an edge is 1 where its transfer is waited for and 0 where it is saved; Baechi
@@ -88,7 +88,7 @@ def find_favourites(delays: Delays, limit_seconds: float = 10.0) -> Chain:
     return _match(delays, choosable[waits < _APART - _ROUNDING], optimum * total)
 
 
-def _match(delays: Delays, edges: Any, relaxed_seconds: float) -> Chain:
+def _match(delays: Delays, edges: Any, relaxed_seconds: float) -> Favourites:
     """Keep edges, in their order, whose ends are free."""
     child = np.full(len(delays.seconds), -1, dtype=np.int32)
     parent = child.copy()
@@ -96,7 +96,7 @@ def _match(delays: Delays, edges: Any, relaxed_seconds: float) -> Chain:
         source, target = delays.source[edge], delays.target[edge]
         if child[source] < 0 and parent[target] < 0:
             child[source], parent[target] = target, source
-    return Chain(child=child, parent=parent, relaxed_seconds=relaxed_seconds)
+    return Favourites(child=child, parent=parent, relaxed_seconds=relaxed_seconds)
 
 
 class _Programme:

@@ -31,12 +31,12 @@ from meshwright.search.bound.work import placement_bound
 from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
 from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan, why_stopped
 from meshwright.search.method.mcmc.mcmc import no_device_message
-from meshwright.search.method.msct.favourite import Chain, find_favourites, mean_delays
+from meshwright.search.method.msct.favourite import Favourites, find_favourites, mean_delays
 
 _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
 _LP_SHARE = 0.25
-"""Of the budget, for each of two linear programmes at most."""
+"""Each of two linear programmes gets this part of the budget at most."""
 
 
 def msct(
@@ -54,7 +54,7 @@ def msct(
     if not np.isfinite(instance.unit_seconds).any(axis=1).all():
         return refuse("m-sct", no_device_message(instance), bound, started)
     until = started + budget_seconds
-    found: list[_Found] = []
+    found: list[_TriedSchedule] = []
     for unit_of in (instance.unit_of, follow_forward(instance)):
         if unit_of is None or (found and perf_counter() >= until):
             break
@@ -70,7 +70,7 @@ def msct(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _TriedSchedule:
     """The plan of a variant."""
 
     plan: Plan
@@ -80,8 +80,14 @@ class _Found:
 
 
 def _fit(
-    instance: Instance, unit_of: Ints, chain: Chain, sharing: str, until: float, *, queues: bool
-) -> _Found:
+    instance: Instance,
+    unit_of: Ints,
+    chain: Favourites,
+    sharing: str,
+    until: float,
+    *,
+    queues: bool,
+) -> _TriedSchedule:
     """Schedule, and again with less memory to fill while the plan lacks some."""
     graph, cluster = instance.graph, instance.cluster
     limits = cluster.memory_bytes
@@ -102,7 +108,7 @@ def _fit(
         "relaxed_seconds": chain.relaxed_seconds,
         "favourites": float((chain.child >= 0).sum()),
     }
-    return _Found(plan=best[1], verdict=best[0], statistics=statistics, tries=2 * tries)
+    return _TriedSchedule(plan=best[1], verdict=best[0], statistics=statistics, tries=2 * tries)
 
 
 def follow_forward(instance: Instance) -> Ints | None:
@@ -140,7 +146,7 @@ def _sum_rows(values: Floats, row_of: npt.NDArray[np.int64]) -> Floats:
 
 def schedule_msct(
     instance: Instance,
-    chain: Chain,
+    chain: Favourites,
     unit_of: Ints,
     memory_bytes: Floats | None = None,
     *,
@@ -161,7 +167,7 @@ class _Schedule:
     """The state of one pass."""
 
     def __init__(
-        self, instance: Instance, chain: Chain, unit_of: Ints, limits: Floats, *, queues: bool
+        self, instance: Instance, chain: Favourites, unit_of: Ints, limits: Floats, *, queues: bool
     ) -> None:
         graph, num_devices = instance.graph, instance.num_devices
         self._chain, self._unit_of, self._queues = chain, unit_of.tolist(), queues
@@ -178,7 +184,7 @@ class _Schedule:
         self._inputs, self._sizes = _list_inputs(graph), graph.tensor_bytes.tolist()
         self._source = graph.tensor_source.tolist()
         self._arrival: dict[int, Floats] = {}
-        """Of tensors that were sent, on each device; infinite where not."""
+        """When tensors that were sent arrive on each device; infinite where they do not."""
         self._known: dict[int, tuple[int, Floats]] = {}
         self._transfers = 0
         """What `_ready` said of ops after so many transfers, each of which may delay others."""
@@ -350,7 +356,7 @@ def _list_inputs(graph: Graph) -> list[list[int]]:
 
 
 def _neighbours(instance: Instance) -> tuple[list[list[int]], list[list[int]]]:
-    """For each op those it waits for, each once, and those that wait for it."""
+    """The ops that each op waits for, each once, and those that wait for it."""
     before: list[list[int]] = []
     after: list[list[int]] = [[] for _ in range(instance.num_ops)]
     sources: Any = instance.in_edges["op"]

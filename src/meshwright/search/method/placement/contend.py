@@ -29,7 +29,7 @@ def contend(instance: Instance, plan: Plan, weight: float = 1.0) -> Instance | N
 
 
 def _slow_downs(instance: Instance, plan: Plan, host: Longs, num_hosts: int) -> Floats:
-    """By pair of hosts: what transfers take together, over what they would take alone."""
+    """What transfers between each pair of hosts take together, over what they would take alone."""
     timeline = simulate(instance.graph, instance.cluster, plan, sharing="fair")
     rows = timeline.program.instructions
     sends = rows["kind"] == int(Kind.SEND)

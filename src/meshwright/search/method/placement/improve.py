@@ -14,21 +14,22 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.level import merge_units
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.method.quickp.programme.programme import solve_programme
 
 _MOST_OPS = 400
 """Steps that are larger are not improved in this way: the walk finds more in the same time."""
 _WHOLE_UNITS = 48
-"""Units that may all be free at once; ..."""
+"""Steps of no more units than these are searched with all of them free."""
 _FREE_UNITS = 16
-"""... otherwise so many are."""
+"""In larger steps so many units are free at once."""
 _KEPT_OPS = 250
-"""In larger steps the ops of units that are not free are merged where they run on end."""
+"""In steps of more ops than these the ops of units that are not free are merged where they run on
+end."""
 _SECONDS, _WHOLE_SECONDS = 0.5, 3.0
-"""Of the solver's own clock for one neighbourhood, and where everything is free."""
+"""Seconds of the solver's own clock for one neighbourhood, and for one where everything is free."""
 _PATIENCE = 4
-"""Neighbourhoods in which nothing faster is found before it ends."""
+"""The search ends after so many neighbourhoods without anything faster."""
 _GAIN = 1e-6
 
 
@@ -45,7 +46,7 @@ def improve(
     instance: Instance, placed: Placed, limits: Floats, seed: int, until: float, target: float
 ) -> Improved:
     """Search neighbourhoods until some in a row give nothing, `target` is met or time is over."""
-    walk = Walk(instance, limits, seed)
+    walk = PlacementWalk(instance, limits, seed)
     bound, idle, searched = 0.0, 0, 0
     random = np.random.default_rng(seed)
     while (
@@ -79,7 +80,7 @@ def _is_relaxed(instance: Instance, limits: Floats) -> bool:
     return instance.num_ops <= _KEPT_OPS and bool(instance.unit_bytes.sum() <= limits.min())
 
 
-def _near_path(walk: Walk, placed: Placed, random: np.random.Generator) -> Ints:
+def _near_path(walk: PlacementWalk, placed: Placed, random: np.random.Generator) -> Ints:
     """Units around one on the longest path, in the order of the network."""
     path = walk.longest_path(placed)
     unit = int(walk.instance.unit_of[path[int(random.integers(len(path)))]])
@@ -89,7 +90,7 @@ def _near_path(walk: Walk, placed: Placed, random: np.random.Generator) -> Ints:
 
 
 def _search(
-    instance: Instance, walk: Walk, placed: Placed, free: Ints, limits: Floats, seed: int,
+    instance: Instance, walk: PlacementWalk, placed: Placed, free: Ints, limits: Floats, seed: int,
     until: float, effort: float,
 ) -> tuple[Placed, float]:  # fmt: skip
     """The best that CP-SAT finds when these units are free, and its bound."""
@@ -105,7 +106,7 @@ def _search(
     small = level.instance
     device_of_unit = np.zeros(small.num_units, np.int32)
     device_of_unit[unit_of] = placed.device_of_unit
-    start = Walk(small, limits, seed).time(device_of_unit)
+    start = PlacementWalk(small, limits, seed).time(device_of_unit)
     if instance.num_ops == small.num_ops:
         start = replace(start, order=placed.order)
     result = solve_programme(

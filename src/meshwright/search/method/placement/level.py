@@ -9,30 +9,81 @@ the starts: a merged op waits for all that its ops read and hands on when all of
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled
+from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.heap import ENTRY, pop, push
 from meshwright.kernel.root import find_root
 from meshwright.kernel.row import gather_rows
-from meshwright.search.instance import Instance, edges_by, mean_transfer, mean_type_seconds
+from meshwright.search.instance import (
+    Instance,
+    StepArrays,
+    edges_by,
+    mean_transfer,
+    mean_type_seconds,
+)
 
 _SHRINK = 0.4
 """Units of a level for each of the level below it."""
 _URGENT = 0.005
-"""Part of the longest path. Ops that can wait no longer than this are equally urgent; beyond, those
+"""Ops that can wait no longer than this part of the longest path are equally urgent; beyond, those
 whose time to wait is alike within a factor of two."""
-
-
 _MOST_CLASSES = 1100
-"""Of urgency in a unit: more than there are powers of two."""
+"""More classes of urgency than a unit can have: more than there are powers of two."""
+
+
+class MatchState(NamedTuple):
+    """Units that are being united in pairs, for kernels."""
+
+    start: Array
+    """Where each unit's neighbours begin in `other`; one entry more than units."""
+    other: Array
+    """The neighbours of units, unit after unit."""
+    weight: Array
+    """The seconds that a unit and its neighbour exchange tensors for."""
+    turn: Array
+    """The units in the order in which they look for a neighbour."""
+    label: Array
+    """The unit that each has become part of, directly or by others."""
+    size: Array
+    """Mean seconds of each united unit."""
+    held: Array
+    """Bytes of each united unit."""
+    times: Array
+    """Seconds of each united unit (row) on each device type."""
+    is_taken: Array
+    """Whether a unit has been united with another."""
+
+
+class OrderState(NamedTuple):
+    """Ops that are being ordered by class, for kernels.
+
+    Ready ops wait in a list of their class and in a heap by the earliest start.
+    """
+
+    head: Array
+    """The earliest start of each op."""
+    code: Array
+    """The class of each op."""
+    waits_for: Array
+    """How many ops each op waits for still."""
+    first: Array
+    """The first ready op of each class, or -1."""
+    last: Array
+    """The last ready op of each class."""
+    after: Array
+    """The ready op after each op in the list of its class, or -1."""
+    heap: Array
+    """The ready ops by their earliest start."""
+    place: Array
+    """The place of each op in the order, -1 before it has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Level:
+class CoarseLevel:
     """An instance, and what its ops and units are of the level below it."""
 
     instance: Instance
@@ -41,7 +92,7 @@ class Level:
     unit_of: Ints
     """The unit here of each unit below."""
     place: Ints
-    """Of each op below in the topological order that ops were merged along."""
+    """The place of each op below in the topological order that ops were merged along."""
 
     def expand_order(self, order: Ints) -> Ints:
         """An order of the ops below, with merged ops in the place of the op that they became."""
@@ -53,12 +104,12 @@ class Level:
 
 def make_levels(
     instance: Instance, num_units: int, seed: int, device_of_unit: Ints | None = None
-) -> list[Level]:
+) -> list[CoarseLevel]:
     """Levels above an instance, each smaller, down to about `num_units` units.
 
     With a placement given, only units on one device are united, so that it is one of every level.
     """
-    levels: list[Level] = []
+    levels: list[CoarseLevel] = []
     below = instance
     cap = 2.0 / num_units
     random = np.random.default_rng(seed)
@@ -97,13 +148,12 @@ def _unite(
     # The smallest first, with some luck, so that another seed unites others.
     turn = np.argsort(size * random.uniform(0.7, 1.3, num_units), kind="stable")
     label = np.arange(num_units)
-    held, times = instance.unit_bytes.copy(), instance.unit_seconds.copy()
     room = 0.5 * float(instance.cluster.memory_bytes.max())
-    _match(
-        start, pairs % max(1, num_units), weight, turn, label, size.copy(), held, times,
-        cap * float(size.sum()), room, int(np.ceil((1 - _SHRINK) * num_units)),
-        np.zeros(num_units, np.bool_),
+    state = MatchState(
+        start, pairs % max(1, num_units), weight, turn, label, size.copy(),
+        instance.unit_bytes.copy(), instance.unit_seconds.copy(), np.zeros(num_units, np.bool_),
     )  # fmt: skip
+    _match(state, cap * float(size.sum()), room, int(np.ceil((1 - _SHRINK) * num_units)))
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -112,39 +162,37 @@ def _unite(
 
 
 @compiled
-def _match(
-    start: Any, other: Any, weight: Any, turn: Any, label: Any, size: Any, held: Any, times: Any,
-    cap: float, room: float, wanted: int, is_taken: Any,
-) -> None:  # fmt: skip
+def _match(state: MatchState, cap: Float, room: Float, wanted: Int) -> None:
     """Unite each unit with the neighbour that it exchanges most with for what both compute."""
-    for k in range(len(turn)):
-        unit = turn[k]
+    label, size, held = state.label, state.size, state.held
+    for k in range(len(state.turn)):
+        unit = state.turn[k]
         if wanted <= 0:
             break
-        if is_taken[unit]:
+        if state.is_taken[unit]:
             continue
         best, best_value = np.int64(-1), -1.0
-        for e in range(start[unit], start[unit + 1]):
-            near = find_root(label, other[e])
+        for e in range(state.start[unit], state.start[unit + 1]):
+            near = find_root(label, state.other[e])
             if near == unit or size[near] + size[unit] > cap or held[near] + held[unit] > room:
                 continue
-            value = weight[e] / (size[near] + size[unit] + 1e-300)
-            if value > best_value and _can_run(times, unit, near):
+            value = state.weight[e] / (size[near] + size[unit] + 1e-300)
+            if value > best_value and _can_run(state.times, unit, near):
                 best, best_value = near, value
         if best >= 0:
             label[unit] = best
             size[best] += size[unit]
             held[best] += held[unit]
-            for kind in range(times.shape[1]):
-                times[best, kind] += times[unit, kind]
-            is_taken[unit], is_taken[best] = True, True
+            for kind in range(state.times.shape[1]):
+                state.times[best, kind] += state.times[unit, kind]
+            state.is_taken[unit], state.is_taken[best] = True, True
             wanted -= 1
     for unit in range(len(label)):
         label[unit] = find_root(label, unit)
 
 
-@compiled
-def _can_run(times: Any, unit: Any, near: Any) -> bool:
+@inlined
+def _can_run(times: Array, unit: Int, near: Int) -> bool:
     """Whether some device type can run both."""
     least = np.inf
     for kind in range(times.shape[1]):
@@ -152,7 +200,7 @@ def _can_run(times: Any, unit: Any, near: Any) -> bool:
     return least < np.inf
 
 
-def merge_units(instance: Instance, unit_of_unit: Ints, *, keeps_ops: bool = False) -> Level:
+def merge_units(instance: Instance, unit_of_unit: Ints, *, keeps_ops: bool = False) -> CoarseLevel:
     """The instance with units united (each one's new number is given) and their ops merged.
 
     `keeps_ops`: ops stay as they are.
@@ -163,7 +211,7 @@ def merge_units(instance: Instance, unit_of_unit: Ints, *, keeps_ops: bool = Fal
         op_of = place = np.arange(instance.num_ops, dtype=np.int32)
     else:
         op_of, place = _merge_ops(instance, unit_of)
-    return Level(
+    return CoarseLevel(
         instance=_contracted(instance, op_of, unit_of_unit, unit_of, num_units),
         op_of=op_of,
         unit_of=unit_of_unit,
@@ -184,13 +232,13 @@ def _merge_ops(instance: Instance, unit_of: Ints) -> tuple[Ints, Ints]:
     classes, code = np.unique(
         unit_of.astype(np.int64) * _MOST_CLASSES + urgency, return_inverse=True
     )
-    place = np.zeros(num_ops, np.int32)
-    _order_by_class(
-        instance.out_start, instance.out_edges, head, code.astype(np.int32),
-        np.diff(instance.in_start), np.full(len(classes), -1, np.int32),
-        np.full(len(classes), -1, np.int32), np.full(num_ops, -1, np.int32),
-        np.zeros(num_ops, ENTRY), place,
+    place = np.full(num_ops, -1, np.int32)
+    state = OrderState(
+        head, code.astype(np.int32), np.diff(instance.in_start),
+        np.full(len(classes), -1, np.int32), np.full(len(classes), -1, np.int32),
+        np.full(num_ops, -1, np.int32), np.zeros(num_ops, ENTRY), place,
     )  # fmt: skip
+    _order_by_class(instance.arrays, state)
     by_place = np.argsort(place)
     begins = np.ones(num_ops, np.bool_)
     begins[1:] = np.diff(code[by_place]) != 0
@@ -202,6 +250,7 @@ def _merge_ops(instance: Instance, unit_of: Ints) -> tuple[Ints, Ints]:
 def _contracted(
     instance: Instance, op_of: Ints, unit_of_unit: Ints, unit_of: Ints, num_units: int
 ) -> Instance:
+    """The instance of merged ops and united units."""
     num_ops = int(op_of.max(initial=-1)) + 1
     unit_of_op = np.zeros(num_ops, np.int32)
     unit_of_op[op_of] = unit_of
@@ -231,6 +280,7 @@ def _contracted(
 
 
 def _summed(seconds: Floats, label: Ints, count: int) -> Floats:
+    """The sums of the rows with each label."""
     columns = [
         np.bincount(label, weights=seconds[:, kind], minlength=count)
         for kind in range(seconds.shape[1])
@@ -253,7 +303,9 @@ def _longest_edges(
 
 
 @compiled
-def _fill_slack(in_start: Any, in_edges: Any, seconds: Any, head: Any, slack: Any) -> None:
+def _fill_slack(
+    in_start: Array, in_edges: Array, seconds: Array, head: Array, slack: Array
+) -> None:
     """The earliest start of each op without transfers, and how much later it could start."""
     last = 0.0
     for op in range(len(head)):
@@ -272,20 +324,14 @@ def _fill_slack(in_start: Any, in_edges: Any, seconds: Any, head: Any, slack: An
 
 
 @compiled
-def _order_by_class(
-    out_start: Any, out_edges: Any, head: Any, code: Any, waits_for: Any, first: Any, last: Any,
-    after: Any, heap: Any, place: Any,
-) -> None:  # fmt: skip
-    """A topological order that stays in one class as long as it can, else takes the earliest op.
-
-    Ready ops wait in a list of their class (`first`, `last`, `after`) and in a heap by head.
-    """
-    count: Any = 0
+def _order_by_class(step: StepArrays, state: OrderState) -> None:
+    """A topological order that stays in one class as long as it can, else takes the earliest op."""
+    place, first = state.place, state.first
+    count: Any = np.int64(0)
     done = 0
     for each in range(len(place)):
-        place[each] = -1
-        if waits_for[each] == 0:
-            count = _make_ready(each, code, first, last, after, heap, head, count)
+        if state.waits_for[each] == 0:
+            count = _make_ready(state, each, count)
     now: Any = np.int64(-1)
     while done < len(place):
         op: Any = np.int64(-1)
@@ -293,32 +339,31 @@ def _order_by_class(
             while first[now] >= 0 and op < 0:
                 if place[first[now]] < 0:
                     op = np.int64(first[now])
-                first[now] = after[first[now]]
+                first[now] = state.after[first[now]]
         if op < 0:
-            op = np.int64(pop(heap, 0, count))
+            op = np.int64(pop(state.heap, 0, count))
             count -= 1
             if place[op] >= 0:
                 continue
-        now = np.int64(code[op])
+        now = np.int64(state.code[op])
         place[op] = done
         done += 1
-        for e in range(out_start[op], out_start[op + 1]):
-            reader = np.int64(out_edges[e].op)
-            waits_for[reader] -= 1
-            if waits_for[reader] == 0:
-                count = _make_ready(reader, code, first, last, after, heap, head, count)
+        for e in range(step.out_start[op], step.out_start[op + 1]):
+            reader = np.int64(step.out_edges[e].op)
+            state.waits_for[reader] -= 1
+            if state.waits_for[reader] == 0:
+                count = _make_ready(state, reader, count)
 
 
-@compiled
-def _make_ready(
-    op: Any, code: Any, first: Any, last: Any, after: Any, heap: Any, head: Any, count: Any
-) -> Any:
-    own = code[op]
-    after[op] = -1
-    if first[own] < 0:
-        first[own] = op
+@inlined
+def _make_ready(state: OrderState, op: Int, count: Int) -> Int:
+    """Let a ready op wait; returns how many are in the heap."""
+    own = state.code[op]
+    state.after[op] = -1
+    if state.first[own] < 0:
+        state.first[own] = op
     else:
-        after[last[own]] = op
-    last[own] = op
-    push(heap, 0, count, head[op], op)
+        state.after[state.last[own]] = op
+    state.last[own] = op
+    push(state.heap, 0, count, state.head[op], op)
     return count + 1

@@ -11,16 +11,16 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.search.instance import Instance
-from meshwright.search.method.placement.level import Level, make_levels
+from meshwright.search.method.placement.level import CoarseLevel, make_levels
 from meshwright.search.method.placement.pattern import find_kinds, sweep_kinds
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.method.placement.start import first_placements
 
 _COARSEST_UNITS = 40
 _HOT, _COLD = 5e-3, 1e-4
 """Temperatures at the coarsest level, as parts of the step's time."""
 _COOLING = 0.4
-"""Of the first temperature, from level to level."""
+"""The first temperature of a level is this part of that of the level above it."""
 _WORK = 4_000_000
 """Ops decoded a level at most: what keeps the time of a round linear in the ops."""
 _MOST_MOVES, _LEAST_MOVES = 8_000, 64
@@ -43,7 +43,7 @@ def search_rounds(
         best = _first_round(instance, limits, seed, is_over)
         yield best
     else:
-        best = Walk(instance, limits, seed).time(device_of_unit)
+        best = PlacementWalk(instance, limits, seed).time(device_of_unit)
     number = 1
     while True:
         best = _next_round(instance, limits, seed + number, best, is_over)
@@ -55,7 +55,7 @@ def _first_round(
     instance: Instance, limits: Floats, seed: int, is_over: Callable[[], bool]
 ) -> Placed:
     levels = make_levels(instance, _COARSEST_UNITS, seed)
-    walk = Walk(levels[-1].instance if levels else instance, limits, seed)
+    walk = PlacementWalk(levels[-1].instance if levels else instance, limits, seed)
     starts = [walk.time(each) for each in first_placements(walk.instance, walk.sequence, limits)]
     starts.sort(key=lambda each: each.rank)
     walked = [starts[0]]
@@ -77,7 +77,7 @@ def _next_round(
         united = np.zeros(level.instance.num_units, np.int32)
         united[level.unit_of] = device_of_unit
         device_of_unit = united
-    walk = Walk(levels[-1].instance if levels else instance, limits, seed)
+    walk = PlacementWalk(levels[-1].instance if levels else instance, limits, seed)
     moves = _num_moves(walk.instance)
     walk.begin(walk.time(device_of_unit) if levels else best, moves, _HOT, _COLD)
     found = _run(walk, moves, is_over)
@@ -86,14 +86,14 @@ def _next_round(
 
 
 def _refine(
-    instance: Instance, levels: list[Level], placed: Placed, limits: Floats, seed: int, hot: float,
-    is_over: Callable[[], bool],
+    instance: Instance, levels: list[CoarseLevel], placed: Placed, limits: Floats, seed: int,
+    hot: float, is_over: Callable[[], bool],
 ) -> Placed:  # fmt: skip
     """Carry a placement of the uppermost level down to the instance, and walk on each level."""
     for number in range(len(levels) - 1, -1, -1):
         level = levels[number]
         below = levels[number - 1].instance if number else instance
-        walk = Walk(below, limits, seed + number)
+        walk = PlacementWalk(below, limits, seed + number)
         device_of_unit = placed.device_of_unit[level.unit_of]
         placed = walk.best_order(walk.time(device_of_unit, level.expand_order(placed.order)))
         if number == 0:
@@ -106,7 +106,7 @@ def _refine(
     return placed
 
 
-def _run(walk: Walk, moves: int, is_over: Callable[[], bool]) -> Placed:
+def _run(walk: PlacementWalk, moves: int, is_over: Callable[[], bool]) -> Placed:
     found = walk.run(0)
     slices = int(np.clip(moves // _SLICE_MOVES, 1, _SLICES))
     for _ in range(slices):
@@ -121,7 +121,7 @@ def _num_moves(instance: Instance) -> int:
 
 
 def _distinct(placements: list[Placed]) -> list[Placed]:
-    """Without those that take exactly as long as the one before."""
+    """The placements without those that take exactly as long as the one before."""
     return [
         each
         for number, each in enumerate(placements)

@@ -6,13 +6,13 @@ which neighbours are neighbours in the network, too. Good placements of a deep n
 that sequence to one device, so most moves change runs, not single units.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.compiled import compiled, inlined, outlined
+from meshwright.compiled import Array, Float, Int, compiled, inlined, outlined
 from meshwright.kernel.draw import below, exponential, geometric, uniform
-from meshwright.search.order.decode import decode
+from meshwright.search.order.decode import DecodeState, decode
 
 UNIT = np.dtype(
     [
@@ -41,12 +41,21 @@ TURN = np.dtype(
 ROOM = np.dtype([("used", np.float64), ("limit", np.float64)], align=True)
 """Memory of one device."""
 
-NOW, BEST, HOT, COLD = range(4)
-"""Places in the array of times: of the present placement, of the best; first and last temperature,
-as seconds that a step may get longer by and be accepted once in e times."""
-TRIED, ACCEPTED, IMPROVED, PLANNED, PATH = range(5)
-"""Places in the array of counts; PLANNED: how many moves the cooling is for; PATH: how many ops
-are on the longest path of the present placement."""
+PROGRESS = np.dtype(
+    [
+        ("now", np.float64),  # time of the present placement
+        ("best", np.float64),
+        ("hot", np.float64),  # first temperature: seconds that a step may get longer by and be
+        ("cold", np.float64),  # accepted once in e times; and the last one
+        ("tried", np.int64),
+        ("accepted", np.int64),
+        ("improved", np.int64),
+        ("planned", np.int64),  # how many moves the cooling is for
+        ("path_length", np.int64),  # ops on the longest path of the present placement
+    ],
+    align=True,
+)
+"""Where a walk stands."""
 
 _RUN = 3.0
 """Mean length of the runs of units that are moved, beyond the first."""
@@ -58,47 +67,63 @@ _ON_PATH = 0.5
 """Part of the moves that begin at an op on the longest path: others rarely shorten the step."""
 
 
+class AnnealState(NamedTuple):
+    """A walk over placements, for kernels."""
+
+    decoding: DecodeState
+    units: Array
+    """A UNIT for each unit, and one more."""
+    sequence: Array
+    """The units by how early their first op is urgent."""
+    moved: Array
+    """The units that the move which is tried gives another device."""
+    path: Array
+    """The ops of the longest path of the present placement, from the last back."""
+    turns: Array
+    """A TURN for each op."""
+    rooms: Array
+    """A ROOM for each device."""
+    progress: Array
+    """One entry that says where the walk stands."""
+    random: Array
+    """The state of the random numbers, one word."""
+
+
 @compiled
-def walk(
-    ops: Any, order: Any, busy: Any, last: Any, type_of: Any, in_edges: Any, seconds: Any,
-    latency: Any, bandwidth: Any, units: Any, unit_of: Any, unit_ops: Any, unit_seconds: Any,
-    sequence: Any, moved: Any, path: Any, turns: Any, rooms: Any, times: Any, counts: Any,
-    random: Any, steps: int,
-) -> None:  # fmt: skip
-    """Try `steps` moves."""
+def anneal(state: AnnealState, steps: Int) -> None:
+    """Try `steps` moves, from the present placement and temperature on."""
+    order, units, turns, progress = state.decoding.order, state.units, state.turns, state.progress
     for k in range(len(order)):
         turns[order[k]].place = k
     for _ in range(steps):
-        cooled = counts[TRIED] / max(1, counts[PLANNED])
-        heat = times[HOT] * (times[COLD] / times[HOT]) ** cooled
-        counts[TRIED] += 1
+        cooled = progress[0].tried / max(1, progress[0].planned)
+        heat = progress[0].hot * (progress[0].cold / progress[0].hot) ** cooled
+        progress[0].tried += 1
         # Metropolis' rule, drawn first, so that decoding can stop as soon as it must be too long.
-        limit = times[NOW] + exponential(random, heat)
+        limit = progress[0].now + exponential(state.random, heat)
         count, lack, low, high = np.int64(0), 0.0, np.int64(0), np.int64(0)
-        if uniform(random) < _PULLS:
-            low, high = _pull(ops, order, in_edges, turns, path, counts, random)
+        if uniform(state.random) < _PULLS:
+            low, high = _pull(state)
         else:
-            count = _propose(units, unit_of, sequence, moved, path, counts, type_of, random)
-            lack = _apply(ops, units, unit_ops, unit_seconds, type_of, rooms, moved, count)
+            count = _propose(state)
+            lack = _apply(state, count)
         total = np.inf
         if count + high > 0 and not lack > _DRIFT:
             if lack < -_DRIFT:
                 limit = np.inf  # what fits better is taken whatever it costs
-            total = decode(
-                ops, order, busy, last, type_of, in_edges, seconds, latency, bandwidth, limit
-            )
+            total = decode(state.decoding, limit)
         if not total <= limit or total == np.inf:
-            _undo(ops, units, unit_ops, rooms, moved, count)
+            _undo(state, count)
             for k in range(low, high):
                 order[k] = turns[k].kept
                 turns[order[k]].place = k
             continue
-        counts[ACCEPTED] += 1
-        times[NOW] = total
-        trace(ops, path, counts)
-        if total < times[BEST] or lack < -_DRIFT:
-            times[BEST] = total
-            counts[IMPROVED] += 1
+        progress[0].accepted += 1
+        progress[0].now = total
+        trace_path(state)
+        if total < progress[0].best or lack < -_DRIFT:
+            progress[0].best = total
+            progress[0].improved += 1
             for u in range(len(units) - 1):
                 units[u].best_device = units[u].device
             for k in range(len(order)):
@@ -106,18 +131,18 @@ def walk(
 
 
 @outlined
-def _pull(
-    ops: Any, order: Any, in_edges: Any, turns: Any, path: Any, counts: Any, random: Any
-) -> tuple[Any, Any]:
+def _pull(state: AnnealState) -> tuple[Int, Int]:
     """Let an op of the longest path that waits for its device run before the op it waits for.
 
     With it what it reads comes forward. Returns the part of the order that has changed, from where
     to where it ends; (0, 0) if none has.
     """
-    if counts[PATH] < 2:
+    step, ops, order = state.decoding.step, state.decoding.ops, state.decoding.order
+    turns, length = state.turns, state.progress[0].path_length
+    if length < 2:
         return np.int64(0), np.int64(0)
-    k = below(random, counts[PATH] - 1)
-    op, cause = np.int64(path[k]), np.int64(path[k + 1])
+    k = below(state.random, length - 1)
+    op, cause = np.int64(state.path[k]), np.int64(state.path[k + 1])
     low, high = np.int64(turns[cause].place), np.int64(turns[op].place) + 1
     if ops[op].device != ops[cause].device or low >= high:
         return np.int64(0), np.int64(0)
@@ -131,7 +156,7 @@ def _pull(
         if turns[other].is_pulled:
             num_pulled += 1
             for e in range(ops[other].first_in, ops[other + 1].first_in):
-                turns[in_edges[e].op].is_pulled = True
+                turns[step.in_edges[e].op].is_pulled = True
     if turns[cause].is_pulled:  # it is read, if only by the way
         return np.int64(0), np.int64(0)
     first, second = low, low + num_pulled
@@ -146,55 +171,53 @@ def _pull(
 
 
 @outlined
-def _propose(
-    units: Any, unit_of: Any, sequence: Any, moved: Any, path: Any, counts: Any, type_of: Any,
-    random: Any,
-) -> Any:  # fmt: skip
+def _propose(state: AnnealState) -> Int:
     """Give some units other devices; returns how many, their numbers in `moved`."""
-    num_units, num_devices = len(sequence), len(type_of)
+    sequence, random, length = state.sequence, state.random, state.progress[0].path_length
+    num_units, num_devices = len(sequence), len(state.rooms)
     unit = np.int64(sequence[below(random, num_units)])
-    if counts[PATH] > 0 and uniform(random) < _ON_PATH:
-        unit = np.int64(unit_of[path[below(random, counts[PATH])]])
-    place, device = np.int64(units[unit].place), np.int64(units[unit].device)
+    if length > 0 and uniform(random) < _ON_PATH:
+        unit = np.int64(state.decoding.step.unit_of[state.path[below(random, length)]])
+    place, device = np.int64(state.units[unit].place), np.int64(state.units[unit].device)
     target = below(random, num_devices - 1)
     if target >= device:
         target += 1
     kind = uniform(random)
     if kind < 0.2:
-        return _move_run(units, sequence, moved, place, place + 1, target)
+        return _move_run(state, place, place + 1, target)
     if kind < 0.45:
-        length = geometric(random, _RUN)
-        return _move_run(units, sequence, moved, place, place + length, target)
+        return _move_run(state, place, place + geometric(random, _RUN), target)
     if kind < 0.75:
-        return _shift_border(units, sequence, moved, place, random)
+        return _shift_border(state, place)
     if kind < 0.85:
-        return _exchange(units, sequence, moved, place, device, target, random)
-    other = np.int64(sequence[below(random, num_units)])
-    return _swap(units, moved, unit, other)
+        return _exchange(state, place, device, target)
+    return _swap(state, unit, np.int64(sequence[below(random, num_units)]))
 
 
 @inlined
-def _set(units: Any, moved: Any, unit: Any, device: Any, count: Any) -> Any:
-    if units[unit].device == device:
+def _set_device(state: AnnealState, unit: Int, device: Int, count: Int) -> Int:
+    """Give a unit a device; returns how many units have got another one so far."""
+    if state.units[unit].device == device:
         return count
-    units[unit].old_device = units[unit].device
-    units[unit].device = device
-    moved[count] = unit
+    state.units[unit].old_device = state.units[unit].device
+    state.units[unit].device = device
+    state.moved[count] = unit
     return count + 1
 
 
 @inlined
-def _move_run(units: Any, sequence: Any, moved: Any, first: Any, end: Any, device: Any) -> Any:
+def _move_run(state: AnnealState, first: Int, end: Int, device: Int) -> Int:
     """Units of the sequence from one place to another go to a device."""
     count = np.int64(0)
-    for k in range(max(first, 0), min(end, len(sequence))):
-        count = _set(units, moved, np.int64(sequence[k]), device, count)
+    for k in range(max(first, 0), min(end, len(state.sequence))):
+        count = _set_device(state, np.int64(state.sequence[k]), device, count)
     return count
 
 
 @inlined
-def _shift_border(units: Any, sequence: Any, moved: Any, place: Any, random: Any) -> Any:
+def _shift_border(state: AnnealState, place: Int) -> Int:
     """The next border between two devices in the sequence moves, either way."""
+    units, sequence, random = state.units, state.sequence, state.random
     border = place + 1
     while (
         border < len(sequence)
@@ -207,60 +230,63 @@ def _shift_border(units: Any, sequence: Any, moved: Any, place: Any, random: Any
     left = np.int64(units[sequence[border - 1]].device)
     right = np.int64(units[sequence[border]].device)
     if uniform(random) < 0.5:
-        return _move_run(units, sequence, moved, border, border + length, left)
-    return _move_run(units, sequence, moved, border - length, border, right)
+        return _move_run(state, border, border + length, left)
+    return _move_run(state, border - length, border, right)
 
 
 @inlined
-def _exchange(
-    units: Any, sequence: Any, moved: Any, place: Any, device: Any, other: Any, random: Any
-) -> Any:
+def _exchange(state: AnnealState, place: Int, device: Int, other: Int) -> Int:
     """Two devices change places from here to another place of the sequence, or to its end."""
-    end = np.int64(len(sequence)) - 1
-    if uniform(random) < 0.7:
-        end = below(random, len(sequence))
+    end = np.int64(len(state.sequence)) - 1
+    if uniform(state.random) < 0.7:
+        end = below(state.random, len(state.sequence))
     count = np.int64(0)
     for k in range(min(place, end), max(place, end) + 1):
-        unit = np.int64(sequence[k])
-        if units[unit].device == device:
-            count = _set(units, moved, unit, other, count)
-        elif units[unit].device == other:
-            count = _set(units, moved, unit, device, count)
+        unit = np.int64(state.sequence[k])
+        if state.units[unit].device == device:
+            count = _set_device(state, unit, other, count)
+        elif state.units[unit].device == other:
+            count = _set_device(state, unit, device, count)
     return count
 
 
 @inlined
-def _swap(units: Any, moved: Any, unit: Any, other: Any) -> Any:
-    device = np.int64(units[unit].device)
-    count = _set(units, moved, unit, np.int64(units[other].device), np.int64(0))
+def _swap(state: AnnealState, unit: Int, other: Int) -> Int:
+    """Two units change their devices."""
+    device = np.int64(state.units[unit].device)
+    count = _set_device(state, unit, np.int64(state.units[other].device), np.int64(0))
     if count > 0:
-        count = _set(units, moved, other, device, count)
+        count = _set_device(state, other, device, count)
     return count
 
 
 @outlined
-def _apply(
-    ops: Any, units: Any, unit_ops: Any, unit_seconds: Any, type_of: Any, rooms: Any, moved: Any,
-    count: Any,
-) -> float:  # fmt: skip
+def _apply(state: AnnealState, count: Int) -> Float:
     """Move the ops and the bytes of the moved units; by how much more is lacking now."""
+    units, rooms, step = state.units, state.rooms, state.decoding.step
     before = _lacking(rooms)
     cannot_run = False
     for k in range(count):
-        unit = np.int64(moved[k])
+        unit = np.int64(state.moved[k])
         device = units[unit].device
-        cannot_run |= unit_seconds[unit, type_of[device]] == np.inf
+        cannot_run |= step.unit_seconds[unit, step.type_of[device]] == np.inf
         rooms[units[unit].old_device].used -= units[unit].bytes
         rooms[device].used += units[unit].bytes
-        for u in range(units[unit].first, units[unit + 1].first):
-            ops[unit_ops[u]].device = device
+        _move_ops(state, unit)
     if cannot_run:
         return np.inf
     return _lacking(rooms) - before
 
 
 @inlined
-def _lacking(rooms: Any) -> float:
+def _move_ops(state: AnnealState, unit: Int) -> None:
+    """Let the ops of a unit run on its device."""
+    for u in range(state.units[unit].first, state.units[unit + 1].first):
+        state.decoding.ops[state.decoding.step.unit_ops[u]].device = state.units[unit].device
+
+
+@inlined
+def _lacking(rooms: Array) -> Float:
     lack = 0.0
     for device in range(len(rooms)):
         lack += max(0.0, rooms[device].used - rooms[device].limit)
@@ -268,19 +294,21 @@ def _lacking(rooms: Any) -> float:
 
 
 @outlined
-def _undo(ops: Any, units: Any, unit_ops: Any, rooms: Any, moved: Any, count: Any) -> None:
+def _undo(state: AnnealState, count: Int) -> None:
+    """Give the moved units back to the devices they came from."""
+    units, rooms = state.units, state.rooms
     for k in range(count):
-        unit = np.int64(moved[k])
+        unit = np.int64(state.moved[k])
         rooms[units[unit].device].used -= units[unit].bytes
         units[unit].device = units[unit].old_device
         rooms[units[unit].device].used += units[unit].bytes
-        for u in range(units[unit].first, units[unit + 1].first):
-            ops[unit_ops[u]].device = units[unit].device
+        _move_ops(state, unit)
 
 
 @compiled
-def trace(ops: Any, path: Any, counts: Any) -> None:
-    """The ops of the longest path, from the last back."""
+def trace_path(state: AnnealState) -> None:
+    """Find the ops of the longest path, from the last back."""
+    ops, path = state.decoding.ops, state.path
     op = np.int64(0)
     for other in range(len(ops) - 1):
         if ops[other].finish > ops[op].finish:
@@ -291,4 +319,4 @@ def trace(ops: Any, path: Any, counts: Any) -> None:
         path[count] = op
         count += 1
         op = np.int64(ops[op].cause)
-    counts[PATH] = count
+    state.progress[0].path_length = count

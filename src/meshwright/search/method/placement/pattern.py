@@ -16,12 +16,12 @@ import numpy.typing as npt
 from meshwright.array import Ints, Longs
 from meshwright.kernel.word import Words, mix_words
 from meshwright.search.instance import Instance
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 
 _ROUNDS = 3
 """How far units that are alike must have neighbours that are alike."""
 _LEAST_UNITS = 4
-"""Of a kind that is worth a move of its own."""
+"""A kind of no fewer units than these is worth a move of its own."""
 _MOST_KINDS = 48
 """Kinds with the most time come first; the others are left to the walk."""
 
@@ -38,8 +38,8 @@ class Kinds:
     pairs: tuple[Ints, ...]
     """Units of two kinds that exchange tensors, by falling bytes."""
     anchors: tuple[Ints, ...]
-    """Of each unit: what it reads most from, what reads most from it; itself where there is none.
-    """
+    """What each unit reads most from, and what reads most from it; the unit itself where there is
+    none."""
 
 
 def find_kinds(instance: Instance) -> Kinds:
@@ -86,7 +86,9 @@ def _pairs(
         yield np.concatenate((members[pair // count], members[pair % count]))
 
 
-def sweep_kinds(walk: Walk, placed: Placed, kinds: Kinds, is_over: Callable[[], bool]) -> Placed:
+def sweep_kinds(
+    walk: PlacementWalk, placed: Placed, kinds: Kinds, is_over: Callable[[], bool]
+) -> Placed:
     """Move kinds to where a neighbour is, or to the next devices to that, wherever it is faster.
 
     One kind after the other, then pairs of kinds that exchange tensors; until a whole pass finds
@@ -127,7 +129,7 @@ def _targets(
 
 
 def _nearest(instance: Instance) -> Ints:
-    """For each device the others, the nearest first; of equals the next in number."""
+    """The other devices of each device, the nearest first; of equals the next in number."""
     num = instance.num_devices
     numbers = np.arange(num)
     rows = []
@@ -154,7 +156,7 @@ def _words(values: npt.NDArray[np.float64]) -> Words:
 
 
 def _gathered(word: Words, source: Ints, target: Ints, weight: Words, num_units: int) -> Words:
-    """Of each unit the sum over its neighbours' words, by direction and bytes."""
+    """The sum over the words of each unit's neighbours, by direction and bytes."""
     total = np.zeros(num_units, np.uint64)
     np.add.at(total, source, mix_words(word[target] ^ weight))
     np.add.at(total, target, mix_words(~word[source] ^ weight))

@@ -27,19 +27,18 @@ from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
-from meshwright.search.method.placement.placement_walk import Placed, Walk
-from meshwright.search.order.decode import Decoder
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
+from meshwright.search.order.decode import OrderDecoder
 from meshwright.search.order.heft import schedule_heft
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
-"""Rounds that find nothing faster before the search ends, ..."""
+"""The search ends after so many rounds without anything faster, in small and in large steps."""
 _LARGE_OPS = 5_000
-"""... fewer for steps of more ops than this, where a round takes seconds, and none once the plan is
-..."""
+"""Steps of more ops than these are large: a round takes seconds there."""
 _NEAR = 0.02
-"""... so near to the bound ..."""
+"""Large steps get no further round once the plan is so near to the bound."""
 _GAIN = 1e-4
-"""... by more than this part of the time."""
+"""A plan is faster only if it is so by more than this part of the time."""
 _PROVED = 1e-9
 """The gap at which a plan is as fast as the bound, but for rounding."""
 _CONTENDED_ROUNDS = 8
@@ -51,15 +50,15 @@ _SECONDS_AN_OP = 2e-5
 _EXHAUSTED_OPS = 12
 """Steps of so few ops are searched to the end."""
 _TRIES = 8
-"""Times that memory which may be filled is lowered because a plan did not fit, ..."""
+"""So often at most, what may be filled of the memory is lowered because a plan did not fit."""
 _TIGHTER = 0.9
-"""... each time to this part at most, ..."""
+"""Each time it is lowered to this part at most."""
 _ROOM = 1.1
-"""... but never below so many times what has to be held."""
+"""It never falls below so many times what has to be held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _SimulatedPlan:
     placed: Placed | None
     """None: found by looking at everything."""
     plan: Plan
@@ -82,7 +81,7 @@ def placement(
     bound = placement_bound(instance)
     if not np.isfinite(instance.unit_seconds).any(axis=1).all():
         return refuse("placement", no_device_message(instance), bound, started)
-    search = _Search(instance, bound, seed, started + budget_seconds, sharing, gap)
+    search = _PlacementSearch(instance, bound, seed, started + budget_seconds, sharing, gap)
     statistics = search.run()
     best = search.best
     assert best is not None, "a first round always ends"
@@ -92,7 +91,7 @@ def placement(
     )  # fmt: skip
 
 
-class _Search:
+class _PlacementSearch:
     """One search: what is known so far, and how it goes on."""
 
     def __init__(
@@ -100,8 +99,8 @@ class _Search:
     ) -> None:
         self.instance = instance
         self.bound = bound
-        """Proven so far."""
-        self.best: _Found | None = None
+        """The bound that is proven so far, in seconds."""
+        self.best: _SimulatedPlan | None = None
         self._seed = seed
         self._until = until - min(_SECONDS_AN_OP * instance.num_ops, 0.3 * (until - perf_counter()))
         self._sharing, self._gap = sharing, max(gap, _PROVED)
@@ -214,7 +213,7 @@ class _Search:
         The walk knows nothing of shared links, so that by the simulator's word either may win.
         """
         instance = self.instance
-        walk = Walk(instance, self._limits, self._seed)
+        walk = PlacementWalk(instance, self._limits, self._seed)
         for kind in np.flatnonzero(np.isfinite(instance.seconds).all(axis=0)).tolist():
             members = np.flatnonzero(instance.type_of == kind)
             device = members[np.argmax(self._limits[members])]
@@ -236,7 +235,7 @@ class _Search:
             assert found.device_of_op is not None, "what has a verdict has a placement"
             assert found.order is not None, "and an order"
             plan = order_plan(self.instance, found.device_of_op, found.order)
-            self.best = _Found(placed=None, plan=plan, verdict=found.verdict)
+            self.best = _SimulatedPlan(placed=None, plan=plan, verdict=found.verdict)
         if found.is_complete and self.best.verdict.fits:
             self.bound = self.best.verdict.step_seconds
 
@@ -276,14 +275,14 @@ def _is_better(verdict: Verdict, best: Verdict) -> bool:
 
 def _simulated(
     instance: Instance, placed: Placed, sharing: str, order: Ints | None = None
-) -> _Found:
+) -> _SimulatedPlan:
     """The plan of a placement, its ops in an order or as they start, and what it takes."""
     device_of_op = placed.device_of_unit[instance.unit_of].astype(np.int32)
     if order is None:
-        decoder = Decoder(instance)
+        decoder = OrderDecoder(instance)
         decoder.seconds(device_of_op, placed.order)
         order = decoder.start_order()
     plan = order_plan(instance, device_of_op, order)
-    return _Found(
+    return _SimulatedPlan(
         placed=placed, plan=plan, verdict=try_plan(instance.graph, instance.cluster, plan, sharing)
     )

@@ -1,29 +1,21 @@
 """A walk over the placements of one instance that can be continued; see `move` for its steps."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.move import (
-    ACCEPTED,
-    BEST,
-    COLD,
-    HOT,
-    NOW,
-    PATH,
-    PLANNED,
+    PROGRESS,
     ROOM,
-    TRIED,
     TURN,
     UNIT,
-    trace,
-    walk,
+    AnnealState,
+    anneal,
+    trace_path,
 )
-from meshwright.search.order.decode import Decoder
+from meshwright.search.order.decode import OrderDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,7 +25,7 @@ class Placed:
     device_of_unit: Ints
     order: Ints
     seconds: float
-    """Without link sharing."""
+    """The time of a step without link sharing."""
     lacking_bytes: float
     """What devices hold beyond their limits, together."""
 
@@ -43,27 +35,26 @@ class Placed:
         return self.lacking_bytes, self.seconds
 
 
-class Walk:
+class PlacementWalk:
     """A walk on one instance under limits of memory."""
 
     def __init__(self, instance: Instance, limits: Floats, seed: int) -> None:
-        num_units = instance.num_units
+        num_units, num_turns = instance.num_units, max(1, instance.num_ops)
         self.instance = instance
-        self.decoder = Decoder(instance)
+        self.decoder = OrderDecoder(instance)
         self._limits = limits
-        self._units = np.zeros(num_units + 1, UNIT)
-        self._units["first"] = instance.unit_start
-        self._units["bytes"][:-1] = instance.unit_bytes
         self.sequence = _sequence(instance, self.decoder)
         """The units by how early their first op is urgent."""
-        self._units["place"][self.sequence] = np.arange(num_units)
-        self._moved = np.zeros(num_units, np.int32)
-        self._path = np.zeros(max(1, instance.num_ops), np.int32)
-        self._turns = np.zeros(max(1, instance.num_ops), TURN)
-        self._rooms = np.zeros(instance.num_devices, ROOM)
-        self._random: npt.NDArray[np.uint64] = np.array([seed % 2**64], np.uint64)
-        self._times = np.zeros(4)
-        self._counts = np.zeros(5, np.int64)
+        units = np.zeros(num_units + 1, UNIT)
+        units["first"] = instance.unit_start
+        units["bytes"][:-1] = instance.unit_bytes
+        units["place"][self.sequence] = np.arange(num_units)
+        self.state = AnnealState(
+            self.decoder.state, units, self.sequence, np.zeros(num_units, np.int32),
+            np.zeros(num_turns, np.int32), np.zeros(num_turns, TURN),
+            np.zeros(instance.num_devices, ROOM), np.zeros(1, PROGRESS),
+            np.array([seed % 2**64], np.uint64),
+        )  # fmt: skip
 
     def time(
         self, device_of_unit: Ints, order: Ints | None = None, limit: float = np.inf
@@ -73,23 +64,26 @@ class Walk:
         if order is None:
             order = self.decoder.rank(device_of_op)
         seconds = self.decoder.seconds(device_of_op, order, limit)
-        used = np.bincount(
-            device_of_unit,
-            weights=self.instance.unit_bytes,
-            minlength=self.instance.num_devices,
-        )
+        lacking = np.maximum(self._used_bytes(device_of_unit) - self._limits, 0.0)
         return Placed(
             device_of_unit=device_of_unit.astype(np.int32),
             order=order,
             seconds=seconds,
-            lacking_bytes=float(np.maximum(used - self._limits, 0.0).sum()),
+            lacking_bytes=float(lacking.sum()),
         )
+
+    def _used_bytes(self, device_of_unit: Ints) -> Floats:
+        """What each device holds."""
+        instance = self.instance
+        used = np.bincount(device_of_unit, instance.unit_bytes, instance.num_devices)
+        return used.astype(np.float64, copy=False)
 
     def longest_path(self, placed: Placed) -> Ints:
         """The ops of a placement's longest path, from the last back."""
         self.time(placed.device_of_unit, placed.order)
-        trace(self.decoder.ops, self._path, self._counts)
-        return self._path[: self._counts[PATH]].copy()
+        trace_path(self.state)
+        path: Ints = self.state.path[: self.state.progress["path_length"][0]].copy()
+        return path
 
     def best_order(self, placed: Placed) -> Placed:
         """The same placement in the order by urgency, if that is faster."""
@@ -97,19 +91,14 @@ class Walk:
 
     def begin(self, placed: Placed, steps: int, hot: float, cold: float) -> None:
         """Be at a placement, to cool over so many steps; temperatures are parts of its time."""
-        self._units["device"][:-1] = self._units["best_device"][:-1] = placed.device_of_unit
-        self._rooms["limit"] = self._limits
-        self._rooms["used"] = np.bincount(
-            placed.device_of_unit,
-            weights=self.instance.unit_bytes,
-            minlength=self.instance.num_devices,
-        )
-        self._times[NOW] = self._times[BEST] = placed.seconds
-        self._times[HOT], self._times[COLD] = hot * placed.seconds, cold * placed.seconds
-        self._counts[:] = 0
-        self._counts[PLANNED] = steps
-        self._counts[PATH] = 0
-        self._turns["best"][: len(placed.order)] = placed.order
+        units, rooms, progress = self.state.units, self.state.rooms, self.state.progress
+        units["device"][:-1] = units["best_device"][:-1] = placed.device_of_unit
+        rooms["limit"], rooms["used"] = self._limits, self._used_bytes(placed.device_of_unit)
+        progress[0] = np.zeros((), PROGRESS)
+        progress["now"] = progress["best"] = placed.seconds
+        progress["hot"], progress["cold"] = hot * placed.seconds, cold * placed.seconds
+        progress["planned"] = steps
+        self.state.turns["best"][: len(placed.order)] = placed.order
         self._best = placed
         self._enter(placed)
 
@@ -123,15 +112,10 @@ class Walk:
         instance = self.instance
         if instance.num_devices < 2 or instance.num_units == 0:
             return self._best
-        arguments: Any = (
-            *self.decoder.arrays, self._units, instance.unit_of, instance.unit_ops,
-            instance.unit_seconds, self.sequence, self._moved, self._path, self._turns,
-            self._rooms, self._times, self._counts, self._random, steps,
-        )  # fmt: skip
-        walk(*arguments)
+        anneal(self.state, steps)
         now = self.decoder.order.copy()
-        best_order = self._turns["best"][: instance.num_ops].copy()
-        found = self.time(self._units["best_device"][:-1].copy(), best_order)
+        best_order = self.state.turns["best"][: instance.num_ops].copy()
+        found = self.time(self.state.units["best_device"][:-1].copy(), best_order)
         found = self.best_order(found)
         self.decoder.order[:] = now
         if found.rank < self._best.rank:
@@ -141,20 +125,22 @@ class Walk:
 
     def _rerank(self) -> None:
         """Go on in the order by urgency at the present placement, if that is faster."""
-        now = self._units["device"][:-1].copy()
+        now = self.state.units["device"][:-1].copy()
         kept, ranked = self.time(now, self.decoder.order.copy()), self.time(now)
         better = min(kept, ranked, key=lambda each: each.seconds)
-        self._times[NOW] = better.seconds
-        self._times[BEST] = min(self._times[BEST], self._best.seconds)
+        progress = self.state.progress
+        progress["now"] = better.seconds
+        progress["best"] = min(progress["best"][0], self._best.seconds)
         self._enter(better)
 
     @property
     def statistics(self) -> dict[str, float]:
         """Moves tried and accepted since `begin`."""
-        return {"moves": float(self._counts[TRIED]), "accepted": float(self._counts[ACCEPTED])}
+        tried, accepted = self.state.progress[0][["tried", "accepted"]].tolist()
+        return {"moves": float(tried), "accepted": float(accepted)}
 
 
-def _sequence(instance: Instance, decoder: Decoder) -> Ints:
+def _sequence(instance: Instance, decoder: OrderDecoder) -> Ints:
     """Units by the most urgent of their ops when nothing has to be moved."""
     fastest = instance.seconds.min(axis=1)
     urgency = decoder.ops["way"][:-1] + fastest

@@ -10,7 +10,7 @@ from meshwright.search.order.heft import schedule_heft
 
 _STRIPES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WEIGHTS = (1.0, 0.0, 2.0)
-"""Of transfers in the ranks of list scheduling: their mean time, none, twice the mean."""
+"""Weights of transfers in the ranks of list scheduling: their mean time, none, twice the mean."""
 
 
 def first_placements(instance: Instance, sequence: Ints, limits: Floats) -> Iterator[Ints]:
@@ -64,7 +64,8 @@ def _stripe(instance: Instance, sequence: Ints, devices: Ints, stripes: int) -> 
 
 
 def _known_seconds(instance: Instance) -> Floats:
-    """Of units by device type; where a type cannot run one, the most that another type takes."""
+    """Seconds of units by device type; where a type cannot run one, the most that another type
+    takes."""
     is_known = np.isfinite(instance.unit_seconds)
     most = np.where(is_known, instance.unit_seconds, 0.0).max(axis=1, keepdims=True)
     known: Floats = np.where(is_known, instance.unit_seconds, most)

@@ -19,7 +19,7 @@ class Coarsener(StrEnum):
     QUICKP = "quickp"
     """Fusion of small ops, then co-location along the heavy tensors (Wang et al., ICC 2025)."""
     FUSION = "fusion"
-    """QuickP's fusion alone."""
+    """Fusion of small ops as in QuickP, without its co-location."""
     COLOCRL = "colocrl"
     """An op with one reader joins it (Mirhoseini et al., ICML 2017)."""
     PLACETO = "placeto"
@@ -47,7 +47,7 @@ class OpOrder(StrEnum):
     FIXED = "fixed"
     """A topological sort decides, as in the papers."""
     FREE = "free"
-    """The solver decides."""
+    """The solver decides which of the two goes first."""
 
 
 _NEED: dict[str, tuple[Coarsener, ...]] = {
@@ -64,7 +64,7 @@ class QuickpScope:
 
     scheme: Coarsener = Coarsener.QUICKP
     rule: ThresholdRule | None = None
-    """None: percentile."""
+    """None stands for the rule of the percentile."""
     max_share: float | None = None
     """What shares a device by coarsening takes no more than this part of the step's time; None: as
     published, without a cap."""

@@ -25,7 +25,7 @@ from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import Space, find_space
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.placement import placement
-from meshwright.search.method.placement.placement_walk import Walk
+from meshwright.search.method.placement.placement_walk import PlacementWalk
 
 UNIFORM = "uniform_seconds"
 """The statistic that says what the best plan takes without an allocation."""
@@ -179,7 +179,7 @@ class _Joint:
             return
         devices = _devices_of_units(self._instance, best.plan)
         assert devices is not None, "there is a plan"
-        walk = Walk(self._widest, self._limits, self._seed)
+        walk = PlacementWalk(self._widest, self._limits, self._seed)
         found = improve(
             self._widest, walk.time(devices), self._limits, self._seed, self._until, self._bound
         )

@@ -13,7 +13,7 @@ from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.joint.space import Space
 from meshwright.search.method.bandwidth.rate.path import optimise_paths
 from meshwright.search.method.bandwidth.rate.rates import place_precedence
-from meshwright.search.method.placement.placement_walk import Placed, Walk
+from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 
 _GAP = 1e-3
 """How near to the best the rates for a placement are, as a part of the step."""
@@ -51,7 +51,7 @@ class Bench:
         # Read-only as those of clusters are, which kernels are compiled for, yet it changes here.
         view = self._table.view()
         view.setflags(write=False)
-        self._walk = Walk(replace(instance, bandwidth=view), limits, 0)
+        self._walk = PlacementWalk(replace(instance, bandwidth=view), limits, 0)
         self._pairs = np.array(space.hosts.pairs).T
 
     def under(self, rates: Floats, waits: Floats) -> Instance:

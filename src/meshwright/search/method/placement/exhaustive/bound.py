@@ -26,7 +26,8 @@ MAX_PLACEMENTS = 2**21
 _COLUMNS = 2**14
 """Placements at once: columns of this length stay in the cache."""
 _INSTANT = 1e-12
-"""Of the longest op. An op that takes no longer may end at the moment at which it starts."""
+"""An op that takes no longer than this part of the longest op may end at the moment at which it
+starts."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,9 +37,9 @@ class Problem:
     instance: Instance
     is_fair: bool
     seconds: list[list[float]]
-    """Op x device."""
+    """The seconds of each op (row) on each device (column)."""
     launch: list[list[float]]
-    """Op x device: what its host takes."""
+    """What the host takes to launch each op (row) on each device (column)."""
     latency: list[list[float]]
     bandwidth: list[list[float]]
     inputs: list[list[int]]
@@ -51,7 +52,7 @@ class Problem:
     is_rows: list[bool]
     wants_whole: list[bool]
     lasts: list[bool]
-    """By tensor: whether it is held until the step ends."""
+    """Whether each tensor is held until the step ends."""
     partner: list[int]
     """The op whose saved bytes an op holds back if it is on the same device, or -1."""
     saved_bytes: list[float]
@@ -60,22 +61,22 @@ class Problem:
     state_bytes: list[float]
     library_bytes: list[float]
     room_bytes: list[float]
-    """By device: what it may hold."""
+    """What each device may hold."""
     before: list[int]
-    """The ops that an op depends on, directly or not ..."""
+    """The ops that each op depends on, directly or not."""
     after: list[int]
-    """... and those that depend on it."""
+    """The ops that depend on each op, directly or not."""
     lasting: int
     """The ops that do not end at the moment at which they start."""
 
     @property
     def num_ops(self) -> int:
-        """How many ops."""
+        """The number of ops in the step."""
         return len(self.seconds)
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """The number of devices of the cluster."""
         return len(self.room_bytes)
 
     def takes_rows(self, tensor: int, reader: int) -> bool:
@@ -104,7 +105,7 @@ class Problem:
 
     @cached_property
     def moves(self) -> list[Floats]:
-        """Of each tensor what it takes from device to device, as one row."""
+        """What each tensor takes from device to device, as one row."""
         latency, bandwidth = np.array(self.latency), np.array(self.bandwidth)
         return [(latency + size / bandwidth).ravel() for size in self.bytes]
 
@@ -150,7 +151,7 @@ def state_problem(instance: Instance, sharing: str) -> Problem:
 
 
 def _dependencies(instance: Instance) -> tuple[list[int], list[int]]:
-    """As bits: the ops that each op depends on, directly or not, and those that depend on it."""
+    """The ops that each op depends on, directly or not, and those that depend on it, as bits."""
     before, after = [0] * instance.num_ops, [0] * instance.num_ops
     edges = list(zip(*(ends.tolist() for ends in instance.graph.edges), strict=True))
     for source, target in sorted(edges, key=lambda edge: edge[1]):
@@ -230,7 +231,7 @@ def _are_alike(problem: Problem, one: int, other: int) -> bool:
 def _shared_links(
     problem: Problem, number_of: npt.NDArray[np.intp]
 ) -> list[tuple[float, list[tuple[int, int]]]]:
-    """Of every link in use its capacity and the pairs of devices that use it, sorted."""
+    """The capacity of every link in use and the pairs of devices that use it, sorted."""
     cluster = problem.instance.cluster
     pairs_on: dict[int, list[tuple[int, int]]] = {}
     for source in range(problem.num_devices):

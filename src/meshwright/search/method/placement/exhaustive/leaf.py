@@ -14,7 +14,7 @@ from meshwright.search.method.placement.exhaustive.bound import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class TensorCopy:
     """A tensor on its way to another device, and there."""
 
     source: int
@@ -27,16 +27,16 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Placed:
+class LeafPlacement:
     """One placement: what is where, and what waits for what."""
 
     problem: Problem
     device: list[int]
     own: list[float]
     """The seconds of each op where it is."""
-    copies: list[Copy]
+    copies: list[TensorCopy]
     arrivals: list[list[tuple[int, float]]]
-    """Of each op the ops that it reads from, and how long that is on its way."""
+    """The ops that each op reads from, and how long that is on its way."""
     waits_for: list[int]
     """Bits: what each op reads from, or whose saved bytes it holds back."""
     local: list[int]
@@ -44,12 +44,12 @@ class Placed:
     saved_for: list[int]
     """Bits: ops on its device that hold back what an op has saved."""
     base_bytes: list[float]
-    """By device: held for the whole step."""
+    """What each device holds for the whole step."""
     launch_seconds: float
 
     @cached_property
     def tails(self) -> list[float]:
-        """Of each op the longest way on after it."""
+        """The longest way on after each op."""
         tails = [0.0] * len(self.own)
         for op in range(len(tails) - 1, -1, -1):
             after = self.own[op] + tails[op]
@@ -116,7 +116,7 @@ class Placed:
         return verdict.missing_bytes, verdict.step_seconds
 
 
-def place(problem: Problem, device: list[int]) -> Placed:
+def place(problem: Problem, device: list[int]) -> LeafPlacement:
     """The tables of a placement."""
     copies, copy_of, local = _find_copies(problem, device)
     arrivals: list[list[tuple[int, float]]] = []
@@ -140,7 +140,7 @@ def place(problem: Problem, device: list[int]) -> Placed:
         launch[d] += problem.launch[op][d]
     for d in set(device):
         base[d] += problem.library_bytes[d]
-    return Placed(
+    return LeafPlacement(
         problem=problem,
         device=device,
         own=[problem.seconds[op][d] for op, d in enumerate(device)],
@@ -156,7 +156,7 @@ def place(problem: Problem, device: list[int]) -> Placed:
 
 def _find_copies(
     problem: Problem, device: list[int]
-) -> tuple[list[Copy], list[dict[int, int]], list[int]]:
+) -> tuple[list[TensorCopy], list[dict[int, int]], list[int]]:
     """What is sent, in the order in which lowering sends it; what each op reads of that, by
     tensor; and the readers of each tensor that need no copy."""
     number: dict[tuple[int, bool, int], int] = {}
@@ -177,7 +177,7 @@ def _find_copies(
         size = problem.rows_bytes[tensor] if takes_rows else problem.bytes[tensor]
         seconds = problem.latency[here][there] + size / problem.bandwidth[here][there]
         copies.append(
-            Copy(
+            TensorCopy(
                 source=source,
                 device=there,
                 bytes=size,

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from time import perf_counter
 
-from meshwright.search.method.placement.exhaustive.leaf import Placed
+from meshwright.search.method.placement.exhaustive.leaf import LeafPlacement
 
 _NEAR = 1e-12
 """Relative. What is better by less is rounding."""
@@ -49,27 +49,28 @@ class Best:
             self.is_late = True
 
 
-def search_orders(placed: Placed, best: Best) -> None:
+def search_orders(placed: LeafPlacement, best: Best) -> None:
     """Improve the best by the orders of a placement."""
     problem = placed.problem
     floor = placed.base_bytes.copy()
     for op, device in enumerate(placed.device):
         held = placed.held_bytes(op, problem.before[op], problem.after[op])
         floor[device] = max(floor[device], held)
-    walk = _Walk(placed=placed, best=best)
+    walk = _OrderWalk(placed=placed, best=best)
     walk.extend(0, [0.0] * problem.num_devices, [0] * problem.num_devices, floor)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
+class _OrderWalk:
     """Where the walk is. Sets of ops are the bits of an integer."""
 
-    placed: Placed
+    placed: LeafPlacement
     best: Best
     order: list[int] = field(default_factory=list)
     start: list[float] = field(init=False)
     finish: list[float] = field(init=False)
-    """Of ops that are not in the order yet: the earliest, by the last bound."""
+    """When each op finishes; the earliest, by the last bound, for ops that are not in the order
+    yet."""
     before: list[int] = field(init=False)
     """What has finished when an op starts, whatever the times."""
 

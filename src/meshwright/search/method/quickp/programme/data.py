@@ -37,7 +37,7 @@ def num_parallel_pairs(reach: Bits) -> int:
 
 
 def reached_by(reach: Bits, op: int) -> npt.NDArray[np.bool_]:
-    """By op: whether `op` reaches it."""
+    """Whether `op` reaches each op."""
     bits = np.unpackbits(reach[op].view(np.uint8), bitorder="little")[: len(reach)]
     return bits.view(np.bool_)
 
@@ -95,7 +95,7 @@ def device_swaps(
 
 
 def widest_edges(instance: Instance) -> list[dict[int, float]]:
-    """For each op its sources, each with the largest tensor: others arrive no later."""
+    """The sources of each op, each with the largest tensor: others arrive no later."""
     found: list[dict[int, float]] = []
     for op in range(instance.num_ops):
         sources: dict[int, float] = {}

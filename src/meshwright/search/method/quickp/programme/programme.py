@@ -63,9 +63,9 @@ class ProgrammeResult:
 
     device_of_op: Ints
     order: Ints
-    """In which devices run their ops; topological."""
+    """The topological order in which devices run their ops."""
     seconds: float
-    """Of this schedule, each transfer alone; not rounded."""
+    """The time of this schedule with each transfer alone; not rounded."""
     bound_seconds: float
     """No schedule of the programme is faster (with a fixed order: none in that order)."""
     status: Status
