@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.map.answer import MappingAnswer, find_reason
+from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
 from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.bound import place_floors
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
@@ -23,7 +24,6 @@ from meshwright.search.method.pipeline.map.evaluate import (
     with_rings,
 )
 from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
-from meshwright.search.method.pipeline.map.improve import Walk
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
 from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.pack import pack_bound
@@ -165,7 +165,7 @@ class _Search:
         if self.is_proved or self.problem.num_devices < 2:
             return
         meter = self._meter.part(share)
-        walk = Walk(self.problem, self._seed)
+        walk = AssignmentWalk(self.problem, self._seed)
         self._walk_starts(walk, meter.part(_STARTS_SHARE))
         for number, steps in enumerate(walk_shares(meter.left / walk.step_seconds)):
             if self.is_proved or meter.is_over():
@@ -174,7 +174,7 @@ class _Search:
             walk.begin(self.best, self.seconds)
             self._walk_once(walk, steps, *_SCHEDULE[number % len(_SCHEDULE)], meter)
 
-    def _walk_starts(self, walk: Walk, meter: Meter) -> None:
+    def _walk_starts(self, walk: AssignmentWalk, meter: Meter) -> None:
         """Short walks from the best of the constructed starts, and from the best so far."""
         built = [*greedy_mappings(self.problem), *ordered_mappings(self.problem)]
         built.sort(key=self._value_of)
@@ -190,11 +190,13 @@ class _Search:
     def _value_of(self, assignment: Assignment) -> float:
         return float(stage_seconds(self.problem, assignment).max())
 
-    def _walk_once(self, walk: Walk, steps: int, down: float, hot: float, meter: Meter) -> None:
+    def _walk_once(
+        self, walk: AssignmentWalk, steps: int, down: float, hot: float, meter: Meter
+    ) -> None:
         target = max(self.bound, walk.value * (1 - down))
         walk.run(steps, target, hot, _COLD, meter.is_late)
         meter.charge(steps * walk.step_seconds)
-        self.statistics["steps"] += walk.statistics["steps"]
+        self.statistics["steps"] += walk.steps
         self._offer(walk.best)
         self._offer(with_rings(self.problem, walk.best.device_of_place, self._seed))
 
