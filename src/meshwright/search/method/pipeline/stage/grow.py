@@ -142,13 +142,8 @@ def _find_uses(state: GrowState, here: Int) -> tuple[Int, Float]:
 @outlined
 def _grow_stages(state: GrowState, here: Int, num_uses: Int, least: Float) -> None:
     """Meet every stage that may follow a downset once, depth first, and keep what is better."""
-    after_start, weight, missing, ready, levels = (
-        state.after_start,
-        state.weight,
-        state.missing,
-        state.ready,
-        state.levels,
-    )
+    after_start, weight, missing = state.after_start, state.weight, state.missing
+    ready, levels = state.ready, state.levels
     total = weight[len(weight) - 1]
     length = _empty_stage(state, here)
     depth, at, there = np.int64(0), np.int64(0), np.int64(here)  # literals would be compiled apart
@@ -231,19 +226,16 @@ def _take(state: GrowState, node: Int, depth: Int) -> Bool:
                 fixed += wire_seconds[wire]
         if count[wire] == state.wire_start[wire + 1] - state.wire_start[wire]:
             cut -= wire_seconds[wire]
-    below = depth + 1
-    levels[below].cut, levels[below].fixed = cut, fixed
-    levels[below].held = levels[depth].held + state.held_bytes[node]
+    below, limit = depth + 1, state.now.limit
+    held = levels[depth].held + state.held_bytes[node]
+    levels[below].cut, levels[below].fixed, levels[below].held = cut, fixed, held
     levels[below].saved = levels[depth].saved + state.saved_bytes[node]
     levels[below].left_out = levels[depth].left_out
     may_grow = False
     for kind in range(len(state.memory)):
         load = state.by_kind[depth, kind] + state.seconds[kind, node]
         state.by_kind[below, kind] = load
-        if (
-            load + state.share[kind] * fixed <= state.now.limit
-            and levels[below].held <= state.memory[kind]
-        ):
+        if load + state.share[kind] * fixed <= limit and held <= state.memory[kind]:
             may_grow = True
     return may_grow
 
@@ -263,20 +255,22 @@ def _block(state: GrowState, node: Int, by: Int) -> Float:
 @inlined
 def _keep(state: GrowState, here: Int, there: Int, depth: Int, num_uses: Int) -> None:
     """Let the stage between two downsets be the next one, where that is better."""
-    pool, weight, best, levels = state.pool, state.weight, state.best, state.levels
-    total = weight[len(weight) - 1]
+    pool, weight, best, limit = state.pool, state.weight, state.best, state.now.limit
+    left = weight[len(weight) - 1] - weight[there]
+    level = state.levels[depth]
+    cut, held, saved = level.cut, level.held, level.saved
     for kind in range(len(state.memory)):
-        load = state.by_kind[depth, kind] + state.share[kind] * levels[depth].cut
-        if load > state.now.limit:
+        load = state.by_kind[depth, kind] + state.share[kind] * cut
+        if load > limit:
             continue
         for number in range(num_uses):
             use = state.uses[number]
             after = use + state.width[kind] * state.stride[pool[kind]]
             if state.used[use, pool[kind]] + state.width[kind] > state.counts[pool[kind]]:
                 continue
-            if levels[depth].held + state.flights[use] * levels[depth].saved > state.memory[kind]:
+            if held + state.flights[use] * saved > state.memory[kind]:
                 continue
-            if total - weight[there] > state.now.limit * state.capacity[after] * _SAFE:
+            if left > limit * state.capacity[after] * _SAFE:
                 continue
             value = max(best[here, use], load)
             if value < best[there, after]:
