@@ -205,7 +205,7 @@ def _add_up(state: AssignmentState, p: Int) -> None:
     places[p].load = total
 
 
-@outlined
+@inlined
 def _time_slot(state: AssignmentState, s: Int) -> None:
     """A slot's time, and the sum over its replicas and links of what goes beyond the target."""
     places, slots, ring, target = state.places, state.slots, state.ring, state.now.target
@@ -271,7 +271,7 @@ def _reverse(state: AssignmentState, s: Int, low: Int, high: Int) -> None:
         high -= 1
 
 
-@outlined
+@inlined
 def _turn_ring(state: AssignmentState, s: Int, size: Int) -> tuple[Int, Int]:
     """Reverse a random stretch of a slot's ring; returns it."""
     low = below(state.random, size)
@@ -282,7 +282,7 @@ def _turn_ring(state: AssignmentState, s: Int, size: Int) -> tuple[Int, Int]:
     return low, high
 
 
-@outlined
+@inlined
 def _apply(state: AssignmentState) -> Bool:
     """Make the changes; column 1 of `changed` then holds the old devices."""
     places, changed, num_changed = state.places, state.changed, state.now.num_changed

@@ -75,7 +75,7 @@ def _open(state: ProbeState) -> None:
     places[depth].node_mark = state.now.num_removed
 
 
-@outlined
+@inlined
 def _choose(state: ProbeState, p: Int) -> Int:
     """The device of a place's domain that takes least, -1 for none."""
     best, best_seconds = np.int64(-1), np.inf
@@ -208,7 +208,7 @@ def _closes(state: ProbeState, s: Int) -> Bool:
     return ring_exists(state.slowness, state.members, count, limit, state.table)
 
 
-@outlined
+@inlined
 def _can_be(state: ProbeState, p: Int, d: Int) -> Bool:
     """Whether a place may get a device, for itself, its slot and its partners."""
     places, slots, partner = state.places, state.slots, state.partner
@@ -269,7 +269,7 @@ def _release(state: ProbeState, p: Int, d: Int) -> None:
         _add_up(state, np.int64(state.partner[e]))
 
 
-@outlined
+@inlined
 def _add_up(state: ProbeState, p: Int) -> None:
     """A place's decided load, summed afresh: differences would gather rounding."""
     places = state.places

@@ -12,7 +12,7 @@ _MOST_GATHERED = 32
 """How many places are brought together at once, at most."""
 
 
-@outlined
+@inlined
 def propose(state: AssignmentState, s: Int, replicas: Int) -> None:
     """Write places and their new devices into `changed`."""
     places, slots = state.places, state.slots
@@ -122,7 +122,7 @@ def _change(state: AssignmentState, p: Int, device: Int) -> None:
     state.now.num_changed += 1
 
 
-@outlined
+@inlined
 def _neighbour(state: AssignmentState, p: Int) -> Int:
     """A random partner of a place, or the next on its ring; -1 for none."""
     places, slots = state.places, state.slots
