@@ -73,12 +73,12 @@ class Paths:
         return Paths(constants=rows[:, 0], amounts=rows[:, 1:])
 
     def picked(self, places: npt.NDArray[Any]) -> "Paths":
-        """Some of them."""
+        """The paths at some places."""
         return Paths(constants=self.constants[places], amounts=self.amounts[places])
 
 
 def no_paths(num_pairs: int) -> Paths:
-    """None yet."""
+    """No paths yet, for so many pairs."""
     return Paths(constants=np.zeros(0), amounts=np.zeros((0, num_pairs)))
 
 

@@ -23,13 +23,13 @@ from meshwright.search.method.pipeline.map.ring import MOST_EXACT
 from meshwright.search.method.pipeline.map.symmetry import Symmetry
 
 TOLERANCE = 1e-9
-"""Relative: values nearer than this count as equal, as sums differ in their last bits."""
+"""Values that differ by less than this part count as equal, as sums differ in their last bits."""
 _ENTRY_SECONDS = 2e-8
-"""Of one entry of a domain that a node looks at (one core of a server, 2026-11-15)."""
+"""How long a node looks at one entry of a domain (one core of a server, 2026-11-15)."""
 _STRETCH_SECONDS = 0.01
-"""Between two looks at the clock."""
+"""How much work lies between two looks at the clock."""
 _CLOSE = 1e-3
-"""Relative: where a dive ends by trying just below the best."""
+"""A dive whose range is narrower than this part of the bound ends by trying just below the best."""
 
 
 class Probe:
@@ -117,7 +117,7 @@ class Probe:
 
 
 def sorted_neighbours(slowness: Floats) -> Ints:
-    """Of each device all others, the fastest link first."""
+    """By device all others, the fastest link first."""
     apart = slowness.copy()
     np.fill_diagonal(apart, -1.0)
     return np.ascontiguousarray(np.argsort(apart, axis=1, kind="stable")[:, 1:].astype(np.int32))

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from meshwright.array import Floats, Ints
 from meshwright.compiled import Array, compiled
 from meshwright.search.method.pipeline.stage.device_pool import (
+    PoolPrices,
     Pools,
-    Prices,
     find_prices,
     make_pools,
     slowest_node_seconds,
@@ -96,7 +96,9 @@ class Chains:
         return value, stage_of_node, tuple(reversed(kinds))
 
 
-def _make_state(problem: SplitProblem, lattice: Lattice, pools: Pools, prices: Prices) -> GrowState:
+def _make_state(
+    problem: SplitProblem, lattice: Lattice, pools: Pools, prices: PoolPrices
+) -> GrowState:
     """The arrays that the kernel works on."""
     after, before, wires = successors(problem), predecessors(problem), wires_of_nodes(problem)
     kinds, nodes, shape = problem.kinds, problem.num_nodes, (lattice.num_downsets, len(pools.used))
