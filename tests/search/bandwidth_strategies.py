@@ -10,7 +10,7 @@ from meshwright.cluster.cluster import Cluster, Device, Link
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline, Plan, Sync, place_ops
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
-from meshwright.search.method.bandwidth.rate.room import Room
+from meshwright.search.method.bandwidth.rate.room import RateRoom
 from small import TYPE, dag, layers, rails, stages
 
 MB = 1e6
@@ -117,7 +117,7 @@ def cases(**limits: int) -> st.SearchStrategy[Case]:
 
 
 @st.composite
-def arc_graphs(draw: st.DrawFn, max_hosts: int = 4) -> tuple[Precedence, Room]:
+def arc_graphs(draw: st.DrawFn, max_hosts: int = 4) -> tuple[Precedence, RateRoom]:
     """Random arcs between ends of things on hosts whose exits and entries have one rate a host."""
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     num_hosts = draw(st.integers(2, max_hosts))
@@ -140,5 +140,5 @@ def arc_graphs(draw: st.DrawFn, max_hosts: int = 4) -> tuple[Precedence, Room]:
     for k, (source, target) in enumerate(pairs):
         rows[source, k] = rows[num_hosts + target, k] = 1.0
     rates = generator.choice((1.0, 2.0, 5.0), size=2 * num_hosts) * MB
-    room = Room(pair_of_way=np.arange(len(pairs)), rows=rows, bytes_per_second=rates)
+    room = RateRoom(pair_of_way=np.arange(len(pairs)), rows=rows, bytes_per_second=rates)
     return make_precedence(num_nodes, len(pairs), arcs), room

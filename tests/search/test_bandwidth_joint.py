@@ -23,7 +23,7 @@ from meshwright.search.method.bandwidth.joint import joint as joint_module
 from meshwright.search.method.bandwidth.joint.answer import explain_nothing
 from meshwright.search.method.bandwidth.joint.joint import joint
 from meshwright.search.method.bandwidth.joint.search import JointSearch
-from meshwright.search.method.bandwidth.joint.space import Start, find_space, find_starts
+from meshwright.search.method.bandwidth.joint.space import RateStart, find_space, find_starts
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
 from meshwright.search.method.placement.placement import placement
 from meshwright.search.portfolio import find_plan
@@ -286,7 +286,7 @@ def test_devices_that_are_joined_themselves_have_nothing_to_allocate() -> None:
 def test_starts_are_within_what_pairs_may_get() -> None:
     space = find_space(rails(5, 2))
     assert space is not None
-    starts: list[Start] = list(find_starts(space))
+    starts: list[RateStart] = list(find_starts(space))
     assert [len(each.hosts) for each in starts] == [2, 3, 4, 5, 5, 5, 5]
     for each in starts:
         assert bool(np.all(each.rates <= space.most))

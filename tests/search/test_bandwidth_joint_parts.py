@@ -16,7 +16,7 @@ from meshwright.search.method.bandwidth.joint.joint import joint, search_uniform
 from meshwright.search.method.bandwidth.joint.judge import Judge
 from meshwright.search.method.bandwidth.joint.move import improve_shared
 from meshwright.search.method.bandwidth.joint.narrow import Narrow
-from meshwright.search.method.bandwidth.joint.space import FAINT, Space, find_space
+from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
 from meshwright.search.method.bandwidth.joint.timing import Bench
 from meshwright.search.method.placement.placement import placement
 
@@ -37,7 +37,7 @@ def rails(num_hosts: int, num_rails: int = 2, devices_per_host: int = 1) -> Clus
     )
 
 
-def space_of(cluster: Cluster) -> Space:
+def space_of(cluster: Cluster) -> RateSpace:
     space = find_space(cluster)
     assert space is not None
     return space

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from meshwright.array import Floats
 from meshwright.search.method.bandwidth.rate.certify import certify
-from meshwright.search.method.bandwidth.rate.path import Rates, fill_rows, optimise_paths
+from meshwright.search.method.bandwidth.rate.path import PairRates, fill_rows, optimise_paths
 from meshwright.search.method.bandwidth.rate.precedence import (
     ARC,
     Precedence,
     Walker,
     make_precedence,
 )
-from meshwright.search.method.bandwidth.rate.room import Room
+from meshwright.search.method.bandwidth.rate.room import RateRoom
 
 
 def graph_of(num_pairs: int, *arcs: tuple[int, int, int, float, float]) -> Precedence:
@@ -30,16 +30,16 @@ def graph_of(num_pairs: int, *arcs: tuple[int, int, int, float, float]) -> Prece
     return make_precedence(1 + max(arc[1] for arc in arcs), num_pairs, rows)
 
 
-def one_row(num_pairs: int, rate: float = 1.0) -> Room:
+def one_row(num_pairs: int, rate: float = 1.0) -> RateRoom:
     """All pairs leave one host."""
-    return Room(
+    return RateRoom(
         pair_of_way=np.arange(num_pairs),
         rows=np.ones((1, num_pairs)),
         bytes_per_second=np.array([rate]),
     )
 
 
-def check(found: Rates, precedence: Precedence, room: Room, gap: float) -> None:
+def check(found: PairRates, precedence: Precedence, room: RateRoom, gap: float) -> None:
     """What every answer says of itself."""
     assert found.gap <= gap
     used = precedence.used()
@@ -85,7 +85,7 @@ def test_each_edge_of_a_ring_has_the_whole_exit_and_entry() -> None:
     rows = np.zeros((8, 4))
     for k, (source, target) in enumerate(pairs):
         rows[source, k] = rows[4 + target, k] = 1.0
-    room = Room(pair_of_way=np.arange(4), rows=rows, bytes_per_second=np.full(8, 2.0))
+    room = RateRoom(pair_of_way=np.arange(4), rows=rows, bytes_per_second=np.full(8, 2.0))
     precedence = graph_of(4, *((0, 1, k, 0.5, 6.0) for k in range(4)))
     found = optimise_paths(precedence, room)
     assert found.seconds == pytest.approx(3.5, rel=1e-3)
@@ -102,7 +102,7 @@ def test_what_no_rate_helps_costs_its_least_and_leaves_the_rate_to_others() -> N
 
 def test_a_pair_with_two_ways_has_the_sum_of_both() -> None:
     # Ways of 1 and 3 for the first pair; the second shares the wide one: 1 + x and 3 - x.
-    room = Room(
+    room = RateRoom(
         pair_of_way=np.array([0, 0, 1]),
         rows=np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]),
         bytes_per_second=np.array([1.0, 3.0]),
@@ -122,7 +122,7 @@ def test_without_traffic_nothing_gets_a_rate_and_the_time_is_proven() -> None:
 
 def test_what_is_left_of_rows_is_handed_out_in_proportion() -> None:
     # Pairs 0 and 1 share a row of 3, pair 2 has one of 5 to itself.
-    room = Room(
+    room = RateRoom(
         pair_of_way=np.arange(3),
         rows=np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
         bytes_per_second=np.array([3.0, 5.0]),
@@ -132,7 +132,7 @@ def test_what_is_left_of_rows_is_handed_out_in_proportion() -> None:
 
 @given(arc_graphs())
 @settings(max_examples=60, deadline=None)
-def test_the_gap_is_proven_on_random_graphs(case: tuple[Precedence, Room]) -> None:
+def test_the_gap_is_proven_on_random_graphs(case: tuple[Precedence, RateRoom]) -> None:
     precedence, room = case
     found = optimise_paths(precedence, room, gap=1e-4)
     check(found, precedence, room, 1e-3)
@@ -146,7 +146,7 @@ def test_the_gap_is_proven_on_random_graphs(case: tuple[Precedence, Room]) -> No
 @given(arc_graphs(), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None)
 def test_no_rates_beat_the_bound_and_no_path_is_longer_than_the_step(
-    case: tuple[Precedence, Room], seed: int
+    case: tuple[Precedence, RateRoom], seed: int
 ) -> None:
     precedence, room = case
     found = optimise_paths(precedence, room)
@@ -159,7 +159,7 @@ def test_no_rates_beat_the_bound_and_no_path_is_longer_than_the_step(
         assert (found.paths.seconds(rates) <= seconds * (1 + 1e-9)).all()
 
 
-def grid_best(precedence: Precedence, room: Room, points: int) -> float:
+def grid_best(precedence: Precedence, room: RateRoom, points: int) -> float:
     """The best of all rates in so many steps a row, for hosts that send to two others at most."""
     used = precedence.used()
     best, walker = np.inf, Walker(precedence)
@@ -177,7 +177,7 @@ def grid_best(precedence: Precedence, room: Room, points: int) -> float:
 @given(arc_graphs(max_hosts=2))
 @settings(max_examples=40, deadline=None)
 def test_a_grid_finds_nothing_better_by_more_than_a_hundredth(
-    case: tuple[Precedence, Room],
+    case: tuple[Precedence, RateRoom],
 ) -> None:
     precedence, room = case
     if not len(precedence.used()):
@@ -196,7 +196,7 @@ def picked(precedence: Precedence) -> Precedence:
     return make_precedence(len(precedence.first_in) - 1, len(number), arcs)
 
 
-def conic_seconds(precedence: Precedence, room: Room) -> float:
+def conic_seconds(precedence: Precedence, room: RateRoom) -> float:
     """The whole programme, an inequality an arc, by Clarabel. All pairs have traffic."""
     clarabel = pytest.importorskip("clarabel")
     sparse = pytest.importorskip("scipy.sparse")
@@ -254,7 +254,7 @@ def conic_seconds(precedence: Precedence, room: Room) -> float:
 
 @given(arc_graphs())
 @settings(max_examples=30, deadline=None)
-def test_a_conic_solver_agrees(case: tuple[Precedence, Room]) -> None:
+def test_a_conic_solver_agrees(case: tuple[Precedence, RateRoom]) -> None:
     precedence, room = case
     if not len(precedence.used()):
         return
@@ -264,11 +264,11 @@ def test_a_conic_solver_agrees(case: tuple[Precedence, Room]) -> None:
     assert found.bound_seconds <= exact * (1 + 1e-6) + 1e-6
 
 
-def ways_room(generator: np.random.Generator, num_pairs: int) -> Room:
+def ways_room(generator: np.random.Generator, num_pairs: int) -> RateRoom:
     """Two ways a pair over random links."""
     rows = (generator.random((6, 2 * num_pairs)) < 0.4).astype(np.float64)
     rows[generator.integers(6, size=2 * num_pairs), np.arange(2 * num_pairs)] = 1.0
-    return Room(
+    return RateRoom(
         pair_of_way=np.repeat(np.arange(num_pairs), 2),
         rows=rows[rows.any(axis=1)],
         bytes_per_second=(generator.random(6) * 4e6 + 1e6)[rows.any(axis=1)],
@@ -278,7 +278,7 @@ def ways_room(generator: np.random.Generator, num_pairs: int) -> Room:
 @given(arc_graphs(), st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
 def test_a_conic_solver_agrees_where_pairs_have_two_ways(
-    case: tuple[Precedence, Room], seed: int
+    case: tuple[Precedence, RateRoom], seed: int
 ) -> None:
     precedence = case[0]
     if not len(precedence.used()):
@@ -290,7 +290,7 @@ def test_a_conic_solver_agrees_where_pairs_have_two_ways(
     assert found.bound_seconds <= exact * (1 + 1e-6) + 1e-6
 
 
-def many_hosts(num_hosts: int) -> tuple[Precedence, Room, Floats]:
+def many_hosts(num_hosts: int) -> tuple[Precedence, RateRoom, Floats]:
     """A ring of all hosts, then each sends to the opposite one."""
     pairs = [(k, (k + 1) % num_hosts) for k in range(num_hosts)]
     pairs += [(k, (k + num_hosts // 2) % num_hosts) for k in range(num_hosts)]
@@ -299,7 +299,9 @@ def many_hosts(num_hosts: int) -> tuple[Precedence, Room, Floats]:
         rows[source, k] = rows[num_hosts + target, k] = 1.0
     arcs = [(0, 1, k, 0.0, 1.0) for k in range(num_hosts)]
     arcs += [(1, 2, num_hosts + k, 0.0, 4.0) for k in range(num_hosts)]
-    room = Room(pair_of_way=np.arange(len(pairs)), rows=rows, bytes_per_second=np.ones(len(rows)))
+    room = RateRoom(
+        pair_of_way=np.arange(len(pairs)), rows=rows, bytes_per_second=np.ones(len(rows))
+    )
     return graph_of(len(pairs), *arcs), room, np.repeat((1 / 3, 2 / 3), num_hosts)
 
 

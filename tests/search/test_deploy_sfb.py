@@ -25,7 +25,7 @@ from meshwright.search.method.deploy.factor.factor import (
     choose_duplicated,
     find_factors,
 )
-from meshwright.search.method.deploy.factor.price import Prices, gradient_bytes, price_factors
+from meshwright.search.method.deploy.factor.price import FactorPrices, gradient_bytes, price_factors
 from meshwright.search.method.deploy.factor.solve import Known, Programme
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph
@@ -35,7 +35,7 @@ from small import connected, star
 @dataclass(frozen=True)
 class Instance:
     graph: Graph
-    prices: Prices
+    prices: FactorPrices
 
     @property
     def gradients(self) -> list[int]:
@@ -77,7 +77,7 @@ def instances(draw: st.DrawFn, max_ops: int = 8) -> Instance:
     saved = [
         draw(st.sampled_from([1.0, 4.0, 9.0])) if op in makes else 0.0 for op in range(num_ops)
     ]
-    prices = Prices(
+    prices = FactorPrices(
         duplicate=np.array(duplicate), broadcast=np.array(broadcast), saved=np.array(saved)
     )
     return Instance(graph, prices)

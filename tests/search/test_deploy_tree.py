@@ -13,7 +13,7 @@ from deploy_cases import chain, hosts
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Floats
 from meshwright.search.method.deploy.analysis import Analysis, analyse
-from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluation, Evaluator
+from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Action, Option, Strategy
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
 from meshwright.search.method.deploy.tree.tree import Tree, iterations_to_beat
@@ -39,18 +39,18 @@ class Table:
         self.simulated: list[tuple[int, ...]] = []
         self.data_parallel = (self.actions[0],) * num_groups
 
-    def evaluate(self, strategy: Strategy) -> Evaluation:
+    def evaluate(self, strategy: Strategy) -> StrategyEvaluation:
         numbers = tuple(action.places[0] for action in strategy)
         if numbers not in self.simulated:
             self.simulated.append(numbers)
         reward = self.rewards(numbers)
-        return Evaluation(
+        return StrategyEvaluation(
             step_seconds=1.0 / (1.0 + reward) if reward > NO_FIT else 1.0,
             missing_bytes=0.0 if reward > NO_FIT else 1.0,
             feedback=cast(Any, None),
         )
 
-    def reward(self, evaluation: Evaluation) -> float:
+    def reward(self, evaluation: StrategyEvaluation) -> float:
         return 1.0 / evaluation.step_seconds - 1.0 if evaluation.fits else OUT_OF_MEMORY
 
     def complete(self, prefix: Strategy) -> Strategy:
@@ -162,7 +162,7 @@ def test_a_belief_that_is_none_counts_as_uniform() -> None:
 def test_the_prior_is_asked_once_a_node_and_only_where_a_child_is_looked_for() -> None:
     asked: list[Strategy] = []
 
-    def prior(_: Analysis, prefix: Strategy, evaluation: Evaluation | None) -> Floats:
+    def prior(_: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None) -> Floats:
         assert evaluation is not None
         asked.append(prefix)
         return np.full(3, 1 / 3)
@@ -203,7 +203,7 @@ def test_a_perfect_prior_finds_the_best_at_once(small: Analysis) -> None:
     evaluator = Evaluator(small)
     best = min(all_strategies(small), key=evaluator.rank)
 
-    def perfect(analysis: Analysis, prefix: Strategy, _: Evaluation | None) -> Floats:
+    def perfect(analysis: Analysis, prefix: Strategy, _: StrategyEvaluation | None) -> Floats:
         found = np.zeros(len(analysis.actions))
         found[analysis.actions.index(best[len(prefix)])] = 1.0
         return found

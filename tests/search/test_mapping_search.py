@@ -8,13 +8,13 @@ from mapping_strategies import best_by_trying, chain_problem, small_problems
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.map.answer import find_reason
+from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
 from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.evaluate import (
     check_assignment,
     stage_seconds,
     with_rings,
 )
-from meshwright.search.method.pipeline.map.improve import Walk
 from meshwright.search.method.pipeline.map.parmesan import parmesan_mapping
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.method.pipeline.map.solve import solve_mapping
@@ -60,7 +60,7 @@ def test_the_same_seed_gives_the_same_mapping() -> None:
     )
     walks = []
     for _ in range(2):
-        walk = Walk(problem, 3)
+        walk = AssignmentWalk(problem, 3)
         start = with_rings(problem, np.arange(32, dtype=np.int32))
         walk.begin(start, float(stage_seconds(problem, start).max()))
         walk.run(20_000, 0.7 * walk.value, 1.0, 1e-3, lambda: False)
@@ -76,7 +76,7 @@ def test_the_walk_adds_up_as_the_definition_does(problem: MappingProblem) -> Non
     if start is None or problem.num_devices < 2:
         return
     value = float(stage_seconds(problem, start).max())
-    walk = Walk(problem, 7)
+    walk = AssignmentWalk(problem, 7)
     walk.begin(start, value)
     walk.run(2_000, 0.5 * value, 1.0, 1e-2, lambda: False)
     check_assignment(problem, walk.best)
@@ -128,7 +128,7 @@ def test_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Walk, "run", interrupt)
+    monkeypatch.setattr(AssignmentWalk, "run", interrupt)
     answer = solve_mapping(problem)
     assert answer.stop is Stop.LIMIT
     assert answer.statistics["interrupted"] == 1.0

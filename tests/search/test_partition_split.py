@@ -25,7 +25,7 @@ from meshwright.search.method.pipeline.stage.problem import (
 )
 from meshwright.search.method.pipeline.stage.reduce import reduce_problem
 from meshwright.search.method.pipeline.stage.split import Bounds, Split, solve_split
-from meshwright.search.method.pipeline.stage.window import Windows
+from meshwright.search.method.pipeline.stage.window import BorderWindows
 from solver.free import contiguous
 from solver.free.contiguous import price_bounds
 
@@ -343,12 +343,12 @@ def test_ctrl_c_keeps_the_best_split(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     problem = wide_problem(60, 3, seed=7)
-    monkeypatch.setattr(Windows, "improve", interrupt)
+    monkeypatch.setattr(BorderWindows, "improve", interrupt)
     found = solve_split(problem, budget_seconds=60.0)
     assert found.stop is Stop.LIMIT
     assert found.statistics["interrupted"] == 1.0
     check(problem, found)
-    monkeypatch.setattr(Windows, "try_order", interrupt)
+    monkeypatch.setattr(BorderWindows, "try_order", interrupt)
     with pytest.raises(KeyboardInterrupt):  # there is no split yet
         solve_split(problem)
 

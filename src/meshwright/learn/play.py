@@ -11,11 +11,11 @@ import numpy as np
 from meshwright.graph.graph import Floats
 from meshwright.learn.scene import Scene
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.evaluate import Evaluation, Evaluator
+from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.tree.features import FeatureMaker, Features, Singles
 from meshwright.search.method.deploy.tree.prior import Prior
-from meshwright.search.method.deploy.tree.tree import Node, Tree
+from meshwright.search.method.deploy.tree.tree import Tree, TreeNode
 
 NOISE = 0.25
 """How much of the prior is noise (AlphaZero's)."""
@@ -60,7 +60,7 @@ class NoisyPrior:
         self._prior, self._generator = prior, generator
 
     def __call__(
-        self, analysis: Analysis, prefix: Strategy, evaluation: Evaluation | None
+        self, analysis: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None
     ) -> Floats:
         """A probability for each action."""
         belief = self._prior(analysis, prefix, evaluation)
@@ -96,7 +96,7 @@ def play(scene: Scene, prior: Prior, *, iterations: int, seed: int) -> Episode |
     )
 
 
-def _busiest(root: Node) -> list[Node]:
+def _busiest(root: TreeNode) -> list[TreeNode]:
     """The nodes that chose most often, the root first."""
     found, waiting = [], [root]
     while waiting:
@@ -107,7 +107,7 @@ def _busiest(root: Node) -> list[Node]:
     return sorted(found, key=lambda node: (-int(node.visits.sum()), len(node.prefix)))[:_MAX_NODES]
 
 
-def _make_example(maker: FeatureMaker, node: Node) -> Example:
+def _make_example(maker: FeatureMaker, node: TreeNode) -> Example:
     visits = node.visits.astype(np.float32)
     total = float(visits.sum())
     return Example(

@@ -25,7 +25,7 @@ from meshwright.search.judge import judge, refuse, settle_stop, why_stopped
 from meshwright.search.method.baseline import data, data_proportional, horovod, single
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
-from meshwright.search.method.deploy.evaluate import Evaluation, Evaluator
+from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.fit import fitting_strategies
 from meshwright.search.method.deploy.menu import share_out
 from meshwright.search.method.deploy.option import Option, Strategy
@@ -115,7 +115,7 @@ def deploy(
     bound = plan_bound(analysis.instance)
     if not np.isfinite(analysis.instance.unit_seconds).any(axis=1).all():
         return refuse("deploy", no_device_message(analysis.instance), bound, started)
-    search = _Search(analysis, bound, sharing, seed, started, budget_seconds)
+    search = _DeploySearch(analysis, bound, sharing, seed, started, budget_seconds)
     try:
         search.try_quick()
         if search.can_deploy:
@@ -136,7 +136,7 @@ def _find_prior() -> Prior:
     return load_prior(warn=say)
 
 
-class _Search:
+class _DeploySearch:
     """What is found, step by step, so that an interrupt loses nothing."""
 
     def __init__(
@@ -153,7 +153,7 @@ class _Search:
         self._end = started + _END * budget_seconds
         self._placement_bound = math.inf
         self._answers: dict[str, Answer] = {}
-        self._found: tuple[Plan, int, Evaluation] | None = None
+        self._found: tuple[Plan, int, StrategyEvaluation] | None = None
         """The plan, how many of its ops are duplicated, and what the simulator says."""
         self._evaluator: Evaluator | None = None
         self._starts: list[Strategy] = []
@@ -320,7 +320,7 @@ class _Search:
     def _keep_strategy(self, strategy: Strategy, evaluator: Evaluator) -> None:
         self._keep(make_plan(self._analysis, strategy), 0, evaluator.evaluate(strategy))
 
-    def _keep(self, plan: Plan, num_duplicated: int, evaluation: Evaluation) -> None:
+    def _keep(self, plan: Plan, num_duplicated: int, evaluation: StrategyEvaluation) -> None:
         if self._found is None or evaluation.rank < self._found[2].rank:
             self._found = plan, num_duplicated, evaluation
 

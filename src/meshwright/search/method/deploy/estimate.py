@@ -22,7 +22,7 @@ _CANNOT_RUN = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Estimate:
+class ActionEstimate:
     """Rules of thumb for all actions of an analysis."""
 
     members: Bools
@@ -53,8 +53,8 @@ class Estimate:
                 value.setflags(write=False)
 
 
-def estimate_actions(analysis: Analysis) -> Estimate:
-    """All of it."""
+def estimate_actions(analysis: Analysis) -> ActionEstimate:
+    """The estimated step time of the whole strategy, in seconds."""
     members, used = _count_members(analysis)
     group_seconds, compute = _compute_seconds(analysis)
     sync = _SyncTimes(analysis)
@@ -64,7 +64,7 @@ def estimate_actions(analysis: Analysis) -> Estimate:
     step = float(compute[0] + sync_seconds[0])
     equal = _needed_bytes(analysis, analysis.actions[0])
     place_usable = np.array([usable[list(p.devices)].min() for p in analysis.device_groups])
-    return Estimate(
+    return ActionEstimate(
         members=members,
         used=used,
         group_seconds=group_seconds,

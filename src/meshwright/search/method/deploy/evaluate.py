@@ -32,9 +32,9 @@ class Feedback:
     """What a simulated step says besides its time; fractions of the step, or of the memory."""
 
     group_start: Floats
-    """By group of ops: when its first op starts ..."""
+    """By group of ops: when its first op starts."""
     group_finish: Floats
-    """... and its last one finishes."""
+    """By group of ops: when its last op finishes."""
     group_busy: Floats
     """For how long its ops run, on the mean of its devices."""
     place_idle: Floats
@@ -50,7 +50,7 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Evaluation:
+class StrategyEvaluation:
     """What the simulator says of a strategy."""
 
     step_seconds: float
@@ -74,8 +74,8 @@ class Evaluator:
     def __init__(self, analysis: Analysis, sharing: str = "fair") -> None:
         self.analysis, self.sharing = analysis, sharing
         self.num_evaluations = 0
-        """Simulations so far."""
-        self._known: OrderedDict[_Key, Evaluation] = OrderedDict()
+        """How many strategies were simulated so far."""
+        self._known: OrderedDict[_Key, StrategyEvaluation] = OrderedDict()
         self._ranks: OrderedDict[_Key, tuple[float, float]] = OrderedDict()
         first = analysis.allowed.argmax(axis=1).tolist()
         self.data_parallel: Strategy = tuple(analysis.actions[number] for number in first)
@@ -85,7 +85,7 @@ class Evaluator:
 
     def evaluate(
         self, strategy: Strategy, duplicated: Collection[int] = (), bundles: Sequence[int] = ()
-    ) -> Evaluation:
+    ) -> StrategyEvaluation:
         """Simulate a whole strategy."""
         key = strategy, frozenset(duplicated), tuple(bundles)
         found = self._known.get(key)
@@ -124,7 +124,7 @@ class Evaluator:
         plan = make_plan(self.analysis, strategy, duplicated, bundles)
         return simulate(self.analysis.graph, self.analysis.cluster, plan, sharing=self.sharing)
 
-    def reward(self, evaluation: Evaluation) -> float:
+    def reward(self, evaluation: StrategyEvaluation) -> float:
         """The speed-up over data parallelism, less one; of what does not fit minus one."""
         if not evaluation.fits:
             return OUT_OF_MEMORY
@@ -144,10 +144,10 @@ class Evaluator:
         )
         return prefix + rest
 
-    def _simulate(self, key: _Key) -> Evaluation:
+    def _simulate(self, key: _Key) -> StrategyEvaluation:
         timeline = self.simulate(*key)
         peak, usable = np.array(timeline.peak_bytes), self._usable(timeline.program)
-        return Evaluation(
+        return StrategyEvaluation(
             step_seconds=timeline.step_seconds,
             missing_bytes=_missing(peak, usable),
             feedback=_read_feedback(self.analysis, timeline, peak / np.maximum(usable, 1.0)),

@@ -15,7 +15,7 @@ from meshwright.program.bucket import tie_sums
 from meshwright.search.instance import Instance, mean_type_seconds
 
 MAX_GROUPS = 60
-"""TAG's number."""
+"""How many groups of ops there are at most: the number that TAG uses."""
 BALANCE = 2.0
 """How many times the mean a group may take (TAG's balance factor)."""
 

@@ -13,7 +13,7 @@ class Option(IntEnum):
     ALL_REDUCE = 0
     """Replicated, each replica on its share of the batch; gradients are all-reduced."""
     PARAMETER_SERVER = 1
-    """Likewise, but gradients are summed by the replicas in turn, each for some of them."""
+    """Replicated on shares of the batch; each replica sums some of the gradients for all."""
     DUPLICATE = 2
     """Every device runs everything on the whole batch: nothing is to be synchronised."""
     MODEL = 3
@@ -30,7 +30,7 @@ class Action:
     """Numbers of the devices, rising: those of the places, less those without a sample."""
     option: Option
     shares: tuple[float, ...] = ()
-    """Of the batch, one a device; empty: equal. Always empty where nothing is replicated."""
+    """Each device's share of the batch; empty where all are equal or nothing is replicated."""
 
 
 Strategy = tuple[Action, ...]

@@ -14,17 +14,17 @@ from meshwright.cluster.cluster import Cluster
 MAX_PLACES = 12
 """Sets of device groups double with each; TAG's clusters have up to 7."""
 _NEAR = 1e-6
-"""Relative: bandwidths closer than this are equal."""
+"""Bandwidths that differ by less than this part are equal."""
 _MAX_OTHERS = 64
 """Other hosts that a device's links are compared with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGroup:
-    """Equal devices."""
+    """Devices of one type that are joined alike."""
 
     devices: tuple[int, ...]
-    """Their numbers, rising."""
+    """The numbers of the devices, rising."""
     type: int
     """Their number in `cluster.type_names`."""
 

@@ -39,7 +39,7 @@ def walk_strategies(
 ) -> tuple[Strategy, Stop]:
     """The best strategy until a `perf_counter` time, or after so many steps, and which of these
     ended it; Ctrl-C does, too. A start is a step as well."""
-    walk = _Walk(evaluator, seed, beta)
+    walk = _StrategyWalk(evaluator, seed, beta)
     left = inf if steps is None else steps
     number, is_interrupted = 0, False
     try:
@@ -61,7 +61,7 @@ _Rank = tuple[float, float]
 """Missing bytes and seconds of a step."""
 
 
-class _Walk:
+class _StrategyWalk:
     """The generator, and the best strategy of all walks."""
 
     def __init__(self, evaluator: Evaluator, seed: int, beta: float) -> None:

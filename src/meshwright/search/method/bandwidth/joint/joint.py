@@ -22,7 +22,7 @@ from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import judge, why_stopped
 from meshwright.search.method.bandwidth.joint.judge import Found, Judge
 from meshwright.search.method.bandwidth.joint.search import JointSearch
-from meshwright.search.method.bandwidth.joint.space import Space, find_space
+from meshwright.search.method.bandwidth.joint.space import RateSpace, find_space
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.placement import placement
 from meshwright.search.method.placement.placement_walk import PlacementWalk
@@ -73,7 +73,7 @@ def _can_go_on(answer: Answer) -> bool:
 
 
 def search_uniform(
-    plain: Answer, graph: Graph, cluster: Cluster, space: Space, *, seed: int, until: float,
+    plain: Answer, graph: Graph, cluster: Cluster, space: RateSpace, *, seed: int, until: float,
     sharing: str,
 ) -> Answer:  # fmt: skip
     """An answer under uniform bandwidth, searched further as allocations are searched for.
@@ -111,7 +111,7 @@ class _Joint:
     """One search, from the best plan under uniform bandwidth to the answer."""
 
     def __init__(
-        self, instance: Instance, space: Space, seed: int, until: float, sharing: str
+        self, instance: Instance, space: RateSpace, seed: int, until: float, sharing: str
     ) -> None:
         self._instance, self._seed, self._until = instance, seed, until
         # Every pair at the most it could ever get: no allocation makes a placement faster.

@@ -8,7 +8,7 @@ from meshwright.array import Floats, Ints
 from meshwright.plan.plan import Plan
 from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
-from meshwright.search.method.bandwidth.joint.space import Space
+from meshwright.search.method.bandwidth.joint.space import RateSpace
 from meshwright.search.method.bandwidth.joint.timing import Shared
 from meshwright.search.method.bandwidth.rate.allocate import FLOOR, allocate
 from meshwright.search.method.bandwidth.rate.divide import divide_allocations
@@ -32,7 +32,7 @@ class Judge:
     """Makes plans of one instance, and simulates them."""
 
     instance: Instance
-    space: Space
+    space: RateSpace
     sharing: str
     allocates: bool = True
     """Whether plans have allocations; else bandwidth is uniform."""

@@ -19,14 +19,16 @@ _PASSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Moved:
+class UnitMoves:
     """The best that was found, and how many moves were timed with rates of their own."""
 
     shared: Shared
     num_tried: int
 
 
-def improve_shared(bench: Bench, shared: Shared, seed: int, is_over: Callable[[], bool]) -> Moved:
+def improve_shared(
+    bench: Bench, shared: Shared, seed: int, is_over: Callable[[], bool]
+) -> UnitMoves:
     """Move or swap units on the longest path and next to it, wherever it is faster."""
     random, most = np.random.default_rng(seed), bench.space.most
     best, tried = shared, 0
@@ -36,7 +38,7 @@ def improve_shared(bench: Bench, shared: Shared, seed: int, is_over: Callable[[]
         for unit in random.permutation(units).tolist():
             for device_of_unit in _moves(bench.instance, best.placed.device_of_unit, unit, random):
                 if is_over():
-                    return Moved(shared=best, num_tried=tried)
+                    return UnitMoves(shared=best, num_tried=tried)
                 limit = best.placed.seconds * (1 - _GAIN)
                 hoped = bench.time(device_of_unit, most, best.waits, limit=limit)
                 if not hoped.rank <= (best.placed.lacking_bytes, limit):
@@ -47,7 +49,7 @@ def improve_shared(bench: Bench, shared: Shared, seed: int, is_over: Callable[[]
                     best = found
         if best is before:
             break
-    return Moved(shared=best, num_tried=tried)
+    return UnitMoves(shared=best, num_tried=tried)
 
 
 def _units_near(bench: Bench, shared: Shared) -> Ints:

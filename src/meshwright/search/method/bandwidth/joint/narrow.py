@@ -7,7 +7,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.search.instance import Instance
-from meshwright.search.method.bandwidth.joint.space import Space
+from meshwright.search.method.bandwidth.joint.space import RateSpace
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed
 
@@ -15,7 +15,7 @@ from meshwright.search.method.placement.placement_walk import Placed
 class Narrow:
     """An instance as if it had some hosts' devices only; answers have the devices' own numbers."""
 
-    def __init__(self, instance: Instance, space: Space, hosts: Longs, limits: Floats) -> None:
+    def __init__(self, instance: Instance, space: RateSpace, hosts: Longs, limits: Floats) -> None:
         self._devices = np.flatnonzero(np.isin(space.hosts.host_of, hosts))
         table = np.ix_(self._devices, self._devices)
         bandwidth, latency = instance.bandwidth[table], instance.latency[table]
@@ -41,7 +41,7 @@ class Narrow:
         return self._search(seed, is_over, known)
 
     def begin(self, seed: int, is_over: Callable[[], bool]) -> Placed:
-        """A first round."""
+        """A first round of search, from no placement."""
         return self._search(seed, is_over, None)
 
     def _search(self, seed: int, is_over: Callable[[], bool], known: Ints | None) -> Placed:

@@ -19,7 +19,7 @@ from meshwright.search.judge import Verdict, tighten
 from meshwright.search.method.bandwidth.joint.judge import Found, Judge
 from meshwright.search.method.bandwidth.joint.move import improve_shared
 from meshwright.search.method.bandwidth.joint.narrow import Narrow
-from meshwright.search.method.bandwidth.joint.space import Space, Start, find_starts
+from meshwright.search.method.bandwidth.joint.space import RateSpace, RateStart, find_starts
 from meshwright.search.method.bandwidth.joint.timing import Bench, Shared
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.improve import improve
@@ -49,7 +49,14 @@ class JointSearch:
     """One search: what is known so far, and how it goes on."""
 
     def __init__(
-        self, judge: Judge, space: Space, limits: Floats, *, seed: int, until: float, bound: float
+        self,
+        judge: Judge,
+        space: RateSpace,
+        limits: Floats,
+        *,
+        seed: int,
+        until: float,
+        bound: float,
     ) -> None:
         self.best: Found | None = None
         self.statistics: dict[str, float] = {"turns": 0.0}
@@ -65,7 +72,7 @@ class JointSearch:
         """First rounds from several rates, the best of them further; then changes of the best."""
         if device_of_unit is not None:
             self._take_known(device_of_unit)
-        begun: list[tuple[Start, Found]] = []
+        begun: list[tuple[RateStart, Found]] = []
         for number, start in enumerate(self._starts()):
             if self._is_done():
                 return
@@ -76,13 +83,13 @@ class JointSearch:
             if not self._is_done():
                 self._alternate(start, self._seed + 100 * number + 10, found)
         if device_of_unit is not None and not self._is_done():
-            known = Start(hosts=np.arange(self._space.num_hosts), rates=self._hoped)
+            known = RateStart(hosts=np.arange(self._space.num_hosts), rates=self._hoped)
             self._alternate(known, self._seed, None, device_of_unit)
         for step in (self._change_best, self._improve_best, self._move_best):
             if not self._is_done():
                 step()
 
-    def _starts(self) -> Iterator[Start]:
+    def _starts(self) -> Iterator[RateStart]:
         """Under uniform bandwidth they differ by their hosts only."""
         seen: set[int] = set()
         for start in islice(find_starts(self._space), _LARGE_STARTS if self._is_large else None):
@@ -126,7 +133,7 @@ class JointSearch:
         return found, self.take(found)
 
     def _alternate(
-        self, start: Start, seed: int, best: Found | None, device_of_unit: Ints | None = None
+        self, start: RateStart, seed: int, best: Found | None, device_of_unit: Ints | None = None
     ) -> bool:
         """Placements and rates in turn, from what is known; whether it is faster than all before.
 
@@ -151,7 +158,7 @@ class JointSearch:
             self.take(self._judge.polish(self.best))
         return has_gained
 
-    def _begin(self, start: Start, seed: int) -> Found | None:
+    def _begin(self, start: RateStart, seed: int) -> Found | None:
         """The best of several first rounds; None: some op can run on no device of the hosts."""
         best: Found | None = None
         for number, wait in enumerate(_FIRST_WAITS[: 1 if self._is_large else None]):
@@ -164,7 +171,7 @@ class JointSearch:
             best = found if best is None or found.verdict.rank < best.verdict.rank else best
         return best
 
-    def _narrow(self, start: Start, rates: Floats, waits: Floats) -> Narrow:
+    def _narrow(self, start: RateStart, rates: Floats, waits: Floats) -> Narrow:
         instance = self._bench.under(rates, waits)
         return Narrow(instance, self._space, start.hosts, self._limits)
 
@@ -200,7 +207,7 @@ class JointSearch:
             if shared is None:
                 return
             rates = self._changed(shared.rates, random)
-            start = Start(hosts=np.arange(self._space.num_hosts), rates=rates)
+            start = RateStart(hosts=np.arange(self._space.num_hosts), rates=rates)
             number += 1
             seed = self._seed + 10_000 + 100 * number
             has_gained = self._alternate(start, seed, None, shared.placed.device_of_unit)

@@ -18,7 +18,7 @@ needs it all the same is slow and not impossible."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Space:
+class RateSpace:
     """The rates that hosts may be given, and the rates that follow for devices."""
 
     hosts: HostPairs
@@ -41,7 +41,7 @@ class Space:
 
     @property
     def num_hosts(self) -> int:
-        """How many hosts."""
+        """How many hosts the cluster has."""
         return len(self.leaving)
 
     @property
@@ -65,7 +65,7 @@ class Space:
         return table
 
 
-def find_space(cluster: Cluster) -> Space | None:
+def find_space(cluster: Cluster) -> RateSpace | None:
     """What may be allocated on a cluster; None: nothing, for lack of hosts or of ways."""
     hosts = find_host_pairs(cluster)
     if not hosts.pairs:
@@ -81,7 +81,7 @@ def find_space(cluster: Cluster) -> Space | None:
         entries[target] |= {way[-1] for way in ways}
     leaving = np.array([capacity[sorted(each)].sum() for each in exits])
     entering = np.array([capacity[sorted(each)].sum() for each in entries])
-    return Space(
+    return RateSpace(
         hosts=hosts,
         most=np.minimum(most, np.minimum(leaving[:, None], entering)),
         leaving=leaving,
@@ -91,15 +91,15 @@ def find_space(cluster: Cluster) -> Space | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Start:
+class RateStart:
     """Where a search may begin: the hosts that it keeps to, and what pairs of them have."""
 
     hosts: Longs
-    """Rising."""
+    """The numbers of the hosts, rising."""
     rates: Floats
 
 
-def find_starts(space: Space) -> Iterator[Start]:
+def find_starts(space: RateSpace) -> Iterator[RateStart]:
     """Few hosts among themselves, all pairs at their most, a chain, a ring.
 
     All pairs at their most is more than the network has: what is placed under it needs to be
@@ -109,15 +109,15 @@ def find_starts(space: Space) -> Iterator[Start]:
     widest = np.argsort(-np.minimum(space.leaving, space.entering), kind="stable")
     for count in _counts(space.num_hosts):
         hosts = np.sort(widest[:count])
-        yield Start(hosts=hosts, rates=_pattern(space, _between(space, hosts)))
+        yield RateStart(hosts=hosts, rates=_pattern(space, _between(space, hosts)))
     everyone = np.arange(space.num_hosts)
-    yield Start(hosts=everyone, rates=space.most)
+    yield RateStart(hosts=everyone, rates=space.most)
     if space.num_hosts > 3:
         here, there = np.indices((space.num_hosts, space.num_hosts))
         step = (there - here) % space.num_hosts
-        yield Start(hosts=everyone, rates=_pattern(space, np.abs(there - here) == 1))
+        yield RateStart(hosts=everyone, rates=_pattern(space, np.abs(there - here) == 1))
         is_next = (step == 1) | (step == space.num_hosts - 1)
-        yield Start(hosts=everyone, rates=_pattern(space, is_next))
+        yield RateStart(hosts=everyone, rates=_pattern(space, is_next))
 
 
 def _counts(num_hosts: int) -> list[int]:
@@ -126,13 +126,13 @@ def _counts(num_hosts: int) -> list[int]:
     return sorted(each for each in counts if 2 <= each <= num_hosts)
 
 
-def _between(space: Space, hosts: Longs) -> Bools:
+def _between(space: RateSpace, hosts: Longs) -> Bools:
     is_chosen = np.zeros(space.num_hosts, np.bool_)
     is_chosen[hosts] = True
     return np.asarray(is_chosen[:, None] & is_chosen)
 
 
-def _pattern(space: Space, is_used: Bools) -> Floats:
+def _pattern(space: RateSpace, is_used: Bools) -> Floats:
     """Each host's exits and entries shared out evenly to the pairs in use."""
     is_used = is_used & space.pairs
     out = space.leaving[:, None] / np.maximum(is_used.sum(axis=1, keepdims=True), 1)

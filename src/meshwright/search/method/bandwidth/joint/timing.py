@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.search.instance import Instance
-from meshwright.search.method.bandwidth.joint.space import Space
+from meshwright.search.method.bandwidth.joint.space import RateSpace
 from meshwright.search.method.bandwidth.rate.path import optimise_paths
 from meshwright.search.method.bandwidth.rate.rates import place_precedence
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
@@ -42,7 +42,7 @@ class Bench:
     """Placements of one instance, timed under any rates."""
 
     def __init__(
-        self, instance: Instance, space: Space, limits: Floats, *, allocates: bool = True
+        self, instance: Instance, space: RateSpace, limits: Floats, *, allocates: bool = True
     ) -> None:
         """`allocates`: else every placement has the rates of uniform bandwidth."""
         self.instance, self.space = instance, space

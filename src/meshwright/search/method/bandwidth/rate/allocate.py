@@ -18,11 +18,11 @@ from meshwright.program.lower import choose_granularity, lower
 from meshwright.program.program import Program
 from meshwright.search.method.bandwidth.rate.divide import divide_allocations
 from meshwright.search.method.bandwidth.rate.order import fix_order
-from meshwright.search.method.bandwidth.rate.path import Rates, optimise_paths
+from meshwright.search.method.bandwidth.rate.path import PairRates, optimise_paths
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
 from meshwright.search.method.bandwidth.rate.room import (
     Pair,
-    Room,
+    RateRoom,
     divides_alike,
     even_rates,
     make_room,
@@ -66,7 +66,7 @@ class Allocated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Run:
+class _SimulatedRun:
     """A program that was simulated."""
 
     program: Program
@@ -78,8 +78,8 @@ class _Run:
 class _Solved:
     """The answer of the programme, and what it is about."""
 
-    rates: Rates
-    room: Room
+    rates: PairRates
+    room: RateRoom
     pairs: tuple[Pair, ...]
     """Of each pair of the room the first pair of hosts that it stands for."""
 
@@ -98,7 +98,7 @@ def allocate(
         granularity = choose_granularity(bare) if bare.is_plain else "layer"
         program = lower(graph, cluster, bare, granularity)
         uniform = _run(program, cluster, sharing)
-        search = _Search(cluster, sharing, gap, uniform)
+        search = _RateSearch(cluster, sharing, gap, uniform)
         if search.hosts.pairs and not talks_within_ops(cluster, plan):
             search.improve(uniform, prefers_rings=False)
             if plan.allocations:
@@ -126,7 +126,7 @@ def talks_within_ops(cluster: Cluster, plan: Plan) -> bool:
     return False
 
 
-def _run(program: Program, cluster: Cluster, sharing: str) -> _Run:
+def _run(program: Program, cluster: Cluster, sharing: str) -> _SimulatedRun:
     engine = prepare_engine(program, cluster, sharing)
     tasks = engine.tasks
     done, _ = run_tasks(
@@ -137,25 +137,25 @@ def _run(program: Program, cluster: Cluster, sharing: str) -> _Run:
         run_program(program, cluster, sharing=sharing)  # which says what waits for what
     launch = float(program.host_seconds.max(initial=0.0))
     seconds = max(float(tasks["finish"][:-1].max(initial=0.0)), launch)
-    return _Run(program=program, engine=engine, seconds=seconds)
+    return _SimulatedRun(program=program, engine=engine, seconds=seconds)
 
 
-class _Search:
+class _RateSearch:
     """The best run so far."""
 
-    def __init__(self, cluster: Cluster, sharing: str, gap: float, uniform: _Run) -> None:
+    def __init__(self, cluster: Cluster, sharing: str, gap: float, uniform: _SimulatedRun) -> None:
         self.cluster, self.sharing, self.gap = cluster, sharing, gap
         self.hosts = find_host_pairs(cluster)
         self.best = uniform
         self.bundles = bool(self.hosts.pairs) and divides_alike(cluster, self.hosts.pairs)
         self.has_collectives = self.is_shared = False
 
-    def keep(self, run: _Run) -> None:
+    def keep(self, run: _SimulatedRun) -> None:
         """Keep a run if it is the best by now."""
         if run.seconds < self.best.seconds * (1.0 - 1e-12):
             self.best = run
 
-    def improve(self, run: _Run, *, prefers_rings: bool, is_apart: bool = False) -> None:
+    def improve(self, run: _SimulatedRun, *, prefers_rings: bool, is_apart: bool = False) -> None:
         """Rates for the orders of a run, then for the orders that these lead to."""
         for _ in range(_MAX_ROUNDS):
             following = self._reallocate(run, prefers_rings, is_apart)
@@ -163,7 +163,9 @@ class _Search:
                 return
             run, prefers_rings = following, False
 
-    def _reallocate(self, run: _Run, prefers_rings: bool, is_apart: bool) -> _Run | None:
+    def _reallocate(
+        self, run: _SimulatedRun, prefers_rings: bool, is_apart: bool
+    ) -> _SimulatedRun | None:
         """The program with the best rates for the orders of a run; None: there is nothing to rate,
         or a collective found no way that all its pairs have."""
         traffic = self._traffic(run, prefers_rings)
@@ -198,13 +200,13 @@ class _Search:
             known[pair] = [one + other for one, other in zip(total, own.tolist(), strict=True)]
         return known
 
-    def _traffic(self, run: _Run, prefers_rings: bool) -> list[Kinship]:
+    def _traffic(self, run: _SimulatedRun, prefers_rings: bool) -> list[Kinship]:
         return list_traffic(
             run.program, self.cluster, self.hosts, sharing=self.sharing, prefers_rings=prefers_rings
         )
 
     def _solve(
-        self, run: _Run, traffic: list[Kinship], *, is_apart: bool
+        self, run: _SimulatedRun, traffic: list[Kinship], *, is_apart: bool
     ) -> tuple[_Solved, Floats]:
         """The best rates for the orders of a run, and their sums by pair of hosts."""
         pairs = self.hosts.pairs
@@ -228,7 +230,7 @@ class _Search:
         rates = (1.0 - FLOOR) * sums[picked] + FLOOR * even_rates(room)
         return dict(zip(pairs, rates.tolist(), strict=True))
 
-    def answer(self, plan: Plan, uniform: _Run) -> Allocated:
+    def answer(self, plan: Plan, uniform: _SimulatedRun) -> Allocated:
         """The best run, and what the programme proves for its orders."""
         solved = [self._solve(self.best, self._traffic(self.best, False), is_apart=False)]
         if self.has_collectives and not self.best.program.allocations:

@@ -12,10 +12,10 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.search.method.bandwidth.rate.dense import product
 from meshwright.search.method.bandwidth.rate.precedence import Paths
-from meshwright.search.method.bandwidth.rate.room import Room
+from meshwright.search.method.bandwidth.rate.room import RateRoom
 
 
-def certify(paths: Paths, room: Room, weights: Floats, prices: Floats) -> float:
+def certify(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> float:
     """The seconds that no rates go below, by weights of paths and prices of rows.
 
     Holds for any weights and prices that are not negative; good ones come from an optimum. Prices
@@ -29,7 +29,7 @@ def certify(paths: Paths, room: Room, weights: Floats, prices: Floats) -> float:
     return constant + float(2.0 * np.sqrt(amounts * price).sum() - prices @ room.bytes_per_second)
 
 
-def scale_prices(paths: Paths, room: Room, weights: Floats, prices: Floats) -> Floats:
+def scale_prices(paths: Paths, room: RateRoom, weights: Floats, prices: Floats) -> Floats:
     """The multiple of the prices that proves most: of 2 s sqrt(x) - p x at x = (s / p)^2."""
     amounts = product(paths.amounts.T, weights) / weights.sum()
     price = np.minimum.reduceat(product(room.rows.T, prices), room.way_start)

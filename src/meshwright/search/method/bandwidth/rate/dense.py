@@ -11,11 +11,11 @@ from meshwright.array import Floats
 _MATRIX, _VECTOR = 200_000, 8_000
 """Multiplications that are done in one thread: some 2^18, and 2^13 for a vector."""
 _ROWS = 96
-"""Of a system that is: its square is below 10,000."""
+"""How many rows a system has at most that is solved in one thread: its square is below 10,000."""
 
 
 def product(one: Floats, other: Floats) -> Floats:
-    """Of a matrix and a matrix or vector."""
+    """The product of a matrix and a matrix or vector."""
     most = _MATRIX if other.ndim == 2 else _VECTOR
     count = max(1, most // max(other.size, 1))
     if count >= len(one):

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.search.method.bandwidth.rate.dense import product, solve
 from meshwright.search.method.bandwidth.rate.precedence import Paths
-from meshwright.search.method.bandwidth.rate.room import Room
+from meshwright.search.method.bandwidth.rate.room import RateRoom
 
 _MAX_STEPS = 40
 """Newton steps for one centre; a dozen is usual."""
@@ -46,7 +46,7 @@ class _Slack:
 class Master:
     """One set of paths and rows."""
 
-    def __init__(self, paths: Paths, room: Room) -> None:
+    def __init__(self, paths: Paths, room: RateRoom) -> None:
         self._constants, self._amounts = paths.constants, paths.amounts
         self._rows, self._limits = room.rows, room.bytes_per_second
         self._pair_of, self._start = room.pair_of_way, room.way_start

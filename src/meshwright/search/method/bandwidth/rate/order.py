@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.array import Floats, Longs, Records
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
-from meshwright.search.method.bandwidth.rate.traffic import Kinship, Phase
+from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
 from meshwright.simulate.tasks import Engine
 
 Edges = tuple[Longs, Longs]
@@ -169,7 +169,7 @@ def _number(
     return tuple(dict(part) for _, part in numbers), variables
 
 
-def _proportion(phase: Phase) -> tuple[tuple[int, float], ...]:
+def _proportion(phase: TrafficRound) -> tuple[tuple[int, float], ...]:
     """Pairs of hosts and their parts of the largest amount, which may differ in the last bits."""
     if not len(phase.pairs):
         return ()
@@ -241,7 +241,7 @@ class _Arcs:
 
     def _add_phase(
         self, source: Longs, target: Longs, fixed: Floats | float, each: Kinship,
-        member: Longs, phase: Phase, loads: Loads,
+        member: Longs, phase: TrafficRound, loads: Loads,
     ) -> None:  # fmt: skip
         """A round: as many arcs side by side as there are pairs of hosts."""
         size = each.message_bytes[member]

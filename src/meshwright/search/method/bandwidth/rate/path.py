@@ -17,7 +17,7 @@ from meshwright.search.method.bandwidth.rate.certify import certify, scale_price
 from meshwright.search.method.bandwidth.rate.dense import product
 from meshwright.search.method.bandwidth.rate.master import Master, Point
 from meshwright.search.method.bandwidth.rate.precedence import Paths, Precedence, Walker, no_paths
-from meshwright.search.method.bandwidth.rate.room import Room, even_ways
+from meshwright.search.method.bandwidth.rate.room import RateRoom, even_ways
 
 _MAX_ROUNDS = 200
 _MAX_WORK = 1e10
@@ -36,7 +36,7 @@ _MAX_KEPT = 192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rates:
+class PairRates:
     """What every pair gets, how long the step takes then, and what is proven."""
 
     bytes_per_second: Floats
@@ -60,8 +60,8 @@ class Rates:
 
 
 def optimise_paths(
-    precedence: Precedence, room: Room, *, gap: float = 1e-4, start: Floats | None = None
-) -> Rates:
+    precedence: Precedence, room: RateRoom, *, gap: float = 1e-4, start: Floats | None = None
+) -> PairRates:
     """Rates within the rows whose step is at most `gap` above the proven bound.
 
     `start`: rates of an earlier answer for a like graph. Stops early where rounding does not let it
@@ -70,14 +70,14 @@ def optimise_paths(
     used = precedence.used()
     if not len(used):
         return _constant(precedence, room)
-    search = _Search(_picked(precedence, used), room.picked(used), start, used)
+    search = _PathSearch(_picked(precedence, used), room.picked(used), start, used)
     while search.gap > gap and search.rounds < _MAX_ROUNDS and search.work < _MAX_WORK:
         if not search.advance(gap):
             break
     return search.answer(precedence, room, used)
 
 
-def fill_rows(room: Room, ways: Floats) -> Floats:
+def fill_rows(room: RateRoom, ways: Floats) -> Floats:
     """What is left of rows, handed out: all ways grow in proportion, but for those whose row is
     full. No way gets less."""
     ways = ways.copy()
@@ -93,17 +93,17 @@ def fill_rows(room: Room, ways: Floats) -> Floats:
     return ways
 
 
-class _Search:
+class _PathSearch:
     """Paths so far, the point that they led to, and the best of what was found and proven."""
 
     def __init__(
-        self, precedence: Precedence, room: Room, start: Floats | None, used: np.ndarray
+        self, precedence: Precedence, room: RateRoom, start: Floats | None, used: np.ndarray
     ) -> None:
         self.rate_unit = float(room.bytes_per_second.max())
         # Of rows that say the same, as all of a ring's do, one.
         scaled = np.round(room.rows / room.bytes_per_second[:, None] * self.rate_unit, 12)
         self.row_of = np.sort(np.unique(scaled, axis=0, return_index=True)[1])
-        self.room = Room(
+        self.room = RateRoom(
             pair_of_way=room.pair_of_way,
             rows=room.rows[self.row_of],
             bytes_per_second=room.bytes_per_second[self.row_of] / self.rate_unit,
@@ -214,7 +214,7 @@ class _Search:
         new = np.arange(len(weights), len(self.paths.constants))
         self.paths = self.paths.picked(np.concatenate((np.sort(order), new)))
 
-    def answer(self, precedence: Precedence, room: Room, used: np.ndarray) -> Rates:
+    def answer(self, precedence: Precedence, room: RateRoom, used: np.ndarray) -> PairRates:
         ways = fill_rows(self.room, self.best_ways)
         rates, on_ways = np.zeros(precedence.num_pairs), np.zeros(len(room.pair_of_way))
         on_ways[np.isin(room.pair_of_way, used)] = ways * self.rate_unit
@@ -227,7 +227,7 @@ class _Search:
         prices = np.zeros(len(room.rows))
         kept = np.flatnonzero(is_row)[self.row_of]
         prices[kept] = self.prices * (self.time_unit / self.rate_unit)
-        return Rates(
+        return PairRates(
             bytes_per_second=rates,
             ways=on_ways,
             seconds=seconds,
@@ -248,10 +248,10 @@ def _picked(precedence: Precedence, used: np.ndarray) -> Precedence:
     return Precedence(arcs=arcs, first_in=precedence.first_in, num_pairs=len(used))
 
 
-def _constant(precedence: Precedence, room: Room) -> Rates:
+def _constant(precedence: Precedence, room: RateRoom) -> PairRates:
     """Nothing goes between hosts: no rate matters."""
     seconds, paths = Walker(precedence).walk(np.ones(precedence.num_pairs))
-    return Rates(
+    return PairRates(
         bytes_per_second=np.zeros(precedence.num_pairs),
         ways=np.zeros(len(room.pair_of_way)),
         seconds=seconds,

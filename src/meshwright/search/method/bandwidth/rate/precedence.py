@@ -8,13 +8,13 @@ say.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Records
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import Array, Float, Int, compiled, inlined
 from meshwright.kernel.row import gather_rows
 
 ARC = np.dtype(
@@ -73,12 +73,12 @@ class Paths:
         return Paths(constants=rows[:, 0], amounts=rows[:, 1:])
 
     def picked(self, places: npt.NDArray[Any]) -> "Paths":
-        """Some of them."""
+        """The paths at some places."""
         return Paths(constants=self.constants[places], amounts=self.amounts[places])
 
 
 def no_paths(num_pairs: int) -> Paths:
-    """None yet."""
+    """No paths yet, for so many pairs."""
     return Paths(constants=np.zeros(0), amounts=np.zeros((0, num_pairs)))
 
 
@@ -89,18 +89,49 @@ def make_precedence(num_nodes: int, num_pairs: int, arcs: Records) -> Precedence
     return Precedence(arcs=arcs[order], first_in=first_in, num_pairs=num_pairs)
 
 
+class PathState(NamedTuple):
+    """Everything that the walks over a Precedence work on."""
+
+    first_in: Array
+    arcs: Array
+    slowness: Array
+    """By pair, seconds a byte."""
+    head: Array
+    """By node the longest time from the start."""
+    tail: Array
+    """By node the longest time to the end."""
+    before: Array
+    """By node the last arc of the longest path to it; -1 where none leads there."""
+    after: Array
+    """By node the first arc of the longest path from it; -1 where none leads on."""
+    lengths: Array
+    """By pair the longest path that it is on."""
+    best: Array
+    """By pair its arc on that path; -1 where another path that was taken shows as much."""
+    constants: Array
+    amounts: Array
+    """The paths that were found: path by path, and path by pair."""
+
+
 class Walker:
     """Finds the longest paths of one Precedence again and again."""
 
     def __init__(self, precedence: Precedence) -> None:
         self.precedence = precedence
-        count = len(precedence.first_in) - 1
-        self._times = np.zeros((2, count))
-        self._arcs = np.zeros((2, count), np.int32)
-        self._lengths = np.zeros(precedence.num_pairs)
-        self._best = np.zeros(precedence.num_pairs, np.int32)
-        self._constants = np.zeros(MAX_PATHS)
-        self._amounts = np.zeros((MAX_PATHS, precedence.num_pairs))
+        count, pairs = len(precedence.first_in) - 1, precedence.num_pairs
+        self._state = PathState(
+            first_in=precedence.first_in,
+            arcs=precedence.arcs,
+            slowness=np.zeros(pairs),
+            head=np.zeros(count),
+            tail=np.zeros(count),
+            before=np.zeros(count, np.int32),
+            after=np.zeros(count, np.int32),
+            lengths=np.zeros(pairs),
+            best=np.zeros(pairs, np.int32),
+            constants=np.zeros(MAX_PATHS),
+            amounts=np.zeros((MAX_PATHS, pairs)),
+        )
 
     def walk(self, rates: Floats, at_least: float = 1.0) -> tuple[float, Paths]:
         """The step's seconds and long paths, the longest first.
@@ -108,50 +139,41 @@ class Walker:
         Of each pair that is used the longest path that it is on, if it takes `at_least` that
         part of the longest.
         """
-        longest: Any = (
-            self.precedence.first_in, self.precedence.arcs, 1.0 / rates, self._times[0],
-            self._times[1], self._arcs[0], self._arcs[1], self._lengths, self._best, at_least,
-            self._constants, self._amounts,
-        )  # fmt: skip
-        seconds, count = walk_longest(*longest)
-        paths = Paths(
-            constants=self._constants[:count].copy(), amounts=self._amounts[:count].copy()
-        )
-        return seconds, paths
+        self._state.slowness[:] = 1.0 / rates
+        seconds, count = walk_longest(self._state, at_least)
+        constants, amounts = self._state.constants[:count], self._state.amounts[:count]
+        return seconds, Paths(constants=constants.copy(), amounts=amounts.copy())
 
     def mix(self, rates: Floats, seconds: float) -> Paths:
         """All paths as one, the weight of each e times less for so many seconds that it is shorter.
 
         After `walk`. Where very many paths are nearly longest it says what thousands of them would.
         """
-        self._amounts[0] = 0.0
-        mixed: Any = (
-            self.precedence.first_in, self.precedence.arcs, 1.0 / rates, self._arcs[1],
-            1.0 / seconds, self._times[0], self._times[1], self._amounts[0],
-        )  # fmt: skip
-        constant = mix_longest(*mixed)
-        return Paths(constants=np.array([constant]), amounts=self._amounts[:1].copy())
+        self._state.slowness[:] = 1.0 / rates
+        self._state.amounts[0] = 0.0
+        constant = mix_longest(self._state, 1.0 / seconds)
+        return Paths(constants=np.array([constant]), amounts=self._state.amounts[:1].copy())
 
 
 @inlined
-def _arc_seconds(arcs: Any, e: Any, slowness: Any) -> Any:
+def _arc_seconds(state: PathState, e: Int) -> Float:
+    arcs = state.arcs
     if arcs[e].pair < 0:
         return arcs[e].fixed
-    return arcs[e].fixed + max(arcs[e].least, arcs[e].amount * slowness[arcs[e].pair])
+    return arcs[e].fixed + max(arcs[e].least, arcs[e].amount * state.slowness[arcs[e].pair])
 
 
 @compiled
-def walk_longest(
-    first_in: Any, arcs: Any, slowness: Any, head: Any, tail: Any, before: Any,
-    after: Any, lengths: Any, best: Any, at_least: float, constants: Any, amounts: Any,
-) -> tuple[Any, Any]:  # fmt: skip
-    """The longest path, and of each pair the longest that it is on; see `Walker.walk`."""
-    longest: Any = 0.0
-    end: Any = np.int64(-1)
+def walk_longest(state: PathState, at_least: float) -> tuple[Float, Int]:
+    """The longest path, and of each pair the longest that it is on; for `Walker.walk`."""
+    arcs, head, tail, before = state.arcs, state.head, state.tail, state.before
+    after, lengths, best = state.after, state.lengths, state.best
+    longest = 0.0
+    end = np.int64(-1)
     for node in range(len(head)):
         head[node], tail[node], before[node], after[node] = 0.0, 0.0, -1, -1
-        for e in range(first_in[node], first_in[node + 1]):
-            arrival = head[arcs[e].source] + _arc_seconds(arcs, e, slowness)
+        for e in range(state.first_in[node], state.first_in[node + 1]):
+            arrival = head[arcs[e].source] + _arc_seconds(state, e)
             if before[node] < 0 or arrival > head[node]:
                 head[node], before[node] = arrival, e
         if head[node] > longest:
@@ -160,100 +182,100 @@ def walk_longest(
         lengths[pair], best[pair] = -1.0, -1
     for e in range(len(arcs) - 1, -1, -1):
         source, pair = arcs[e].source, arcs[e].pair
-        left = _arc_seconds(arcs, e, slowness) + tail[arcs[e].target]
+        left = _arc_seconds(state, e) + tail[arcs[e].target]
         if after[source] < 0 or left > tail[source]:
             tail[source], after[source] = left, e
         if pair >= 0 and arcs[e].amount > 0.0 and head[source] + left > lengths[pair]:
             lengths[pair], best[pair] = head[source] + left, e
     if end < 0:
         return longest, 0
-    count: Any = np.int64(0)
+    count = np.int64(0)
     for pair in range(-1, len(lengths)):
-        through: Any = end
+        through = end
         if pair >= 0:
-            if best[pair] < 0 or lengths[pair] < at_least * longest or count == len(constants):
+            if (
+                best[pair] < 0
+                or lengths[pair] < at_least * longest
+                or count == len(state.constants)
+            ):
                 continue
             through = np.int64(best[pair])
         length = longest if pair < 0 else lengths[pair]
-        constants[count] = 0.0
+        state.constants[count] = 0.0
         for other in range(len(lengths)):
-            amounts[count, other] = 0.0
-        at: Any = through
+            state.amounts[count, other] = 0.0
+        at = through
         while at >= 0:
-            _pass(arcs, at, slowness, constants, amounts, count, lengths, best, length)
+            _pass(state, at, count, length)
             at = np.int64(before[arcs[at].source])
         at = np.int64(after[arcs[through].target])
         while at >= 0:
-            _pass(arcs, at, slowness, constants, amounts, count, lengths, best, length)
+            _pass(state, at, count, length)
             at = np.int64(after[arcs[at].target])
         count += 1
     return longest, count
 
 
 @inlined
-def _pass(
-    arcs: Any, e: Any, slowness: Any, constants: Any, amounts: Any, count: Any,
-    lengths: Any, best: Any, length: Any,
-) -> None:  # fmt: skip
+def _pass(state: PathState, e: Int, count: Int, length: Float) -> None:
     """Add an arc to a path; a pair whose longest path this one is needs no other."""
-    constants[count] += arcs[e].fixed
+    arcs = state.arcs
+    state.constants[count] += arcs[e].fixed
     pair = arcs[e].pair
     if pair < 0:
         return
-    if arcs[e].amount * slowness[pair] < arcs[e].least:
-        constants[count] += arcs[e].least
+    if arcs[e].amount * state.slowness[pair] < arcs[e].least:
+        state.constants[count] += arcs[e].least
     else:
-        amounts[count, pair] += arcs[e].amount
-    if lengths[pair] <= length * (1.0 + 1e-12):
-        best[pair] = -1
+        state.amounts[count, pair] += arcs[e].amount
+    if state.lengths[pair] <= length * (1.0 + 1e-12):
+        state.best[pair] = -1
 
 
 @compiled
-def mix_longest(
-    first_in: Any, arcs: Any, slowness: Any, after: Any, sharpness: Any, soft: Any, mass: Any,
-    amounts: Any,
-) -> Any:  # fmt: skip
-    """The constant of the mixture of all paths, its amounts into `amounts`; see `Walker.mix`.
+def mix_longest(state: PathState, sharpness: Float) -> Float:
+    """The constant of the mixture of all paths, for `Walker.mix`; its amounts into row 0.
 
-    `soft` becomes the soft maximum of what leads to each node, `mass` the weight of paths there.
+    `head` becomes the soft maximum of what leads to each node, `tail` the weight of paths there.
     """
+    first_in, arcs, head, tail = state.first_in, state.arcs, state.head, state.tail
     top, constant = 0.0, 0.0
-    for node in range(len(soft)):
-        soft[node], mass[node] = 0.0, 0.0
+    for node in range(len(head)):
+        head[node], tail[node] = 0.0, 0.0
         low, high = first_in[node], first_in[node + 1]
         for e in range(low, high):
-            arrival = soft[arcs[e].source] + _arc_seconds(arcs, e, slowness)
-            if e == low or arrival > soft[node]:
-                soft[node] = arrival
+            arrival = head[arcs[e].source] + _arc_seconds(state, e)
+            if e == low or arrival > head[node]:
+                head[node] = arrival
         if high > low + 1:
             total = 0.0
             for e in range(low, high):
-                arrival = soft[arcs[e].source] + _arc_seconds(arcs, e, slowness)
-                total += np.exp(sharpness * (arrival - soft[node]))
-            soft[node] += np.log(total) / sharpness
-        top = max(top, soft[node])
+                arrival = head[arcs[e].source] + _arc_seconds(state, e)
+                total += np.exp(sharpness * (arrival - head[node]))
+            head[node] += np.log(total) / sharpness
+        top = max(top, head[node])
     everything = 0.0
-    for node in range(len(soft)):
-        if after[node] < 0:
-            mass[node] = np.exp(sharpness * (soft[node] - top))
-            everything += mass[node]
-    for node in range(len(soft) - 1, -1, -1):
-        if after[node] < 0:
-            mass[node] /= everything
-        if mass[node] < 1e-12:
+    for node in range(len(head)):
+        if state.after[node] < 0:
+            tail[node] = np.exp(sharpness * (head[node] - top))
+            everything += tail[node]
+    for node in range(len(head) - 1, -1, -1):
+        if state.after[node] < 0:
+            tail[node] /= everything
+        if tail[node] < 1e-12:
             continue
         total = 0.0  # one but for rounding, which would add up along paths
         for e in range(first_in[node], first_in[node + 1]):
-            arrival = soft[arcs[e].source] + _arc_seconds(arcs, e, slowness)
-            total += np.exp(sharpness * (arrival - soft[node]))
+            arrival = head[arcs[e].source] + _arc_seconds(state, e)
+            total += np.exp(sharpness * (arrival - head[node]))
         for e in range(first_in[node], first_in[node + 1]):
             source, pair = arcs[e].source, arcs[e].pair
-            arrival = soft[source] + _arc_seconds(arcs, e, slowness)
-            part = mass[node] * np.exp(sharpness * (arrival - soft[node])) / total
-            mass[source] += part
+            arrival = head[source] + _arc_seconds(state, e)
+            part = tail[node] * np.exp(sharpness * (arrival - head[node])) / total
+            tail[source] += part
             constant += part * arcs[e].fixed
-            if pair >= 0 and arcs[e].amount * slowness[pair] < arcs[e].least:
+            if pair >= 0 and arcs[e].amount * state.slowness[pair] < arcs[e].least:
                 constant += part * arcs[e].least
             elif pair >= 0:
-                amounts[pair] += part * arcs[e].amount
+                state.amounts[0, pair] += part * arcs[e].amount
     return constant

@@ -15,7 +15,7 @@ from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence
-from meshwright.search.method.bandwidth.rate.room import Pair, Room, make_room
+from meshwright.search.method.bandwidth.rate.room import Pair, RateRoom, make_room
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class HostPairs:
     pairs: tuple[Pair, ...]
     number: Longs
     """Source host x target host: place in `pairs`; -1: not among them."""
-    room: Room
+    room: RateRoom
     host_of: Longs
     """Of each device."""
     own_bytes_per_second: Floats

@@ -20,7 +20,7 @@ Bundle = Mapping[Pair, float]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Room:
+class RateRoom:
     """What limits the rates of pairs: of each row the rates of its ways add up to its rate.
 
     A pair may stand for several that have their rates in proportion, as those of a ring have.
@@ -35,7 +35,7 @@ class Room:
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs."""
+        """How many pairs have rates."""
         return int(self.pair_of_way[-1]) + 1 if len(self.pair_of_way) else 0
 
     @property
@@ -43,18 +43,18 @@ class Room:
         """Where the ways of each pair begin."""
         return np.searchsorted(self.pair_of_way, np.arange(self.num_pairs))
 
-    def picked(self, pairs: Longs) -> "Room":
+    def picked(self, pairs: Longs) -> "RateRoom":
         """For some of the pairs (rising), with the rows that they use."""
         ways = np.isin(self.pair_of_way, pairs)
         used = self.rows[:, ways].any(axis=1)
-        return Room(
+        return RateRoom(
             pair_of_way=np.searchsorted(pairs, self.pair_of_way[ways]),
             rows=np.ascontiguousarray(self.rows[np.ix_(used, ways)]),
             bytes_per_second=self.bytes_per_second[used],
         )
 
 
-def make_room(cluster: Cluster, bundles: Sequence[Bundle]) -> Room:
+def make_room(cluster: Cluster, bundles: Sequence[Bundle]) -> RateRoom:
     """The rows of bundles of pairs of host numbers, all of which have a way.
 
     A pair may be in several, for traffic that has a rate of its own; bundles of more than one pair
@@ -72,7 +72,7 @@ def make_room(cluster: Cluster, bundles: Sequence[Bundle]) -> Room:
     rows = np.zeros((len(links), len(pair_of_way)))
     for column, way in enumerate(way for of_pair in ways for way in of_pair):
         rows[[place[link] for link in way], column] = 1.0
-    return Room(
+    return RateRoom(
         pair_of_way=np.array(pair_of_way, dtype=np.int64),
         rows=rows,
         bytes_per_second=cluster.link_bytes_per_second[links],
@@ -100,7 +100,7 @@ def divides_alike(cluster: Cluster, pairs: Sequence[Pair]) -> bool:
     return bool(np.allclose(parts, parts[0], rtol=1e-12, atol=0.0))
 
 
-def _whole_rows(cluster: Cluster, bundles: Sequence[Bundle]) -> Room:
+def _whole_rows(cluster: Cluster, bundles: Sequence[Bundle]) -> RateRoom:
     """One way a bundle and two rows a host."""
     pairs = sorted({pair for bundle in bundles for pair in bundle})
     links = {("exit", pair[0]): [way[0] for way in cluster.ways.links[pair]] for pair in pairs}
@@ -112,18 +112,20 @@ def _whole_rows(cluster: Cluster, bundles: Sequence[Bundle]) -> Room:
             rows[place["exit", source], column] += weight
             rows[place["entry", target], column] += weight
     totals = [cluster.link_bytes_per_second[own].sum() for own in links.values()]
-    return Room(pair_of_way=np.arange(len(bundles)), rows=rows, bytes_per_second=np.array(totals))
+    return RateRoom(
+        pair_of_way=np.arange(len(bundles)), rows=rows, bytes_per_second=np.array(totals)
+    )
 
 
-def even_rates(room: Room) -> Floats:
+def even_rates(room: RateRoom) -> Floats:
     """All rows shared alike by the ways on them, by pair: together within the rows."""
     if not room.num_pairs:
         return np.zeros(0)
     return np.asarray(np.add.reduceat(even_ways(room), room.way_start))
 
 
-def even_ways(room: Room) -> Floats:
-    """The same by way."""
+def even_ways(room: RateRoom) -> Floats:
+    """All rows shared alike by the ways on them: the rate of each way."""
     share = room.bytes_per_second / np.maximum((room.rows > 0).sum(axis=1), 1)
     limits = np.full(room.rows.shape, np.inf)
     np.divide(share[:, None], room.rows, out=limits, where=room.rows > 0)

@@ -35,7 +35,7 @@ from meshwright.units import MOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Phase:
+class TrafficRound:
     """One round of something, for each byte."""
 
     pairs: Longs
@@ -55,7 +55,7 @@ class Kinship:
     """Of each."""
     latency_seconds: Floats
     """Of each, before anything moves."""
-    phases: tuple[Phase, ...]
+    phases: tuple[TrafficRound, ...]
     user: int
     """Tasks of one user never meet: they queue, or their devices take one after the other."""
     queues: bool
@@ -67,7 +67,7 @@ class Kinship:
         return sorted({int(pair) for phase in self.phases for pair in phase.pairs})
 
 
-Timed = tuple[float, tuple[Phase, ...]]
+Timed = tuple[float, tuple[TrafficRound, ...]]
 """Latency, and what follows it."""
 
 
@@ -104,7 +104,7 @@ def _transfers(
         own = float((weights[~is_limit] / capacity[links[~is_limit]]).max(initial=0.0))
         if cluster.hop_bytes_per_second or not is_limit.any():
             own = 1.0 / float(pairs.bytes_per_second[number])
-        phase = Phase(
+        phase = TrafficRound(
             pairs=links[is_limit].astype(np.int64) - len(cluster.links),
             amounts=weights[is_limit],
             least_seconds=own,
@@ -223,13 +223,13 @@ def _phases(
     return latency, tuple(_phase(cluster, hosts, each, capacity) for each in rounds)
 
 
-def _inside(cost: CollectiveCost, size: float) -> Phase:
+def _inside(cost: CollectiveCost, size: float) -> TrafficRound:
     """What no rate is about, at its known time."""
     moving = (cost.seconds - cost.latency_seconds) / size if size > 0 else 0.0
-    return Phase(pairs=np.zeros(0, np.int64), amounts=np.zeros(0), least_seconds=moving)
+    return TrafficRound(pairs=np.zeros(0, np.int64), amounts=np.zeros(0), least_seconds=moving)
 
 
-def _phase(cluster: Cluster, hosts: HostPairs, each: Round, capacity: Floats) -> Phase:
+def _phase(cluster: Cluster, hosts: HostPairs, each: Round, capacity: Floats) -> TrafficRound:
     """One kind of round of a collective, with all its repeats."""
     pair = hosts.number[hosts.host_of[each.sources], hosts.host_of[each.targets]]
     between = pair >= 0
@@ -246,7 +246,7 @@ def _phase(cluster: Cluster, hosts: HostPairs, each: Round, capacity: Floats) ->
     alone = float((each.fractions[kept] / routes.bandwidth[kept]).max(initial=0.0))
     busiest = max(alone, float((loads / capacity).max(initial=0.0)))
     used = np.flatnonzero(amounts)
-    return Phase(
+    return TrafficRound(
         pairs=used, amounts=each.repeats * amounts[used], least_seconds=each.repeats * busiest
     )
 
@@ -268,7 +268,7 @@ def _team_phase(
         return cost.latency_seconds, (_inside(cost, size),)
     loads = line.link_share * line.amount_per_byte
     own = loads[~is_limit] / _own_capacity(cluster)[line.links[~is_limit]]
-    phase = Phase(
+    phase = TrafficRound(
         pairs=line.links[is_limit].astype(np.int64) - len(cluster.links),
         amounts=loads[is_limit],
         least_seconds=float(own.max(initial=0.0)),

@@ -16,8 +16,8 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
-from meshwright.search.method.deploy.factor.price import Prices, price_factors
-from meshwright.search.method.deploy.factor.solve import Choice, Known, Programme
+from meshwright.search.method.deploy.factor.price import FactorPrices, price_factors
+from meshwright.search.method.deploy.factor.solve import FactorChoice, Known, Programme
 
 Evaluate = Callable[[frozenset[int]], float]
 """The seconds of a step with these ops duplicated; infinity where that does not fit."""
@@ -73,7 +73,7 @@ def find_factors(
     return _find_factors(graph, prices, _wanted(graph, prices, gradients), compute_weight)
 
 
-def _wanted(graph: Graph, prices: Prices, gradients: Collection[int] | None) -> list[int]:
+def _wanted(graph: Graph, prices: FactorPrices, gradients: Collection[int] | None) -> list[int]:
     """The gradients to consider, the one that saves most first."""
     ops = range(graph.num_ops) if gradients is None else gradients
     for op in ops:
@@ -83,12 +83,12 @@ def _wanted(graph: Graph, prices: Prices, gradients: Collection[int] | None) -> 
     return sorted(found, key=lambda op: (-prices.saved[op], op))
 
 
-def _weigh(graph: Graph, prices: Prices, compute_weight: float) -> Programme:
+def _weigh(graph: Graph, prices: FactorPrices, compute_weight: float) -> Programme:
     return Programme(graph, replace(prices, duplicate=prices.duplicate * compute_weight))
 
 
 def _find_factors(
-    graph: Graph, prices: Prices, wanted: Sequence[int], compute_weight: float
+    graph: Graph, prices: FactorPrices, wanted: Sequence[int], compute_weight: float
 ) -> tuple[Factor, ...]:
     programme = _weigh(graph, prices, compute_weight)
     started = perf_counter()
@@ -113,7 +113,7 @@ def _find_factors(
 
 
 def _add(
-    programme: Programme, choice: Choice, seconds: float, known: Known, found: list[Factor]
+    programme: Programme, choice: FactorChoice, seconds: float, known: Known, found: list[Factor]
 ) -> None:
     """Make a choice known and a factor of it.
 
@@ -139,7 +139,7 @@ def _add(
     )
 
 
-def _divide(programme: Programme, ops: Sequence[int], known: Known) -> list[Choice]:
+def _divide(programme: Programme, ops: Sequence[int], known: Known) -> list[FactorChoice]:
     """Ops in sets that share neither ops nor what is gathered for them."""
     sets = DisjointSets(ops)
     reader: dict[int, int] = {}

@@ -26,7 +26,7 @@ from meshwright.plan.part import SHARES_TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prices:
+class FactorPrices:
     """The coefficients of the programme, in seconds."""
 
     duplicate: Floats
@@ -45,7 +45,7 @@ def price_factors(
     devices: Sequence[int],
     shares: Sequence[float] = (),
     within: Collection[int] | None = None,
-) -> Prices:
+) -> FactorPrices:
     """The prices for replicas on these devices; ops outside `within` are none of theirs."""
     portions = _check_shares(devices, shares)
     is_inside = np.full(graph.num_ops, within is None)
@@ -53,7 +53,7 @@ def price_factors(
         is_inside[list(within)] = True
     gather = collective_model(cluster, Collective.ALL_GATHER, devices)
     reduce = collective_model(cluster, Collective.ALL_REDUCE, devices)
-    return Prices(
+    return FactorPrices(
         duplicate=_duplicate_seconds(graph, cluster, devices, portions, is_inside),
         broadcast=_broadcast_seconds(graph, gather),
         saved=np.where(is_inside, gradient_bytes(graph) * _seconds_per_byte(reduce), 0.0),

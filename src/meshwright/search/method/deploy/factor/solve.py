@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.graph.graph import Bools, Graph, Phase
-from meshwright.search.method.deploy.factor.price import Prices
+from meshwright.search.method.deploy.factor.price import FactorPrices
 
 Places = npt.NDArray[np.intp]
 
@@ -39,18 +39,18 @@ _SOURCE, _SINK = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FactorChoice:
     """An optimum, beyond what was known."""
 
     ops: tuple[int, ...]
-    """Duplicated, rising."""
+    """The ops that every replica runs on the whole batch, rising."""
     tensors: tuple[int, ...]
-    """Gathered, rising."""
+    """The tensors whose rows are gathered on all replicas, rising."""
     gain_seconds: float
     """What it saves less what it costs; with all gradients that the ops make."""
 
 
-NOTHING = Choice(ops=(), tensors=(), gain_seconds=0.0)
+NOTHING = FactorChoice(ops=(), tensors=(), gain_seconds=0.0)
 
 
 class Known:
@@ -59,11 +59,11 @@ class Known:
 
     def __init__(self, num_ops: int, num_tensors: int) -> None:
         self.ops = bytearray(num_ops)
-        """Whether duplicated."""
+        """By op whether it is duplicated."""
         self.tensors = bytearray(num_tensors)
-        """Whether gathered."""
+        """By tensor whether it is gathered."""
 
-    def add(self, choice: Choice) -> None:
+    def add(self, choice: FactorChoice) -> None:
         """Take a choice for granted from now on."""
         for op in choice.ops:
             self.ops[op] = 1
@@ -74,12 +74,12 @@ class Known:
 class Programme:
     """A graph and its prices; as arrays for cuts, as lists for walks from a gradient."""
 
-    def __init__(self, graph: Graph, prices: Prices) -> None:
+    def __init__(self, graph: Graph, prices: FactorPrices) -> None:
         self.prices = prices
         self.tensor_source = graph.tensor_source
         is_dear = prices.broadcast[graph.use_tensor] > 0
         self.use_tensor, self.use_op = graph.use_tensor[is_dear], graph.use_op[is_dear]
-        """Of tensors that replicas do not have whole anyway."""
+        """The uses of tensors that replicas do not have whole anyway."""
         is_tied = ~np.isfinite(prices.broadcast[self.use_tensor])
         is_tied &= graph.phase[self.use_op] != Phase.UPDATE
         self.tied_op = graph.tensor_source[self.use_tensor[is_tied]]
@@ -94,14 +94,14 @@ class Programme:
         self.tied = _lists(self.tied_op, self.tied_to, graph.num_ops)
 
     def nothing_known(self) -> Known:
-        """To start from."""
+        """What is known before anything is chosen."""
         return Known(len(self.duplicate), len(self.source))
 
-    def solve_all(self, gradients: Sequence[int]) -> Choice:
+    def solve_all(self, gradients: Sequence[int]) -> FactorChoice:
         """The best set of ops to duplicate for all these gradients together."""
         return self._solve(gradients, self.nothing_known(), np.isfinite(self.prices.duplicate))
 
-    def solve(self, gradient: int, known: Known, near: Sequence[int]) -> Choice:
+    def solve(self, gradient: int, known: Known, near: Sequence[int]) -> FactorChoice:
         """The best of these ops to duplicate for one gradient; empty where none gains."""
         may = np.zeros(len(self.duplicate), dtype=np.bool_)
         may[near] = True
@@ -129,7 +129,7 @@ class Programme:
                     heappush(waiting, (seconds + self.duplicate[each], each))
         return list(near)
 
-    def price(self, chosen: Collection[int], known: Known) -> Choice:
+    def price(self, chosen: Collection[int], known: Known) -> FactorChoice:
         """What it takes to duplicate these ops, too; what they make need be gathered no more."""
         ops = set(chosen)
         gathered = {
@@ -142,7 +142,9 @@ class Programme:
         gain = sum(self.saved[op] - self.duplicate[op] for op in sorted(ops))
         gain -= sum(self.broadcast[tensor] for tensor in sorted(gathered))
         gain += sum(self.broadcast[tensor] for tensor in sorted(spared))
-        return Choice(ops=tuple(sorted(ops)), tensors=tuple(sorted(gathered)), gain_seconds=gain)
+        return FactorChoice(
+            ops=tuple(sorted(ops)), tensors=tuple(sorted(gathered)), gain_seconds=gain
+        )
 
     def needed(self, ops: Collection[int], known: Known) -> tuple[int, ...]:
         """These ops and those duplicated ones that they need, rising."""
@@ -160,7 +162,7 @@ class Programme:
     def _is_dear(self, tensor: int, known: Known) -> bool:
         return not (known.tensors[tensor] or known.ops[self.source[tensor]])
 
-    def _solve(self, gradients: Sequence[int], known: Known, near: Bools) -> Choice:
+    def _solve(self, gradients: Sequence[int], known: Known, near: Bools) -> FactorChoice:
         roots = np.array([op for op in gradients if near[op]], dtype=np.intp)
         limit = float(self.prices.saved[roots].sum())
         if not limit:

@@ -17,7 +17,7 @@ from meshwright.graph.graph import Floats
 from meshwright.plan.plan import Plan
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.compile import make_plan
-from meshwright.search.method.deploy.evaluate import Evaluation, Evaluator
+from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.factor.factor import choose_duplicated
 from meshwright.search.method.deploy.option import Option, Strategy
 from meshwright.search.method.deploy.polish.load import Loads
@@ -51,7 +51,7 @@ _SLACK = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class PolishLayout:
     """A strategy, and what else a plan is made of."""
 
     strategy: Strategy
@@ -69,7 +69,7 @@ class Polished:
     strategy: Strategy
     duplicated: frozenset[int]
     bundles: tuple[int, ...]
-    evaluation: Evaluation
+    evaluation: StrategyEvaluation
     num_moves: int
     """Moves that made the best better."""
     num_evaluations: int
@@ -89,7 +89,7 @@ def polish(
     `until` is a `perf_counter` time; with `max_evaluations` in its place (and `until` infinite) the
     same seed gives the same strategy. An interrupt ends it with the best so far.
     """
-    search = _Search(evaluator, until, seed, max_evaluations)
+    search = _PolishSearch(evaluator, until, seed, max_evaluations)
     is_interrupted = False
     try:
         search.run(starts or (evaluator.data_parallel,))
@@ -108,8 +108,8 @@ def polish(
     )
 
 
-class _Search:
-    """One run's state."""
+class _PolishSearch:
+    """The search for better strategies: the best so far and what is known of it."""
 
     def __init__(
         self, evaluator: Evaluator, until: float, seed: int, max_evaluations: int | None
@@ -119,9 +119,9 @@ class _Search:
         self.rng = np.random.default_rng(seed)
         self.evaluations_before = evaluator.num_evaluations
         self.max_evaluations = max_evaluations
-        self.best = Layout(strategy=evaluator.data_parallel)
+        self.best = PolishLayout(strategy=evaluator.data_parallel)
         self.best_rank: Rank = (math.inf, math.inf)
-        self.elite: list[tuple[Rank, Layout]] = []
+        self.elite: list[tuple[Rank, PolishLayout]] = []
         self.num_moves = 0
         self.loads = Loads(self.analysis)
         self.odds = np.ones(len(MOVES))
@@ -137,7 +137,7 @@ class _Search:
         span = max(self.until - self.started, 1e-9)
         return max(share, (perf_counter() - self.started) / span)
 
-    def measure(self, layout: Layout) -> Rank:
+    def measure(self, layout: PolishLayout) -> Rank:
         """Simulate, and remember the best and the elite."""
         rank = self.evaluator.rank(layout.strategy, layout.duplicated, layout.bundles)
         if rank < self.best_rank:
@@ -151,7 +151,7 @@ class _Search:
     def run(self, starts: Sequence[Strategy]) -> None:
         """Starts, openings, then the walk."""
         for start in dict.fromkeys(starts):
-            self.measure(Layout(strategy=start))
+            self.measure(PolishLayout(strategy=start))
             if self.progress() >= 1:
                 return
         self.num_moves = 0
@@ -169,7 +169,7 @@ class _Search:
             if self.progress() < 1:
                 self.measure(replace(self.best, bundles=self.loads.bundle(count)))
 
-    def _openings(self) -> Iterator[Layout]:
+    def _openings(self) -> Iterator[PolishLayout]:
         starts = [layout.strategy for _, layout in self.elite]
         fits = self.best_rank[0] <= 0
 
@@ -229,7 +229,7 @@ class _Search:
                 break
         return (0, None) if chosen is None else chosen[1:]
 
-    def _kick(self, site: Site) -> Layout:
+    def _kick(self, site: Site) -> PolishLayout:
         """One of the elite, mostly the best, after a few moves at once."""
         place = 0 if self.rng.random() < 0.6 else int(self.rng.integers(len(self.elite)))
         layout = self.elite[place][1]
@@ -247,7 +247,7 @@ class _Search:
         temperature = _TEMPERATURE * max(1 - progress, 0.02) * rank[1]
         return self.rng.random() < math.exp((rank[1] - found[1]) / max(temperature, 1e-300))
 
-    def _site(self, layout: Layout, heat: Floats | None = None) -> Site:
+    def _site(self, layout: PolishLayout, heat: Floats | None = None) -> Site:
         if heat is None:
             timeline = self.evaluator.simulate(layout.strategy, layout.duplicated, layout.bundles)
             heat = group_heat(self.analysis, timeline)

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.estimate import Estimate
+from meshwright.search.method.deploy.estimate import ActionEstimate
 from meshwright.search.method.deploy.option import Action, Option
 
 _OVERLAPPED = 2 / 3
@@ -55,7 +55,7 @@ def describe_action(action: Action, analysis: Analysis) -> list[float]:
     return [*options, float(bool(action.shares)), len(action.devices) / len(analysis.place_of)]
 
 
-def describe_ops(analysis: Analysis, estimate: Estimate) -> Floats:
+def describe_ops(analysis: Analysis, estimate: ActionEstimate) -> Floats:
     """By group of ops: times, gradients, memory, tensors in and out, its place in the order."""
     step = estimate.step_seconds
     is_finite = np.isfinite(analysis.seconds)
@@ -86,7 +86,7 @@ def describe_ops(analysis: Analysis, estimate: Estimate) -> Floats:
     ).astype(np.float64)
 
 
-def describe_places(analysis: Analysis, estimate: Estimate) -> Floats:
+def describe_places(analysis: Analysis, estimate: ActionEstimate) -> Floats:
     """By device group: how many, how fast, how full, how well connected."""
     step = estimate.step_seconds
     kinds = np.array([place.type for place in analysis.device_groups])
@@ -117,7 +117,7 @@ def describe_places(analysis: Analysis, estimate: Estimate) -> Floats:
     ).astype(np.float64)
 
 
-def describe_pairs(analysis: Analysis, estimate: Estimate) -> Floats:
+def describe_pairs(analysis: Analysis, estimate: ActionEstimate) -> Floats:
     """Device group x device group: how slow their link is, whether they are of one type or host."""
     groups, devices = analysis.device_groups, analysis.cluster.devices
     gradients = float(analysis.gradient_bytes.sum())
@@ -133,7 +133,7 @@ def describe_pairs(analysis: Analysis, estimate: Estimate) -> Floats:
     ).astype(np.float64)
 
 
-def describe_tensors(analysis: Analysis, estimate: Estimate) -> tuple[Floats, Floats]:
+def describe_tensors(analysis: Analysis, estimate: ActionEstimate) -> tuple[Floats, Floats]:
     """Group x group: tensors from, to, and of both the part of all; and bytes both ways."""
     slowest = float(estimate.byte_seconds.max())
     seconds = squash(analysis.between * slowest / estimate.step_seconds)
@@ -141,7 +141,7 @@ def describe_tensors(analysis: Analysis, estimate: Estimate) -> tuple[Floats, Fl
     return np.stack([seconds.T, seconds, squash(_parts(both))], axis=2), both
 
 
-def describe_actions(analysis: Analysis, estimate: Estimate) -> Floats:
+def describe_actions(analysis: Analysis, estimate: ActionEstimate) -> Floats:
     """By action: what the whole model costs with it, relative to data parallelism."""
     step = estimate.step_seconds
     compute, sync = estimate.compute_seconds, estimate.sync_seconds

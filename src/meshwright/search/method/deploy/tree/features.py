@@ -13,7 +13,7 @@ import numpy.typing as npt
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.estimate import estimate_actions
-from meshwright.search.method.deploy.evaluate import Evaluation
+from meshwright.search.method.deploy.evaluate import StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.tree.describe import (
     cut_logs,
@@ -83,7 +83,7 @@ class FeatureMaker:
         )
         self._alike = find_alike(analysis)
 
-    def make(self, prefix: Strategy, evaluation: Evaluation | None) -> Features:
+    def make(self, prefix: Strategy, evaluation: StrategyEvaluation | None) -> Features:
         """Of the group after those of the prefix."""
         analysis, estimate = self.analysis, self._estimate
         chosen = self._complete(prefix)
@@ -200,7 +200,7 @@ class FeatureMaker:
             seconds += np.where(self._alike[other], 0.0, size * slowest)
         return seconds
 
-    def _whole(self, group: int, evaluation: Evaluation | None) -> Floats:
+    def _whole(self, group: int, evaluation: StrategyEvaluation | None) -> Floats:
         """The same for all actions: where the search stands."""
         estimate, analysis = self._estimate, self.analysis
         compute, sync = float(estimate.compute_seconds[0]), float(estimate.sync_seconds[0])
@@ -224,7 +224,7 @@ def _compare(chosen: npt.NDArray[np.int_]) -> Bools:
     return same
 
 
-def _op_feedback(analysis: Analysis, evaluation: Evaluation | None) -> Floats:
+def _op_feedback(analysis: Analysis, evaluation: StrategyEvaluation | None) -> Floats:
     if evaluation is None:
         return np.zeros((analysis.num_groups, 4))
     told = evaluation.feedback
@@ -232,13 +232,13 @@ def _op_feedback(analysis: Analysis, evaluation: Evaluation | None) -> Floats:
     return np.stack([told.group_start, told.group_finish, told.group_busy, known], axis=1)
 
 
-def _place_feedback(analysis: Analysis, evaluation: Evaluation | None) -> Floats:
+def _place_feedback(analysis: Analysis, evaluation: StrategyEvaluation | None) -> Floats:
     if evaluation is None:
         return np.zeros((len(analysis.device_groups), 2))
     told = evaluation.feedback
     return np.stack([told.place_idle, squash(told.place_peak)], axis=1)
 
 
-def _link_feedback(analysis: Analysis, evaluation: Evaluation | None) -> Floats:
+def _link_feedback(analysis: Analysis, evaluation: StrategyEvaluation | None) -> Floats:
     count = len(analysis.device_groups)
     return np.ones((count, count)) if evaluation is None else evaluation.feedback.link_idle

@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.evaluate import Evaluation
+from meshwright.search.method.deploy.evaluate import StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.tree.features import (
     ACTION_WIDTH,
@@ -37,13 +37,13 @@ group (TAG's weights of edge types)."""
 SLOPE = 0.2
 """Of attention's leaky rectifier where it is negative (Velickovic et al., 2018)."""
 TINY = 1e-5
-"""Added to variances."""
+"""What is added to variances before their root is divided by."""
 FORMAT, VERSION = "meshwright-deploy-prior", "1"
-"""The version changes with what the numbers of `Features` mean, ..."""
+"""The version changes with what the numbers of `Features` mean."""
 LAYOUT = ",".join(
     map(str, (OP_WIDTH, PLACE_WIDTH, ACTION_WIDTH, OP_OP_WIDTH, PLACE_PLACE_WIDTH, OP_PLACE_WIDTH))
 )
-"""... and the layout with how many of them there are."""
+"""The layout says how many numbers `Features` has of each kind."""
 SHIPPED = Path(__file__).with_name("prior.safetensors")
 _MAX_BYTES = 20_000_000
 
@@ -110,7 +110,7 @@ class NetworkPrior:
         self._maker: FeatureMaker | None = None
 
     def __call__(
-        self, analysis: Analysis, prefix: Strategy, evaluation: Evaluation | None
+        self, analysis: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None
     ) -> Floats:
         """A probability for each action."""
         if self._maker is None or self._maker.analysis is not analysis:
@@ -159,7 +159,7 @@ class _Edges:
 
 
 class _Layer:
-    """One layer's weights."""
+    """The weights of one layer of the network, by name."""
 
     def __init__(self, weights: Weights, start: str) -> None:
         self._weights, self._start = weights, start

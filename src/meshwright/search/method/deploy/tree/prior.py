@@ -9,15 +9,15 @@ import numpy as np
 
 from meshwright.graph.graph import Floats
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.evaluate import Evaluation
+from meshwright.search.method.deploy.evaluate import StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 
 
 class Prior(Protocol):
-    """A belief."""
+    """How likely each action is believed to be the best for a group."""
 
     def __call__(
-        self, analysis: Analysis, prefix: Strategy, evaluation: Evaluation | None, /
+        self, analysis: Analysis, prefix: Strategy, evaluation: StrategyEvaluation | None, /
     ) -> Floats:
         """A probability for each of `analysis.actions`, for group `len(prefix)`.
 
@@ -29,13 +29,13 @@ class Prior(Protocol):
 def uniform_prior(
     analysis: Analysis,
     prefix: Strategy,
-    evaluation: Evaluation | None,  # noqa: ARG001 - all priors are called alike
+    evaluation: StrategyEvaluation | None,  # noqa: ARG001 - all priors are called alike
 ) -> Floats:
     """All allowed actions are equally likely."""
     return spread_evenly(analysis, len(prefix))
 
 
 def spread_evenly(analysis: Analysis, group: int) -> Floats:
-    """The same for each action that a group is allowed."""
+    """One probability for all actions that a group is allowed."""
     allowed = analysis.allowed[group]
     return np.where(allowed, 1.0 / max(1, int(allowed.sum())), 0.0)

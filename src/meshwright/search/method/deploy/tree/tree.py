@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.graph.graph import Bools, Floats, Ints
 from meshwright.search.method.deploy.analysis import Analysis
-from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluation, Evaluator
+from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.tree.prior import Prior, spread_evenly
 
@@ -32,23 +32,23 @@ BEATEN = 1e-3
 """The least reward that counts as faster than data parallelism."""
 
 
-class Node:
+class TreeNode:
     """A strategy of which the first groups are decided."""
 
     __slots__ = (
         "best", "children", "evaluation", "is_open", "prefix", "prior", "reward", "total", "visits",
     )  # fmt: skip
 
-    def __init__(self, prefix: Strategy, evaluation: Evaluation, reward: float) -> None:
+    def __init__(self, prefix: Strategy, evaluation: StrategyEvaluation, reward: float) -> None:
         self.prefix, self.evaluation, self.reward = prefix, evaluation, reward
-        self.children: dict[int, Node] = {}
+        self.children: dict[int, TreeNode] = {}
         self.prior: Floats | None = None
         """Asked for when a child is first looked for; the arrays below come with it."""
         self.visits: Ints
         self.total: Floats
-        """By action: the sum of the rewards seen below ..."""
+        """By action: the sum of the rewards seen below it."""
         self.best: Floats
-        """... and the largest."""
+        """By action: the largest reward seen below it."""
         self.is_open: Bools
         """By action: whether there is anything below it that has not been tried."""
 
@@ -78,7 +78,7 @@ class Tree:
         self._best = evaluator.data_parallel, self.root.evaluation
         self.improved_at = 0
         """The last iteration that found something better."""
-        self._seen: dict[Strategy, Evaluation] = {}
+        self._seen: dict[Strategy, StrategyEvaluation] = {}
         self._rises: list[tuple[int, float]] = []
         """Iterations, counted from 1, with a reward above all before."""
         self._note(self.root)
@@ -89,11 +89,11 @@ class Tree:
         return self.evaluator.analysis
 
     @property
-    def best(self) -> tuple[Strategy, Evaluation]:
+    def best(self) -> tuple[Strategy, StrategyEvaluation]:
         """Of all that was tried: what fits, or lacks least; of these the fastest."""
         return self._best
 
-    def best_few(self, count: int) -> list[tuple[Strategy, Evaluation]]:
+    def best_few(self, count: int) -> list[tuple[Strategy, StrategyEvaluation]]:
         """The best strategies, no two alike, the best first."""
         return sorted(self._seen.items(), key=lambda each: each[1].rank)[:count]
 
@@ -126,7 +126,7 @@ class Tree:
                 return
             self._iterate()
 
-    def visits(self, node: Node) -> Ints:
+    def visits(self, node: TreeNode) -> Ints:
         """How often each action of a node was chosen."""
         if node.prior is None:
             return np.zeros(len(self.analysis.actions), dtype=np.int32)
@@ -134,7 +134,7 @@ class Tree:
 
     def _iterate(self) -> None:
         self.num_iterations += 1
-        path: list[tuple[Node, int]] = []
+        path: list[tuple[TreeNode, int]] = []
         node, is_new = self.root, False
         while not is_new and len(node.prefix) < self.analysis.num_groups:
             action = self._select(node)
@@ -146,14 +146,14 @@ class Tree:
             node = node.children[action]
         self._back_up(path, node)
 
-    def _select(self, node: Node) -> int:
+    def _select(self, node: TreeNode) -> int:
         """The action with the most promise; among equals one at random."""
         if node.prior is None:
             self._expand(node)
         ties = np.flatnonzero((scores := self._scores(node)) == scores.max())
         return int(ties[0] if len(ties) == 1 else ties[self._random.integers(len(ties))])
 
-    def _expand(self, node: Node) -> None:
+    def _expand(self, node: TreeNode) -> None:
         num_actions = len(self.analysis.actions)
         group = len(node.prefix)
         allowed = self.analysis.allowed[group]
@@ -166,7 +166,7 @@ class Tree:
         node.best = np.full(num_actions, -inf)
         node.is_open = allowed.copy()
 
-    def _scores(self, node: Node) -> Floats:
+    def _scores(self, node: TreeNode) -> Floats:
         """Q + c P sqrt(N) / (1 + n); Q of what was not tried is the reward of its node itself."""
         assert node.prior is not None
         tried = node.visits > 0
@@ -186,11 +186,11 @@ class Tree:
         rise = max(_LEAST_RISE, best - self.root.reward)
         return EXPLORATION * len(self.analysis.actions) * rise
 
-    def _make_node(self, prefix: Strategy) -> Node:
+    def _make_node(self, prefix: Strategy) -> TreeNode:
         evaluation = self.evaluator.evaluate(self.evaluator.complete(prefix))
-        return Node(prefix, evaluation, self.evaluator.reward(evaluation))
+        return TreeNode(prefix, evaluation, self.evaluator.reward(evaluation))
 
-    def _note(self, node: Node) -> bool:
+    def _note(self, node: TreeNode) -> bool:
         """Remember a node's strategy; whether it was not seen before."""
         strategy = self.evaluator.complete(node.prefix)
         if strategy in self._seen:
@@ -203,7 +203,7 @@ class Tree:
             self.improved_at = self.num_iterations
         return True
 
-    def _back_up(self, path: list[tuple[Node, int]], child: Node) -> None:
+    def _back_up(self, path: list[tuple[TreeNode, int]], child: TreeNode) -> None:
         is_done = len(child.prefix) == self.analysis.num_groups
         for node, action in reversed(path):
             node.visits[action] += 1

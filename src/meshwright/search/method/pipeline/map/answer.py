@@ -18,7 +18,7 @@ class MappingAnswer:
 
     assignment: Assignment | None
     stage_seconds: Floats
-    """Of each slot; empty without an assignment."""
+    """The time of each slot, in seconds; empty without an assignment."""
     seconds: float
     """The largest of them, which is minimised; infinite without an assignment."""
     bound_seconds: float

@@ -24,7 +24,7 @@ def p2p_first_mapping(problem: MappingProblem) -> Assignment | None:
 
 
 def _fill(problem: MappingProblem, places: Iterable[int]) -> Assignment | None:
-    """None where this order leaves a place without a device."""
+    """Gives each place the first device that can run it; None where this leaves one without."""
     free = list(range(problem.num_devices))
     device_of_place = np.full(problem.num_places, -1, np.int32)
     for place in places:

@@ -17,10 +17,10 @@ from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.solver import run_solver
 
 TICKS = 10_000_000_000
-"""Of the best value: times are whole numbers for CP-SAT, rounded down; so many that what a few
-terms lose is less than a billionth."""
+"""How many ticks the best value has. Times are whole numbers for CP-SAT, rounded down, and ticks so
+many that what a few terms lose is less than a billionth."""
 _LEAST_STEP = 1.5
-"""Less of a step in bandwidth is no border between hosts."""
+"""A step in bandwidth by a smaller factor is no border between hosts."""
 _MOST_ENTRIES = 12_000
 """Places and wires times hosts, beyond which CP-SAT is not asked: it could not even begin."""
 
@@ -63,7 +63,7 @@ def solve_coarse(
         return None
     from ortools.sat.python import cp_model
 
-    model = _Model(problem, hosts, floors, cp_model.CpModel(), TICKS / value)
+    model = _HostModel(problem, hosts, floors, cp_model.CpModel(), TICKS / value)
     model.limit(int(bound * TICKS / value))
     for place, device in enumerate(hint.tolist()):
         for host, literal in enumerate(model.on_host[place]):
@@ -94,7 +94,7 @@ def _seat(hosts: Ints, host_of: list[int]) -> Ints:
     return np.array([free[host].pop(0) for host in host_of], np.int32)
 
 
-class _Model:
+class _HostModel:
     """The relaxation, written down for CP-SAT."""
 
     def __init__(

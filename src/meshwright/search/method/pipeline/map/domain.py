@@ -1,47 +1,130 @@
-"""Domains of places: what is taken out, put back, and refuted with its images. For kernels.
+"""What a depth-first search for an assignment works on: above all the domains of places.
 
-Symmetry breaking during search (Gent and Smith, ECAI 2000): where nothing is left below a choice,
-nothing is below its images under a symmetry of what is decided either. Symmetries are exchanges of
-devices that change nothing, of hosts that are alike, and of lines of replicas that are still empty.
+What is taken out of domains is put back later, and refuted with its images. Symmetry breaking
+during search (Gent and Smith, ECAI 2000): where nothing is left below a choice, nothing is below
+its images under a symmetry of what is decided either. Symmetries are exchanges of devices that
+change nothing, of hosts that are alike, and of lines of replicas that are still empty.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.compiled import inlined, outlined
+from meshwright.compiled import Array, Bool, Int, inlined, outlined
 
-TRAIL = 3
-"""Place in the array of counts: what is taken out so far."""
+PLACE = np.dtype(
+    [
+        ("load", np.float64),  # compute and transfers that are decided
+        ("slot", np.int32),
+        ("line", np.int32),  # replica, where lines may change places, else -1
+        ("device", np.int32),
+        ("size", np.int32),  # of its domain
+        ("first", np.int32),  # its partners: from here to the next place's
+        ("next", np.int32),  # at this depth: the place that is decided
+        ("node_mark", np.int32),  # at this depth: the trail before its first choice
+        ("mark", np.int32),  # at this depth: the trail before its present choice
+    ],
+    align=True,
+)
+"""One place; arrays of it have one entry more than places."""
+
+SLOT = np.dtype(
+    [
+        ("ring_bytes", np.float64),
+        ("top", np.float64),  # least time of the slowest replica
+        ("need", np.float64),  # least slowness of the ring's slowest link
+        ("first", np.int32),  # its places: from here to the next slot's
+        ("filled", np.int32),
+    ],
+    align=True,
+)
+"""One slot; arrays of it have one entry more than slots."""
+
+DEVICE = np.dtype(
+    [
+        ("place", np.int32),
+        ("twin", np.int32),  # devices of one number can be exchanged
+        ("group", np.int32),  # host, or any other group
+        ("kind", np.int32),  # groups of one kind can be exchanged, -1 for none,
+        ("seat", np.int32),  # device by device in this order
+    ],
+    align=True,
+)
+"""One device: the place on it, and what it can be exchanged with."""
+
+PROGRESS = np.dtype(
+    [
+        ("target", np.float64),  # no assignment may take more seconds
+        ("depth", np.int64),  # places that are decided
+        ("nodes", np.int64),  # choices tried so far, over all targets
+        ("num_removed", np.int64),  # entries of the trail
+        ("is_begun", np.bool_),
+    ],
+    align=True,
+)
+"""How far a search has come."""
+
+
+class ProbeState(NamedTuple):
+    """Everything that a search for one assignment works on."""
+
+    places: Array
+    slots: Array
+    devices: Array
+    partner: Array
+    """Partners of places, place after place."""
+    wire: Array
+    """The bytes that go to each partner."""
+    compute: Array
+    """Seconds by slot and device."""
+    slowness: Array
+    """Seconds a byte between two devices."""
+    least: Array
+    """By slot and device what a replica there takes at least, in seconds."""
+    near: Array
+    """By device all others, the fastest link first."""
+    near_ring: Array
+    """By device all others, the faster of the links to and fro first."""
+    alive: Array
+    """By place and device whether the device is in the place's domain."""
+    trail: Array
+    """Places, and devices that were taken out of their domains, in that order."""
+    members: Array
+    """Room for the devices of one ring."""
+    table: Array
+    """Room for the sets of devices at which paths can end."""
+    now: Array
+    """One record of `PROGRESS`."""
 
 
 @inlined
-def remove(places: Any, alive: Any, trail: Any, counts: Any, p: Any, d: Any) -> None:
+def remove(state: ProbeState, p: Int, d: Int) -> None:
     """Take a device out of a domain."""
-    alive[p, d] = False
-    places[p].size -= 1
-    trail[counts[TRAIL], 0] = p
-    trail[counts[TRAIL], 1] = d
-    counts[TRAIL] += 1
+    now = state.now
+    state.alive[p, d] = False
+    state.places[p].size -= 1
+    state.trail[now.num_removed, 0] = p
+    state.trail[now.num_removed, 1] = d
+    now.num_removed += 1
 
 
 @inlined
-def restore(places: Any, alive: Any, trail: Any, counts: Any, mark: Any) -> None:
+def restore(state: ProbeState, mark: Int) -> None:
     """Put back all that was taken out since a mark."""
-    while counts[TRAIL] > mark:
-        counts[TRAIL] -= 1
-        p = trail[counts[TRAIL], 0]
-        alive[p, trail[counts[TRAIL], 1]] = True
-        places[p].size += 1
+    now = state.now
+    while now.num_removed > mark:
+        now.num_removed -= 1
+        p = state.trail[now.num_removed, 0]
+        state.alive[p, state.trail[now.num_removed, 1]] = True
+        state.places[p].size += 1
 
 
 @outlined
-def refute(
-    places: Any, slots: Any, devices: Any, alive: Any, trail: Any, counts: Any, p: Any, d: Any
-) -> None:  # fmt: skip
+def refute(state: ProbeState, p: Int, d: Int) -> None:
     """Take a refuted choice, and its images under symmetries of what is decided, out."""
+    places = state.places
     own = places[p].line
-    for q in range(slots[places[p].slot].first, slots[places[p].slot + 1].first):
+    for q in range(state.slots[places[p].slot].first, state.slots[places[p].slot + 1].first):
         is_image = q == p
         if not is_image and own >= 0 and places[q].device < 0:
             is_image = True  # both lines are empty: they may change places
@@ -52,14 +135,15 @@ def refute(
                     is_image = False
         if not is_image:
             continue
-        for e in range(len(devices)):
-            if alive[q, e] and _is_image(devices, d, e):
-                remove(places, alive, trail, counts, np.int64(q), e)
+        for e in range(len(state.devices)):
+            if state.alive[q, e] and _is_image(state, d, e):
+                remove(state, np.int64(q), e)
 
 
 @inlined
-def _is_image(devices: Any, d: Any, e: Any) -> bool:
+def _is_image(state: ProbeState, d: Int, e: Int) -> Bool:
     """Whether an exchange that touches no device in use takes d to e."""
+    devices = state.devices
     if d == e or (devices[d].twin == devices[e].twin):
         return True
     if devices[d].kind < 0 or devices[d].kind != devices[e].kind:

@@ -9,30 +9,27 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.search.method.pipeline.map.meter import Meter
-from meshwright.search.method.pipeline.map.probe import (
+from meshwright.search.method.pipeline.map.domain import (
     DEVICE,
-    FOUND,
-    GOES_ON,
-    IS_BEGUN,
-    NODES,
-    NONE,
     PLACE,
+    PROGRESS,
     SLOT,
-    probe,
+    ProbeState,
 )
+from meshwright.search.method.pipeline.map.meter import Meter
+from meshwright.search.method.pipeline.map.probe import FOUND, GOES_ON, NONE, probe
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.method.pipeline.map.ring import MOST_EXACT
 from meshwright.search.method.pipeline.map.symmetry import Symmetry
 
 TOLERANCE = 1e-9
-"""Relative: values nearer than this count as equal, as sums differ in their last bits."""
+"""Values that differ by less than this part count as equal, as sums differ in their last bits."""
 _ENTRY_SECONDS = 2e-8
-"""Of one entry of a domain that a node looks at (one core of a server, 2026-11-15)."""
+"""How long a node looks at one entry of a domain (one core of a server, 2026-11-15)."""
 _STRETCH_SECONDS = 0.01
-"""Between two looks at the clock."""
+"""How much work lies between two looks at the clock."""
 _CLOSE = 1e-3
-"""Relative: where a dive ends by trying just below the best."""
+"""A dive whose range is narrower than this part of the bound ends by trying just below the best."""
 
 
 class Probe:
@@ -40,28 +37,33 @@ class Probe:
 
     def __init__(self, problem: MappingProblem, symmetry: Symmetry, floors: Floats) -> None:
         self.problem = problem
-        self._symmetry, self._floors = symmetry, floors
-        count, devices = problem.num_places, problem.num_devices
-        start, self._partner, self._wire = problem.wires
-        self._places = np.zeros(count + 1, PLACE)
-        self._places["slot"][:count] = problem.slot_of_place
-        self._places["first"] = start
-        self._places["line"][:count] = self._lines()
-        self._slots = np.zeros(problem.num_slots + 1, SLOT)
-        self._slots["first"] = problem.first_place
-        self._slots["ring_bytes"][:-1] = problem.ring_bytes
-        self._devices = np.zeros(devices, DEVICE)
+        count, devices, slowness = problem.num_places, problem.num_devices, problem.seconds_per_byte
+        start, partner, wire = problem.wires
+        self._state = ProbeState(
+            places=np.zeros(count + 1, PLACE),
+            slots=np.zeros(problem.num_slots + 1, SLOT),
+            devices=np.zeros(devices, DEVICE),
+            partner=partner,
+            wire=wire,
+            compute=problem.compute,
+            slowness=slowness,
+            least=floors,
+            near=sorted_neighbours(slowness),
+            near_ring=sorted_neighbours(np.minimum(slowness, slowness.T)),
+            alive=np.zeros((count, devices), np.bool_),
+            trail=np.zeros((count * devices + 1, 2), np.int32),
+            members=np.zeros(MOST_EXACT, np.int32),
+            table=np.zeros(1 << MOST_EXACT, np.int32),
+            now=np.zeros(1, PROGRESS)[0],
+        )
+        places, slots = self._state.places, self._state.slots
+        places["slot"][:count] = problem.slot_of_place
+        places["first"] = start
+        places["line"][:count] = self._lines()
+        slots["first"] = problem.first_place
+        slots["ring_bytes"][:-1] = problem.ring_bytes
         for name in ("twin", "group", "kind", "seat"):
-            self._devices[name] = getattr(symmetry, name)
-        slowness = problem.seconds_per_byte
-        self._near = sorted_neighbours(slowness)
-        self._near_ring = sorted_neighbours(np.minimum(slowness, slowness.T))
-        self._alive = np.zeros((count, devices), np.bool_)
-        self._trail = np.zeros((count * devices + 1, 2), np.int32)
-        self._counts = np.zeros(4, np.int64)
-        self._members = np.zeros(MOST_EXACT, np.int32)
-        self._table = np.zeros(1 << MOST_EXACT, np.int32)
-        self.target = np.inf
+            self._state.devices[name] = getattr(symmetry, name)
 
     def _lines(self) -> Ints | int:
         """Lines may change places where every slot has as many replicas."""
@@ -77,39 +79,28 @@ class Probe:
     @property
     def nodes(self) -> int:
         """Choices tried so far, over all targets."""
-        return int(self._counts[NODES])
+        return int(self._state.now["nodes"])
 
     def begin(self, target: float) -> None:
         """Start anew, with another target."""
-        self.target = target
-        self._places["device"] = -1
-        self._devices["place"] = -1
-        self._slots["filled"] = 0
-        self._alive[:] = self._floors[self.problem.slot_of_place] <= target
-        self._places["size"][:-1] = self._alive.sum(axis=1)
-        nodes = self.nodes
-        self._counts[:] = 0
-        self._counts[NODES] = nodes
-        assert self._counts[IS_BEGUN] == 0
+        state, now = self._state, self._state.now
+        state.places["device"] = -1
+        state.devices["place"] = -1
+        state.slots["filled"] = 0
+        state.alive[:] = state.least[self.problem.slot_of_place] <= target
+        state.places["size"][:-1] = state.alive.sum(axis=1)
+        now["target"], now["depth"], now["num_removed"], now["is_begun"] = target, 0, 0, False
 
     def run(self, nodes: int) -> int:
         """Go on: FOUND, NONE or GOES_ON. After FOUND, go on for another assignment."""
-        problem = self.problem
-        if not self._alive.any(axis=1).all() and self._counts[IS_BEGUN] == 0:
+        if not self._state.now["is_begun"] and not self._state.alive.any(axis=1).all():
             return NONE
-        return int(
-            probe(
-                self._places, self._slots, self._devices, self._partner, self._wire,
-                problem.compute, problem.seconds_per_byte, self._floors, self._near,
-                self._near_ring, self._alive, self._trail, self._counts, self._members,
-                self._table, self.target, nodes,
-            )
-        )  # fmt: skip
+        return int(probe(self._state, nodes))
 
     @property
     def found(self) -> Ints:
         """The devices of the assignment that was found."""
-        devices: Ints = self._places["device"][:-1].copy()
+        devices: Ints = self._state.places["device"][:-1].copy()
         return devices
 
     @property
@@ -117,7 +108,7 @@ class Probe:
         """About what a node takes."""
         problem = self.problem
         replicas = problem.num_places / problem.num_slots
-        around = replicas * (1 + len(self._partner) / problem.num_places)
+        around = replicas * (1 + len(self._state.partner) / problem.num_places)
         return _ENTRY_SECONDS * (around * problem.num_devices + problem.num_places)
 
     def stretch(self) -> int:
@@ -126,7 +117,7 @@ class Probe:
 
 
 def sorted_neighbours(slowness: Floats) -> Ints:
-    """Of each device all others, the fastest link first."""
+    """By device all others, the fastest link first."""
     apart = slowness.copy()
     np.fill_diagonal(apart, -1.0)
     return np.ascontiguousarray(np.argsort(apart, axis=1, kind="stable")[:, 1:].astype(np.int32))

@@ -3,18 +3,16 @@
 For few devices the exact solution of `meshwright.search.method.pipeline.map.ring`.
 """
 
-from typing import Any
-
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled
+from meshwright.compiled import Array, compiled
 from meshwright.search.method.pipeline.map.ring import MOST_EXACT, exact_ring, narrowest
 
 _STARTS = 4
 """Rings that are improved: the devices' own order, and nearest neighbours from some of them."""
 _ROUNDS = 200
-"""Links that are taken out, at most."""
+"""How many links are taken out of one ring, at most."""
 
 
 def find_ring(slowness: Floats, devices: Ints, seed: int = 0) -> Ints:
@@ -45,7 +43,7 @@ def _nearest_first(slowness: Floats, devices: Ints, start: int) -> Ints:
 
 
 @compiled
-def _exchange(slowness: Any, ring: Any, kept: Any, rounds: int) -> None:
+def _exchange(slowness: Array, ring: Array, kept: Array, rounds: int) -> None:
     """Take out the slowest link by reversing a stretch, as long as that makes a faster ring."""
     count = len(ring)
     for _ in range(rounds):

@@ -16,14 +16,14 @@ class Meter:
         return Meter(self.left * share, self)
 
     def charge(self, seconds: float) -> None:
-        """Count some work."""
+        """Charge work, in estimated seconds, to this budget and to those it is part of."""
         self.left -= seconds
         if self._parent is not None:
             self._parent.charge(seconds)
 
     @property
     def clock_left(self) -> float:
-        """Seconds of the clock."""
+        """How many seconds are left on the clock."""
         return max(0.0, self._until - perf_counter())
 
     def is_late(self) -> bool:

@@ -14,9 +14,9 @@ from meshwright.kernel.root import join_pairs
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 _STEPS = 40
-"""Of the bisection of targets."""
+"""How many steps the bisection of targets takes."""
 _MOST_DIVISIONS = 64
-"""Divisions into components that are looked at."""
+"""How many divisions into components are looked at, at most."""
 
 
 def pack_bound(problem: MappingProblem, bound: float, value: float) -> float:

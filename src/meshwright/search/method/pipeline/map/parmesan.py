@@ -22,7 +22,8 @@ from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 _SLACK = 4.0
 """Its time is the clock's: work as it is estimated may be this much more."""
 _SHARE = 0.2
-"""Of the time that is left, for one target; twice as much each time that none is left to try."""
+"""The share of the time that is left which one target may take. It doubles each time that no target
+is left to try."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Published:
 
     assignment: Assignment
     seconds: float
-    """By all three terms."""
+    """The largest time of a slot, counting compute, transfers and all-reduce."""
     is_proved: bool
     """Whether its own objective is proved to be least."""
 

@@ -31,7 +31,7 @@ class MappingProblem:
     wire_bytes: Floats
     """Slot x slot, symmetric: what the two exchange, forwards and backwards, whole batch."""
     sync_bytes: Floats
-    """Of each slot's gradients, to be all-reduced over its replicas."""
+    """The bytes of each slot's gradients, to be all-reduced over its replicas."""
     memory_bytes: Floats
     """What each slot needs on its device."""
     type_of_device: Ints
@@ -50,12 +50,12 @@ class MappingProblem:
 
     @property
     def num_slots(self) -> int:
-        """How many slots."""
+        """How many slots the problem has."""
         return len(self.replicas_of_slot)
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """How many devices the problem has."""
         return len(self.type_of_device)
 
     @property
@@ -145,8 +145,7 @@ class Assignment:
 
     device_of_place: Ints
     rings: tuple[Ints, ...]
-    """Of each slot its devices in the ring's order: each sends to the next, the last to the
-    first."""
+    """By slot its devices in the ring's order: each sends to the next, the last to the first."""
 
     def devices(self, problem: MappingProblem) -> tuple[tuple[int, ...], ...]:
         """Of each slot the device of each replica."""

@@ -4,12 +4,10 @@ Up to `MOST_EXACT` devices exactly, by dynamic programming over subsets on the l
 threshold; for more see `meshwright.search.method.pipeline.map.long_ring`.
 """
 
-from typing import Any
-
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled, outlined
+from meshwright.compiled import Array, Bool, Float, Int, compiled, outlined
 
 MOST_EXACT = 12
 """Devices of a ring that is solved exactly: 2^12 subsets."""
@@ -46,7 +44,7 @@ def exact_ring(slowness: Floats, devices: Ints) -> Ints:
 
 
 @compiled
-def has_ring(slowness: Any, devices: Any, count: int, most: float, table: Any) -> bool:
+def has_ring(slowness: Array, devices: Array, count: int, most: float, table: Array) -> bool:
     """Whether a ring over the first `count` devices has no link slower than `most`.
 
     Fills `table[mask]`: the set of devices at which a path from the first over `mask` can end.
@@ -55,8 +53,8 @@ def has_ring(slowness: Any, devices: Any, count: int, most: float, table: Any) -
 
 
 @outlined
-def ring_exists(slowness: Any, devices: Any, count: Any, most: float, table: Any) -> bool:
-    """As `has_ring`, for kernels."""
+def ring_exists(slowness: Array, devices: Array, count: Int, most: Float, table: Array) -> Bool:
+    """Whether a ring over the first devices is fast enough: `has_ring` for kernels."""
     if count < 2:
         return True
     full = np.int64(1) << np.int64(count)
@@ -82,7 +80,7 @@ def ring_exists(slowness: Any, devices: Any, count: Any, most: float, table: Any
 
 
 @compiled
-def _walk_back(slowness: Any, count: int, most: float, table: Any, order: Any) -> None:
+def _walk_back(slowness: Array, count: int, most: float, table: Array, order: Array) -> None:
     """The ring, from the table that `has_ring` has filled."""
     mask = (np.int64(1) << np.int64(count)) - 1
     following = np.int64(0)

@@ -14,6 +14,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
 from meshwright.search.method.pipeline.map.answer import MappingAnswer, find_reason
+from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
 from meshwright.search.method.pipeline.map.baseline import consecutive_mapping, p2p_first_mapping
 from meshwright.search.method.pipeline.map.bound import place_floors
 from meshwright.search.method.pipeline.map.coarse import find_hosts, solve_coarse
@@ -23,7 +24,6 @@ from meshwright.search.method.pipeline.map.evaluate import (
     with_rings,
 )
 from meshwright.search.method.pipeline.map.exact import TOLERANCE, Probe, dive, prove
-from meshwright.search.method.pipeline.map.improve import Walk
 from meshwright.search.method.pipeline.map.match import as_places, least_limit, match_slots
 from meshwright.search.method.pipeline.map.meter import Meter
 from meshwright.search.method.pipeline.map.pack import pack_bound
@@ -33,24 +33,24 @@ from meshwright.search.method.pipeline.map.subset import critical_parts, part_of
 from meshwright.search.method.pipeline.map.symmetry import find_symmetry
 
 _FIRST_SHARE = 0.02
-"""Of the budget, for a first proof of the whole problem: small ones end here."""
+"""The share of the budget that a first proof of the whole problem may take: small ones end here."""
 _DIVE_SHARE = 0.2
-"""Of what is left then, for targets by depth-first search, as starts."""
+"""The share of the time left that depth-first search for targets may take; it makes starts."""
 _COARSE_SHARE = 0.35
-"""Of what is left then, for CP-SAT on hosts rather than devices."""
+"""The share of the time left that CP-SAT may take to put places on hosts rather than devices."""
 _WALK_SHARE = 0.7
-"""Of what is left then, for local search."""
+"""The share of the time left that local search may take."""
 _LEAST_COARSE_SECONDS = 0.3
-"""Below which CP-SAT is not loaded."""
+"""CP-SAT is not loaded where it would have less time than this."""
 _CP_WORK = 0.3
 """CP-SAT's deterministic seconds in a second of the clock, about (a server, 2026-11-15)."""
 _PART_SHARE = 0.5
-"""Of what is left then, for bounds from parts."""
+"""The share of the time left that bounds from parts of the problem may take."""
 _STARTS_SHARE = 0.4
-"""Of local search, for walks from several starts."""
+"""The share of local search that goes to walks from several starts."""
 _MOST_STARTS = 3
 _MOST_PARTS = 4
-"""Slots whose parts are looked at."""
+"""How many slots have the parts around them looked at, at most."""
 
 
 def solve_mapping(
@@ -69,7 +69,7 @@ def solve_mapping(
             reason=reason,
             search_seconds=perf_counter() - began,
         )
-    search = _Search(problem, seed, Meter(budget_seconds))
+    search = _MappingSearch(problem, seed, Meter(budget_seconds))
     search.run()
     best = search.best
     assert best is not None, "a matching exists, so the starts hold one"
@@ -85,7 +85,7 @@ def solve_mapping(
     )
 
 
-class _Search:
+class _MappingSearch:
     """The best assignment and the best bound so far."""
 
     def __init__(self, problem: MappingProblem, seed: int, meter: Meter) -> None:
@@ -165,7 +165,7 @@ class _Search:
         if self.is_proved or self.problem.num_devices < 2:
             return
         meter = self._meter.part(share)
-        walk = Walk(self.problem, self._seed)
+        walk = AssignmentWalk(self.problem, self._seed)
         self._walk_starts(walk, meter.part(_STARTS_SHARE))
         for number, steps in enumerate(walk_shares(meter.left / walk.step_seconds)):
             if self.is_proved or meter.is_over():
@@ -174,7 +174,7 @@ class _Search:
             walk.begin(self.best, self.seconds)
             self._walk_once(walk, steps, *_SCHEDULE[number % len(_SCHEDULE)], meter)
 
-    def _walk_starts(self, walk: Walk, meter: Meter) -> None:
+    def _walk_starts(self, walk: AssignmentWalk, meter: Meter) -> None:
         """Short walks from the best of the constructed starts, and from the best so far."""
         built = [*greedy_mappings(self.problem), *ordered_mappings(self.problem)]
         built.sort(key=self._value_of)
@@ -190,11 +190,13 @@ class _Search:
     def _value_of(self, assignment: Assignment) -> float:
         return float(stage_seconds(self.problem, assignment).max())
 
-    def _walk_once(self, walk: Walk, steps: int, down: float, hot: float, meter: Meter) -> None:
+    def _walk_once(
+        self, walk: AssignmentWalk, steps: int, down: float, hot: float, meter: Meter
+    ) -> None:
         target = max(self.bound, walk.value * (1 - down))
         walk.run(steps, target, hot, _COLD, meter.is_late)
         meter.charge(steps * walk.step_seconds)
-        self.statistics["steps"] += walk.statistics["steps"]
+        self.statistics["steps"] += walk.steps
         self._offer(walk.best)
         self._offer(with_rings(self.problem, walk.best.device_of_place, self._seed))
 
@@ -257,13 +259,13 @@ class _Search:
 
 
 _SCHEDULE = ((0.3, 1.0), (0.1, 0.3), (0.03, 0.1), (0.1, 1.0), (0.02, 0.3), (0.05, 0.05))
-"""By what share targets are below the best, and first temperatures, in turn."""
+"""Pairs that walks take in turn: by what share the target is below the best, and the first heat."""
 _COLD = 5e-4
 """The last temperature; a unit is one replica that takes twice the target."""
 _ROUNDS = 12
-"""Walks, at most."""
+"""How many walks local search is divided into, at most."""
 _LEAST_STEPS = 20_000
-"""Of one walk."""
+"""How many steps one walk takes at least."""
 
 
 def walk_shares(steps: float) -> list[int]:

@@ -9,7 +9,7 @@ from meshwright.search.method.pipeline.map.evaluate import with_rings
 from meshwright.search.method.pipeline.map.problem import Assignment, MappingProblem
 
 _ITERATIONS = 300
-"""Of an eigenvector that needs to be right only in its order, about."""
+"""How often an eigenvector is multiplied: it needs to be right only in its order."""
 
 
 def greedy_mappings(problem: MappingProblem) -> Iterator[Assignment]:
@@ -81,7 +81,7 @@ def spectral_order(weight: Floats) -> Ints:
 
 
 def _fill(problem: MappingProblem, order: list[int]) -> Ints | None:
-    """None where a place is left without a device."""
+    """Gives each place the device where it is fastest; None where this leaves one without."""
     start, partner, wire = problem.wires
     slowness = problem.seconds_per_byte
     device_of = np.full(problem.num_places, -1, np.int32)

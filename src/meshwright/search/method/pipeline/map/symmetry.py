@@ -12,12 +12,12 @@ from meshwright.array import Bools, Ints
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 
 _MOST_DEVICES = 1024
-"""Beyond which nothing is looked for."""
+"""On more devices than this no symmetry is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symmetry:
-    """Numbers for every device."""
+    """Which devices, and groups of them, may be exchanged: numbers for every device."""
 
     twin: Ints
     """Any two devices of one number may be exchanged."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from meshwright.search.method.pipeline.map.assignment_walk import AssignmentWalk
 from meshwright.search.method.pipeline.map.evaluate import with_rings
-from meshwright.search.method.pipeline.map.improve import Walk
 from meshwright.search.method.pipeline.map.problem import MappingProblem
 from meshwright.search.method.pipeline.map.solve import solve_mapping
 
@@ -21,7 +21,7 @@ def compile_mapping() -> None:
         bandwidth=1.0 + np.add.outer(np.arange(8.0), np.arange(8.0)) % 5,
     )
     solve_mapping(problem)
-    walk = Walk(problem, 0)
+    walk = AssignmentWalk(problem, 0)
     walk.begin(with_rings(problem, np.arange(6, dtype=np.int32)), 100.0)
     walk.run(100, 1.0, 1.0, 0.1, lambda: False)
     many = np.arange(14.0)

@@ -13,16 +13,12 @@ from meshwright.array import Ints
 from meshwright.search.method.pipeline.stage.lattice import predecessors, successors
 from meshwright.search.method.pipeline.stage.problem import SplitProblem, device_loads, fits_memory
 from meshwright.search.method.pipeline.stage.stage_walk import (
-    BEST,
-    COOLING,
     DEVICE,
     NODE,
-    SCALE,
-    STEPS,
-    STRAY,
-    TEMPERATURE,
+    PROGRESS,
     WIRE,
-    walk,
+    SplitWalkState,
+    anneal,
 )
 
 _WALKS = (
@@ -58,19 +54,27 @@ class Annealing:
         self._problem = problem
         ordered = problem if in_order else replace(problem, edge_source=_NONE, edge_target=_NONE)
         after, before = successors(ordered), predecessors(ordered)
-        self._order = after.start, after.node, before.start, before.node
         self._kind_of_device = tuple(kind_of_device)
-        self._random = np.array([seed % 2**64], dtype=np.uint64)
-        self._nodes = np.zeros(problem.num_nodes + 1, dtype=NODE)
-        self._wires = np.zeros(problem.num_wires + 1, dtype=WIRE)
-        self._devices = np.zeros(len(kind_of_device), dtype=DEVICE)
-        self._held = np.zeros((problem.num_wires, len(kind_of_device)), dtype=np.int64)
-        self.seconds = np.array([kind.seconds for kind in problem.kinds])
-        self._layout = np.array(layout, dtype=np.int64)
-        self._picked = np.zeros(problem.num_nodes + 1, dtype=np.int64)
-        self._numbers = np.zeros(5)
-        self._counts = np.zeros(1, dtype=np.int64)
-        self._round = 0
+        wire_of_pin = np.repeat(np.arange(problem.num_wires), np.diff(problem.wire_start))
+        by_node = np.argsort(problem.wire_node, kind="stable")
+        self._state = SplitWalkState(
+            nodes=np.zeros(problem.num_nodes + 1, dtype=NODE),
+            wires=np.zeros(problem.num_wires + 1, dtype=WIRE),
+            devices=np.zeros(len(kind_of_device), dtype=DEVICE),
+            pins=problem.wire_node.astype(np.int64),
+            node_wires=wire_of_pin[by_node].astype(np.int64),
+            held=np.zeros((problem.num_wires, len(kind_of_device)), dtype=np.int64),
+            seconds=np.array([kind.seconds for kind in problem.kinds]),
+            after_start=after.start,
+            after_node=after.node,
+            before_start=before.start,
+            before_node=before.node,
+            layout=np.array(layout, dtype=np.int64),
+            picked=np.zeros(problem.num_nodes + 1, dtype=np.int64),
+            now=np.zeros(1, dtype=PROGRESS)[0],
+            random=np.array([seed % 2**64], dtype=np.uint64),
+        )
+        self.seconds, self._round = self._state.seconds, 0
         self._fill_tables()
         self.best = np.array(start, dtype=np.int32)
         self.fits = fits_memory(problem, start, kind_of_device)
@@ -79,24 +83,20 @@ class Annealing:
     @property
     def steps(self) -> int:
         """Moves tried so far."""
-        return int(self._counts[STEPS])
+        return int(self._state.now["steps"])
 
     def _fill_tables(self) -> None:
-        problem, nodes = self._problem, self._nodes
+        problem, nodes, wires = self._problem, self._state.nodes, self._state.wires
         nodes["bytes"][:-1] = problem.bytes
         nodes["saved_bytes"][:-1] = problem.saved_bytes
-        nodes["place"][self._layout] = np.arange(problem.num_nodes)
+        nodes["place"][self._state.layout] = np.arange(problem.num_nodes)
         nodes["mark"] = -1
         degree = np.bincount(problem.wire_node, minlength=problem.num_nodes)
         nodes["first"][1:] = np.cumsum(degree)
-        wire_of_pin = np.repeat(np.arange(problem.num_wires), np.diff(problem.wire_start))
-        by_node = np.argsort(problem.wire_node, kind="stable")
-        self._node_wires = wire_of_pin[by_node].astype(np.int64)
-        self._pins = problem.wire_node.astype(np.int64)
-        self._wires["seconds"][:-1] = problem.wire_seconds
-        self._wires["first"] = problem.wire_start
+        wires["seconds"][:-1] = problem.wire_seconds
+        wires["first"] = problem.wire_start
         for device, kind in enumerate(self._kind_of_device):
-            row = self._devices[device]
+            row = self._state.devices[device]
             row["kind"] = kind
             row["limit_bytes"] = problem.kinds[kind].memory_bytes
             row["share"] = problem.kinds[kind].wire_share
@@ -107,17 +107,13 @@ class Annealing:
         squarings, hot, mean, stray = _WALKS[self._round % len(_WALKS)]
         self._round += 1
         self._set(self.best)
-        numbers = self._numbers
-        numbers[BEST] = self.best_seconds if self.fits else np.inf
-        numbers[SCALE] = max(self.best_seconds, 1e-300)
-        numbers[TEMPERATURE], numbers[STRAY] = hot, stray
-        numbers[COOLING] = (_COLD / hot) ** (1.0 / max(1, steps))
-        walk(
-            self._nodes, self._wires, self._devices, self._pins, self._node_wires, self._held,
-            self.seconds, self._order, self._layout, self._picked, numbers, self._counts,
-            self._random, squarings, mean, steps,
-        )  # fmt: skip
-        return self.offer(self._nodes["best_device"][:-1])
+        now = self._state.now
+        now["best"] = self.best_seconds if self.fits else np.inf
+        now["scale"] = max(self.best_seconds, 1e-300)
+        now["temperature"], now["stray"] = hot, stray
+        now["cooling"] = (_COLD / hot) ** (1.0 / max(1, steps))
+        anneal(self._state, squarings, mean, steps)
+        return self.offer(self._state.nodes["best_device"][:-1])
 
     def offer(self, device_of_node: Ints) -> bool:
         """Keep a split if it is better than the best."""
@@ -131,9 +127,9 @@ class Annealing:
         return True
 
     def _set(self, device_of_node: Ints) -> None:
-        problem, devices = self._problem, self._devices
-        self._nodes["device"][:-1] = device_of_node
-        self._nodes["best_device"][:-1] = device_of_node
+        problem, devices = self._problem, self._state.devices
+        self._state.nodes["device"][:-1] = device_of_node
+        self._state.nodes["best_device"][:-1] = device_of_node
         devices["load"] = device_loads(problem, device_of_node, self._kind_of_device)
         for device in range(len(devices)):
             inside = device_of_node == device
@@ -141,6 +137,6 @@ class Annealing:
                 problem.bytes[inside].sum()
                 + devices["in_flight"][device] * problem.saved_bytes[inside].sum()
             )
-        self._held[:] = 0
+        self._state.held[:] = 0
         wire_of_pin = np.repeat(np.arange(problem.num_wires), np.diff(problem.wire_start))
-        np.add.at(self._held, (wire_of_pin, device_of_node[problem.wire_node]), 1)
+        np.add.at(self._state.held, (wire_of_pin, device_of_node[problem.wire_node]), 1)

@@ -18,9 +18,9 @@ class Pools:
     """Devices of each pool."""
     pool_of_kind: Ints
     stride: Ints
-    """Of a use: `use // stride[p] % (counts[p] + 1)` devices of pool p."""
+    """A use takes `use // stride[p] % (counts[p] + 1)` devices of pool p."""
     used: npt.NDArray[np.int32]
-    """`used[use, pool]`."""
+    """The devices by use and pool: `used[use, pool]`."""
 
 
 def make_pools(problem: SplitProblem) -> Pools:
@@ -60,7 +60,7 @@ def _pool_counts(problem: SplitProblem) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prices:
+class PoolPrices:
     """Weights of nodes that bound the load from below.
 
     Stages of kind k and load at most T weigh at most T price(pool) width(k), so all nodes weigh at
@@ -69,7 +69,7 @@ class Prices:
 
     of_pool: Floats
     weight: Floats
-    """Of each node."""
+    """What each node weighs."""
     bound_seconds: float
     """No split has a smaller largest load."""
 
@@ -80,7 +80,7 @@ class Prices:
         return found
 
 
-def find_prices(problem: SplitProblem, pools: Pools) -> Prices:
+def find_prices(problem: SplitProblem, pools: Pools) -> PoolPrices:
     """Prices for a strong bound: coordinate ascent over ratios of the nodes' seconds."""
     cost = np.array([kind.width * kind.seconds for kind in problem.kinds])
     least = np.array(
@@ -107,7 +107,7 @@ def find_prices(problem: SplitProblem, pools: Pools) -> Prices:
                 if _bound(trial, least, pools.counts) > _bound(best, least, pools.counts):
                     best = trial
     bound = _bound(best, least, pools.counts)
-    return Prices(of_pool=best, weight=_weights(best, least), bound_seconds=bound)
+    return PoolPrices(of_pool=best, weight=_weights(best, least), bound_seconds=bound)
 
 
 def slowest_node_seconds(problem: SplitProblem) -> float:

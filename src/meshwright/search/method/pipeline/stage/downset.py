@@ -13,21 +13,19 @@ all pairs of downsets. Here
   so do all stages that contain it. Where too much was left out, the rest cannot be done either.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.compiled import compiled
+from meshwright.compiled import Array, compiled
 from meshwright.search.method.pipeline.stage.device_pool import (
+    PoolPrices,
     Pools,
-    Prices,
     find_prices,
     make_pools,
     slowest_node_seconds,
 )
-from meshwright.search.method.pipeline.stage.grow import SECONDS, advance
+from meshwright.search.method.pipeline.stage.grow import LEVEL, PROGRESS, GrowState, advance
 from meshwright.search.method.pipeline.stage.lattice import (
     Lattice,
     predecessors,
@@ -37,10 +35,10 @@ from meshwright.search.method.pipeline.stage.lattice import (
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 _WORK = 2_000_000
-"""Stages that the kernel looks at before it returns to have the clock looked at: under a second."""
+"""How many stages the kernel looks at before the clock is looked at: under a second of work."""
 
 _MAX_CLOSURE = 4000
-"""Nodes up to which it is worked out what must come after each; beyond, only the node counts."""
+"""In graphs of more nodes it is not worked out what must come after each: a node counts alone."""
 
 
 class Chains:
@@ -50,22 +48,7 @@ class Chains:
         self._problem, self._lattice = problem, lattice
         self.pools = make_pools(problem)
         self.prices = find_prices(problem, self.pools)
-        self._given = _arrays(problem, lattice, self.pools, self.prices)
-        shape = (lattice.num_downsets, len(self.pools.used))
-        self._best = np.empty(shape)
-        self._from = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int16)
-        self._state = np.zeros(2, dtype=np.int64)  # the next downset, stages looked at
-        nodes, wires = problem.num_nodes, problem.num_wires
-        self._stage = (
-            np.empty(nodes, dtype=np.int32),
-            np.empty(nodes, dtype=np.uint8),
-            np.empty(nodes + 1, dtype=np.int32),
-            np.empty((nodes + 1, 3), dtype=np.int32),
-            np.empty((nodes + 1, SECONDS + len(problem.kinds))),
-            np.empty(wires, dtype=np.int32),
-            np.empty(wires, dtype=np.int32),
-        )
-        self._uses = np.empty(shape[1], dtype=np.int32)
+        self._state = _make_state(problem, lattice, self.pools, self.prices)
 
     @property
     def first_bound(self) -> float:
@@ -75,38 +58,36 @@ class Chains:
     @property
     def stages_seen(self) -> int:
         """Stages that were looked at, in all runs."""
-        return int(self._state[1])
+        return int(self._state.now["seen"])
 
     def start(self) -> None:
         """Forget what was found under another limit."""
-        self._best.fill(np.inf)
+        best = self._state.best
+        best.fill(np.inf)
         # With fewer stages less is in flight: the first devices may stay without one.
-        self._best[0, : None if self._problem.in_flight else 1] = 0.0
-        self._state[0] = 0
+        best[0, : None if self._problem.in_flight else 1] = 0.0
+        self._state.now["next"] = 0
 
     def advance(self, limit: float) -> bool:
         """Look at some more downsets; whether all were looked at."""
-        advance(
-            *self._given, limit, int(self._state[1]) + _WORK, (self._best, *self._from),
-            self._state, self._stage, self._uses,
-        )  # fmt: skip
-        return bool(self._state[0] >= self._lattice.num_downsets - 1)
+        advance(self._state, limit, self.stages_seen + _WORK)
+        return bool(self._state.now["next"] >= self._lattice.num_downsets - 1)
 
     def result(self) -> tuple[float, Ints, tuple[int, ...]]:
         """The least largest load found, and stage of every node and kind of every stage."""
         last = self._lattice.num_downsets - 1
-        use = int(np.argmin(self._best[last]))
-        value = float(self._best[last, use])
+        use = int(np.argmin(self._state.best[last]))
+        value = float(self._state.best[last, use])
         stage_of_node = np.full(self._problem.num_nodes, -1, dtype=np.int32)
         if not np.isfinite(value):
             return value, stage_of_node, ()
         kinds: list[int] = []
         sets: list[int] = [last]
         while sets[-1] != 0:
-            kind = int(self._from[1][sets[-1], use])
+            kind = int(self._state.from_kind[sets[-1], use])
             kinds.append(kind)
             width = self._problem.kinds[kind].width
-            before = int(self._from[0][sets[-1], use])
+            before = int(self._state.from_downset[sets[-1], use])
             use -= width * int(self.pools.stride[self.pools.pool_of_kind[kind]])
             sets.append(before)
         for stage, downset in enumerate(reversed(sets[:-1])):
@@ -115,26 +96,52 @@ class Chains:
         return value, stage_of_node, tuple(reversed(kinds))
 
 
-def _arrays(
-    problem: SplitProblem, lattice: Lattice, pools: Pools, prices: Prices
-) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
-    """What the kernel is given, in tuples of arrays."""
+def _make_state(
+    problem: SplitProblem, lattice: Lattice, pools: Pools, prices: PoolPrices
+) -> GrowState:
+    """The arrays that the kernel works on."""
     after, before, wires = successors(problem), predecessors(problem), wires_of_nodes(problem)
-    kinds = problem.kinds
-    return (
-        (lattice.bits, lattice.step_start, lattice.step_node, lattice.step_to),
-        (after.start, after.node, before.start, before.node),
-        (wires.start, wires.node, problem.wire_start, problem.wire_node, problem.wire_seconds),
-        (
-            np.array([kind.seconds for kind in kinds]).reshape(len(kinds), -1),
-            np.array([kind.memory_bytes for kind in kinds], dtype=np.float64),
-            np.array([kind.wire_share for kind in kinds], dtype=np.float64),
-            np.array([kind.width for kind in kinds], dtype=np.int32),
-            pools.pool_of_kind,
-        ),
-        (pools.counts, pools.stride, pools.used, _flights(problem, pools), prices.capacity(pools)),
-        (downset_weights(lattice, prices.weight), _weights_above(problem, prices.weight)),
-        (problem.bytes, problem.saved_bytes),
+    kinds, nodes, shape = problem.kinds, problem.num_nodes, (lattice.num_downsets, len(pools.used))
+    return GrowState(
+        bits=lattice.bits,
+        step_start=lattice.step_start,
+        step_node=lattice.step_node,
+        step_to=lattice.step_to,
+        after_start=after.start,
+        after_node=after.node,
+        before_start=before.start,
+        before_node=before.node,
+        node_wires_start=wires.start,
+        node_wires=wires.node,
+        wire_start=problem.wire_start,
+        wire_node=problem.wire_node,
+        wire_seconds=problem.wire_seconds,
+        seconds=np.array([kind.seconds for kind in kinds]).reshape(len(kinds), -1),
+        memory=np.array([kind.memory_bytes for kind in kinds], dtype=np.float64),
+        share=np.array([kind.wire_share for kind in kinds], dtype=np.float64),
+        width=np.array([kind.width for kind in kinds], dtype=np.int32),
+        pool=pools.pool_of_kind,
+        counts=pools.counts,
+        stride=pools.stride,
+        used=pools.used,
+        flights=_flights(problem, pools),
+        capacity=prices.capacity(pools),
+        weight=downset_weights(lattice, prices.weight),
+        weight_above=_weights_above(problem, prices.weight),
+        held_bytes=problem.bytes,
+        saved_bytes=problem.saved_bytes,
+        best=np.empty(shape),
+        from_downset=np.empty(shape, dtype=np.int32),
+        from_kind=np.empty(shape, dtype=np.int16),
+        missing=np.empty(nodes, dtype=np.int32),
+        is_in=np.empty(nodes, dtype=np.uint8),
+        ready=np.empty(nodes + 1, dtype=np.int32),
+        levels=np.empty(nodes + 1, dtype=LEVEL),
+        by_kind=np.empty((nodes + 1, len(kinds))),
+        count=np.empty(problem.num_wires, dtype=np.int32),
+        blocked=np.empty(problem.num_wires, dtype=np.int32),
+        uses=np.empty(shape[1], dtype=np.int32),
+        now=np.zeros(1, dtype=PROGRESS)[0],
     )
 
 
@@ -165,7 +172,9 @@ def downset_weights(lattice: Lattice, weight: Floats) -> Floats:
 
 
 @compiled
-def _sum_weights(step_start: Any, step_node: Any, step_to: Any, weight: Any, found: Any) -> None:
+def _sum_weights(
+    step_start: Array, step_node: Array, step_to: Array, weight: Array, found: Array
+) -> None:
     for here in range(len(found)):
         for step in range(step_start[here], step_start[here + 1]):
             found[step_to[step]] = found[here] + weight[step_node[step]]

@@ -11,7 +11,7 @@ from time import perf_counter
 from meshwright.search.method.pipeline.stage.anneal import Annealing
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from meshwright.search.method.pipeline.stage.rise import Stages
-from meshwright.search.method.pipeline.stage.window import Windows
+from meshwright.search.method.pipeline.stage.window import BorderWindows
 
 _STEP_SECONDS, _STAGE_SECONDS = 2.5e-7, 3.5e-7
 """A step of a walk, and a stage that the dynamic programme looks at (one core of a server,
@@ -19,7 +19,7 @@ _STEP_SECONDS, _STAGE_SECONDS = 2.5e-7, 3.5e-7
 _FIRST_ORDERS = 8
 _STEPS_PER_NODE = 4000
 _MOST_STEPS = 1_000_000
-"""Of one walk."""
+"""How many steps one walk takes, at most."""
 _WALKS, _ROUNDS = 5, 12
 """Walks, and rounds of windows, in a turn."""
 _PATIENCE, _RESTARTS = 4, 20
@@ -31,7 +31,7 @@ class Improvement:
 
     def __init__(self, problem: SplitProblem, until: float, seed: int) -> None:
         self._problem, self._until, self._seed = problem, until, seed
-        self._windows = Windows(problem, until, seed)
+        self._windows = BorderWindows(problem, until, seed)
         self._champion: Stages | None = None
         self._steps, self._turns, self._restarts = 0, 0, 0
 

@@ -5,19 +5,23 @@ costs.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Ints
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import Array, Bool, Int, compiled, inlined
 from meshwright.kernel.row import gather_rows
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 
 _WORD = 64
 _FIRST_CAPACITY = 1024
 _DONE, _IDS_FULL, _STEPS_FULL = 0, 1, 2
+"""The kernel ends with all downsets, or where there is no room for more of them or of steps."""
+
+_PROGRESS = np.dtype([("listed", np.int64), ("found", np.int64)], align=True)
+"""How many downsets have their steps listed, and how many downsets are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,33 +42,58 @@ class Lattice:
         return len(self.bits)
 
 
+class LatticeState(NamedTuple):
+    """Everything that the search for downsets works on."""
+
+    after_start: Array
+    after_node: Array
+    """What comes directly after each node, node after node."""
+    before_start: Array
+    before_node: Array
+    """What comes directly before each node, node after node."""
+    keys: Array
+    """A random word for each node; the hash of a downset is the exclusive or of its nodes'."""
+    bits: Array
+    step_start: Array
+    step_node: Array
+    step_to: Array
+    """The lattice as far as it is known."""
+    hashes: Array
+    born: Array
+    """The downset that each one grew from, and the node that was added."""
+    table: Array
+    """A hash table of the numbers of downsets."""
+    now: Array
+    """One record of `_PROGRESS`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Adjacency:
+class Neighbours:
     """The neighbours of node v: `node[start[v]:start[v + 1]]`."""
 
     start: Ints
     node: Ints
 
 
-def successors(problem: SplitProblem) -> Adjacency:
+def successors(problem: SplitProblem) -> Neighbours:
     """What comes directly after each node."""
     return _gather(problem.edge_source, problem.edge_target, problem.num_nodes)
 
 
-def predecessors(problem: SplitProblem) -> Adjacency:
+def predecessors(problem: SplitProblem) -> Neighbours:
     """What comes directly before each node."""
     return _gather(problem.edge_target, problem.edge_source, problem.num_nodes)
 
 
-def wires_of_nodes(problem: SplitProblem) -> Adjacency:
+def wires_of_nodes(problem: SplitProblem) -> Neighbours:
     """The wires that have each node for a pin, as numbers of wires."""
     wire = np.repeat(np.arange(problem.num_wires, dtype=np.int32), np.diff(problem.wire_start))
     return _gather(problem.wire_node, wire, problem.num_nodes)
 
 
-def _gather(owner: Ints, value: Ints, count: int) -> Adjacency:
+def _gather(owner: Ints, value: Ints, count: int) -> Neighbours:
     order, start = gather_rows(owner, count)
-    return Adjacency(start=start, node=value[order].astype(np.int32))
+    return Neighbours(start=start, node=value[order].astype(np.int32))
 
 
 def find_lattice(problem: SplitProblem, max_downsets: int) -> Lattice | None:
@@ -73,49 +102,53 @@ def find_lattice(problem: SplitProblem, max_downsets: int) -> Lattice | None:
         return None
     after, before = successors(problem), predecessors(problem)
     words = max(1, -(-problem.num_nodes // _WORD))
-    keys = np.random.default_rng(0).integers(1, 2**63, problem.num_nodes, dtype=np.int64)
     capacity = min(_FIRST_CAPACITY, max_downsets)
-    steps = 8 * capacity
-    bits = np.zeros((capacity, words), dtype=np.uint64)
     hashes, born = np.zeros(capacity, dtype=np.int64), np.zeros((capacity, 2), dtype=np.int32)
     born[0] = -1
-    step_start = np.zeros(capacity + 1, dtype=np.int32)
-    step_node, step_to = np.zeros(steps, dtype=np.int32), np.zeros(steps, dtype=np.int32)
-    table = _table(hashes, 1, capacity)
-    state = np.array([0, 1], dtype=np.int64)  # downsets whose steps are known, downsets
-    while True:
-        status = _grow(
-            after.start, after.node, before.start, before.node, keys, bits, hashes, born,
-            step_start, step_node, step_to, table, state,
-        )  # fmt: skip
-        if status == _DONE:
-            count = int(state[1])
-            used = int(step_start[count])
-            return Lattice(
-                bits=bits[:count],
-                step_start=step_start[: count + 1],
-                step_node=step_node[:used],
-                step_to=step_to[:used],
-            )
+    state = LatticeState(
+        after_start=after.start,
+        after_node=after.node,
+        before_start=before.start,
+        before_node=before.node,
+        keys=np.random.default_rng(0).integers(1, 2**63, problem.num_nodes, dtype=np.int64),
+        bits=np.zeros((capacity, words), dtype=np.uint64),
+        step_start=np.zeros(capacity + 1, dtype=np.int32),
+        step_node=np.zeros(8 * capacity, dtype=np.int32),
+        step_to=np.zeros(8 * capacity, dtype=np.int32),
+        hashes=hashes,
+        born=born,
+        table=_table(hashes, 1, capacity),
+        now=np.array([(0, 1)], dtype=_PROGRESS)[0],
+    )
+    while (status := _grow(state)) != _DONE:
         if status == _STEPS_FULL:
-            step_node, step_to = _doubled(step_node), _doubled(step_to)
+            more = 2 * len(state.step_node)
+            state = _with_room(state, more, "step_node", "step_to")
             continue
         if capacity >= max_downsets:
             return None
         capacity = min(2 * capacity, max_downsets)
-        bits, hashes, born = (_extended(each, capacity) for each in (bits, hashes, born))
-        step_start = _extended(step_start, capacity + 1)
-        table = _table(hashes, int(state[1]), capacity)
+        state = _with_room(state, capacity, "bits", "hashes", "born")
+        state = _with_room(state, capacity + 1, "step_start")
+        state = state._replace(table=_table(state.hashes, int(state.now["found"]), capacity))
+    count = int(state.now["found"])
+    used = int(state.step_start[count])
+    return Lattice(
+        bits=state.bits[:count],
+        step_start=state.step_start[: count + 1],
+        step_node=state.step_node[:used],
+        step_to=state.step_to[:used],
+    )
 
 
-def _extended(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
-    longer = np.zeros((length, *array.shape[1:]), dtype=array.dtype)
-    longer[: len(array)] = array
-    return longer
-
-
-def _doubled(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return _extended(array, 2 * len(array))
+def _with_room(state: LatticeState, length: int, *names: str) -> LatticeState:
+    """The same state with some of its arrays made longer."""
+    longer: dict[str, npt.NDArray[Any]] = {}
+    for name in names:
+        array = getattr(state, name)
+        longer[name] = np.zeros((length, *array.shape[1:]), dtype=array.dtype)
+        longer[name][: len(array)] = array
+    return state._replace(**longer)
 
 
 def _table(hashes: npt.NDArray[np.int64], count: int, capacity: int) -> Ints:
@@ -126,7 +159,7 @@ def _table(hashes: npt.NDArray[np.int64], count: int, capacity: int) -> Ints:
 
 
 @compiled
-def _fill_table(hashes: Any, count: int, table: Any) -> None:
+def _fill_table(hashes: Array, count: int, table: Array) -> None:
     mask = len(table) - 1
     for number in range(count):
         at = hashes[number] & mask
@@ -136,53 +169,49 @@ def _fill_table(hashes: Any, count: int, table: Any) -> None:
 
 
 @inlined
-def has_node(bits: Any, downset: Any, node: Any) -> Any:
+def has_node(bits: Array, downset: Int, node: Int) -> Bool:
     """Whether a node is in a downset."""
     return (bits[downset, node >> 6] >> np.uint64(node & 63)) & np.uint64(1) != 0
 
 
 @compiled
-def _grow(
-    after_start: Any, after_node: Any, before_start: Any, before_node: Any, keys: Any, bits: Any,
-    hashes: Any, born: Any, step_start: Any, step_node: Any, step_to: Any, table: Any, state: Any,
-) -> Any:  # fmt: skip
+def _grow(state: LatticeState) -> Int:
+    bits, table = state.bits, state.table
     mask = len(table) - 1
-    while state[0] < state[1]:
-        here = state[0]
-        first = step_start[here]
-        used = _list_steps(
-            here, after_start, after_node, before_start, before_node, bits, born, step_start,
-            step_node,
-        )  # fmt: skip
+    while state.now.listed < state.now.found:
+        here = state.now.listed
+        first = state.step_start[here]
+        used = _list_steps(state, here)
         if used < 0:
             return _STEPS_FULL
         for step in range(first, used):
-            node = step_node[step]
-            key = hashes[here] ^ keys[node]
+            node = state.step_node[step]
+            key = state.hashes[here] ^ state.keys[node]
             at = key & mask
-            while table[at] >= 0 and not _equals(table[at], key, here, node, bits, hashes):
+            while table[at] >= 0 and not _equals(state, table[at], key, here, node):
                 at = (at + 1) & mask
             if table[at] < 0:
-                if state[1] == len(bits):
+                if state.now.found == len(bits):
                     return _IDS_FULL  # this downset's steps are listed again with more room
-                table[at] = state[1]
-                hashes[state[1]] = key
-                born[state[1], 0] = here
-                born[state[1], 1] = node
+                table[at] = state.now.found
+                state.hashes[state.now.found] = key
+                state.born[state.now.found, 0] = here
+                state.born[state.now.found, 1] = node
                 for word in range(bits.shape[1]):
-                    bits[state[1], word] = bits[here, word]
-                bits[state[1], node >> 6] |= np.uint64(1) << np.uint64(node & 63)
-                state[1] += 1
-            step_to[step] = table[at]
-        step_start[here + 1] = used
-        state[0] += 1
+                    bits[state.now.found, word] = bits[here, word]
+                bits[state.now.found, node >> 6] |= np.uint64(1) << np.uint64(node & 63)
+                state.now.found += 1
+            state.step_to[step] = table[at]
+        state.step_start[here + 1] = used
+        state.now.listed += 1
     return _DONE
 
 
 @inlined
-def _equals(other: Any, key: Any, here: Any, node: Any, bits: Any, hashes: Any) -> Any:
+def _equals(state: LatticeState, other: Int, key: Int, here: Int, node: Int) -> Bool:
     """Whether a downset is this one and a node more."""
-    if hashes[other] != key:
+    bits = state.bits
+    if state.hashes[other] != key:
         return False
     for word in range(bits.shape[1]):
         want = bits[here, word]
@@ -194,13 +223,11 @@ def _equals(other: Any, key: Any, here: Any, node: Any, bits: Any, hashes: Any) 
 
 
 @inlined
-def _list_steps(
-    here: Any, after_start: Any, after_node: Any, before_start: Any, before_node: Any, bits: Any,
-    born: Any, step_start: Any, step_node: Any,
-) -> Any:  # fmt: skip
+def _list_steps(state: LatticeState, here: Int) -> Int:
     """Write the nodes that may be added: those of the downset it grew from, and what the last node
     makes ready. Returns where the list ends, -1 where there is no room."""
-    parent, added = born[here, 0], born[here, 1]
+    before_start, step_start, step_node = state.before_start, state.step_start, state.step_node
+    parent, added = state.born[here, 0], state.born[here, 1]
     at = step_start[here]
     if at + len(before_start) > len(step_node):  # no downset has more steps than there are nodes
         return -1
@@ -214,11 +241,11 @@ def _list_steps(
         if step_node[step] != added:
             step_node[at] = step_node[step]
             at += 1
-    for edge in range(after_start[added], after_start[added + 1]):
-        node = after_node[edge]
+    for edge in range(state.after_start[added], state.after_start[added + 1]):
+        node = state.after_node[edge]
         is_ready = True
         for other in range(before_start[node], before_start[node + 1]):
-            is_ready = is_ready and has_node(bits, here, before_node[other])
+            is_ready = is_ready and has_node(state.bits, here, state.before_node[other])
         if is_ready:
             step_node[at] = node
             at += 1

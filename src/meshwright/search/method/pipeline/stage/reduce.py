@@ -21,7 +21,7 @@ from meshwright.search.method.pipeline.stage.problem import SplitProblem, make_p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _Reduced:
     """Node `node` joined `into`, or left (-1) when these were its neighbours."""
 
     node: int
@@ -37,7 +37,7 @@ class Reduction:
     problem: SplitProblem
     node_of: Ints
     """The smaller problem's node of each node that stayed; -1 of the others."""
-    steps: tuple[_Step, ...]
+    steps: tuple[_Reduced, ...]
 
     def restore(self, stage_of_node: Ints) -> Ints:
         """Stages of all nodes from stages of the smaller problem's."""
@@ -95,7 +95,7 @@ class _Work:
         self._wires: list[dict[frozenset[int], float]] = [{} for _ in range(problem.num_nodes)]
         for wire, seconds in enumerate(problem.wire_seconds.tolist()):
             self._add_wire(frozenset(problem.pins(wire)), seconds)
-        self._steps: list[_Step] = []
+        self._steps: list[_Reduced] = []
 
     def _add_wire(self, pins: frozenset[int], seconds: float) -> None:
         if len(pins) > 1:
@@ -118,7 +118,7 @@ class _Work:
         before, after = self._before[node], self._after[node]
         self._leave(node, before, after)
         self._steps.append(
-            _Step(node=node, into=-1, before=tuple(sorted(before)), after=tuple(sorted(after)))
+            _Reduced(node=node, into=-1, before=tuple(sorted(before)), after=tuple(sorted(after)))
         )
         return before | after
 
@@ -152,7 +152,7 @@ class _Work:
         self._bytes[other] += self._bytes[node]
         self._saved[other] += self._saved[node]
         self._leave(node, {other}, {other})
-        self._steps.append(_Step(node=node, into=other))
+        self._steps.append(_Reduced(node=node, into=other))
 
     def _leave(self, node: int, sources: Iterable[int], targets: Iterable[int]) -> None:
         """Take a node out: `sources` come before what it came before, and the like."""

@@ -7,11 +7,11 @@ the one that it joins pay for other wires than before. Where nodes have an order
 stages: no node may be on one before its predecessors' or after its successors'.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.compiled import compiled, inlined
+from meshwright.compiled import Array, Bool, Float, Int, compiled, inlined
 from meshwright.kernel.draw import below, geometric, uniform
 
 NODE = np.dtype(
@@ -44,115 +44,145 @@ DEVICE = np.dtype(
     ],
     align=True,
 )
-"""One device."""
+"""One device: what it holds, and what it has."""
 
-BEST, SCALE, TEMPERATURE, COOLING, STRAY = range(5)
-"""Places in the array of numbers: the best largest load, the scale of loads, the temperature, its
-factor a step, and the share of moves to a device that holds no neighbour."""
-STEPS = 0
-"""Place in the array of counts."""
+PROGRESS = np.dtype(
+    [
+        ("best", np.float64),  # the least largest load so far
+        ("scale", np.float64),  # the load whose energy is 1
+        ("temperature", np.float64),
+        ("cooling", np.float64),  # the factor of the temperature in each step
+        ("stray", np.float64),  # the share of moves to a device that holds no neighbour
+        ("steps", np.int64),  # moves tried so far
+    ],
+    align=True,
+)
+"""Where a walk is, and what it has found."""
+
+
+class SplitWalkState(NamedTuple):
+    """Everything that the annealing of a split works on."""
+
+    nodes: Array
+    wires: Array
+    devices: Array
+    pins: Array
+    """The nodes that wires join, wire after wire."""
+    node_wires: Array
+    """The wires that nodes are on, node after node."""
+    held: Array
+    """By wire and device how many of the wire's pins the device holds."""
+    seconds: Array
+    """By kind of device and node."""
+    after_start: Array
+    after_node: Array
+    """What comes directly after each node, node after node."""
+    before_start: Array
+    before_node: Array
+    """What comes directly before each node, node after node."""
+    layout: Array
+    """The nodes in a line, along which runs are picked."""
+    picked: Array
+    """The nodes that the present move takes."""
+    now: Array
+    """One record of `PROGRESS`."""
+    random: Array
 
 
 @compiled
-def walk(
-    nodes: Any, wires: Any, devices: Any, pins: Any, node_wires: Any, held: Any, seconds: Any,
-    order: Any, layout: Any, picked: Any, numbers: Any, counts: Any, random: Any, squarings: int,
-    mean: float, steps: int,
-) -> None:  # fmt: skip
-    """Try `steps` moves; `held[wire, device]` are pins, power = 2 ** squarings, `order` is what
-    comes after and what comes before each node."""
+def anneal(state: SplitWalkState, squarings: int, mean: float, steps: int) -> None:
+    """Try some moves; the power of loads in the energy is 2 ** squarings."""
+    nodes, picked = state.nodes, state.picked
     num_nodes = len(nodes) - 1
-    _set_energies(devices, numbers[SCALE], squarings)
+    _set_energies(state, squarings)
     for _ in range(steps):
-        counts[STEPS] += 1
-        numbers[TEMPERATURE] *= numbers[COOLING]
-        first = below(random, num_nodes)
-        target = _choose_target(nodes, wires, devices, pins, node_wires, numbers, random, first)
+        state.now.steps += 1
+        state.now.temperature *= state.now.cooling
+        first = below(state.random, num_nodes)
+        target = _choose_target(state, first)
         source = nodes[first].device
         if source == target:
             continue
         picked[0] = first
-        num_picked, partner = _pick(
-            nodes, wires, pins, node_wires, layout, picked, random, counts[STEPS], mean, target
-        )
-        if num_picked == 0 or not _can_run(devices, seconds, picked, num_picked, target):
+        num_picked, partner = _pick(state, state.now.steps, mean, target)
+        if num_picked == 0 or not _can_run(state, num_picked, target):
             continue
-        if partner >= 0 and seconds[devices[source].kind, partner] == np.inf:
+        if partner >= 0 and state.seconds[state.devices[source].kind, partner] == np.inf:
             continue
-        if num_picked == 1 and partner < 0 and not _is_in_order(nodes, order, first, target):
+        if num_picked == 1 and partner < 0 and not _is_in_order(state, first, target):
             continue
-        before, overflow = _sums(devices)
+        before, overflow = _sums(state)
         for p in range(num_picked):
             node = picked[p]
             nodes[node].came_from = nodes[node].device
-            _shift(nodes, wires, devices, node_wires, held, seconds, node, target)
+            _shift(state, node, target)
         if partner >= 0:
             nodes[partner].came_from = target
             picked[num_picked] = partner
             num_picked += 1
-            _shift(nodes, wires, devices, node_wires, held, seconds, partner, source)
-        _set_energies(devices, numbers[SCALE], squarings)
-        after, new_overflow = _sums(devices)
+            _shift(state, partner, source)
+        _set_energies(state, squarings)
+        after, new_overflow = _sums(state)
         change = after - before
-        is_legal = _are_in_order(nodes, order, picked, num_picked)
+        is_legal = _are_in_order(state, num_picked)
         # Metropolis; what fits the memory better is taken whatever it costs.
         is_taken = is_legal and (
             new_overflow < overflow
             or (
                 new_overflow <= overflow
-                and (change <= 0.0 or uniform(random) < np.exp(-change / numbers[TEMPERATURE]))
+                and (
+                    change <= 0.0 or uniform(state.random) < np.exp(-change / state.now.temperature)
+                )
             )
         )
         if not is_taken:
             for p in range(num_picked):
                 node = picked[p]
-                _shift(
-                    nodes, wires, devices, node_wires, held, seconds, node, nodes[node].came_from
-                )
-            _set_energies(devices, numbers[SCALE], squarings)
+                _shift(state, node, nodes[node].came_from)
+            _set_energies(state, squarings)
             continue
         if new_overflow == 0.0:
-            _keep_best(nodes, devices, numbers)
+            _keep_best(state)
 
 
 @inlined
-def _is_in_order(nodes: Any, order: Any, node: Any, device: Any) -> Any:
+def _is_in_order(state: SplitWalkState, node: Int, device: Int) -> Bool:
     """Whether a device is none before those of a node's predecessors nor after its successors'."""
-    after_start, after_node, before_start, before_node = order
-    for edge in range(after_start[node], after_start[node + 1]):
-        if nodes[after_node[edge]].device < device:
+    for edge in range(state.after_start[node], state.after_start[node + 1]):
+        if state.nodes[state.after_node[edge]].device < device:
             return False
-    for edge in range(before_start[node], before_start[node + 1]):
-        if nodes[before_node[edge]].device > device:
+    for edge in range(state.before_start[node], state.before_start[node + 1]):
+        if state.nodes[state.before_node[edge]].device > device:
             return False
     return True
 
 
 @inlined
-def _are_in_order(nodes: Any, order: Any, picked: Any, num_picked: Any) -> Any:
+def _are_in_order(state: SplitWalkState, num_picked: Int) -> Bool:
     """Whether all picked nodes are, where they are now."""
     for p in range(num_picked):
-        if not _is_in_order(nodes, order, picked[p], nodes[picked[p]].device):
+        if not _is_in_order(state, state.picked[p], state.nodes[state.picked[p]].device):
             return False
     return True
 
 
 @inlined
-def _set_energies(devices: Any, scale: Any, squarings: Any) -> None:
+def _set_energies(state: SplitWalkState, squarings: Int) -> None:
+    devices = state.devices
     for device in range(len(devices)):
-        devices[device].energy = _energy(devices[device].load, scale, squarings)
+        devices[device].energy = _energy(devices[device].load / state.now.scale, squarings)
 
 
 @inlined
-def _energy(load: Any, scale: Any, squarings: Any) -> Any:
-    value = load / scale
+def _energy(value: Float, squarings: Int) -> Float:
     for _ in range(squarings):
         value *= value
     return value
 
 
 @inlined
-def _sums(devices: Any) -> Any:
+def _sums(state: SplitWalkState) -> tuple[Float, Float]:
+    devices = state.devices
     energy, overflow = 0.0, 0.0
     for device in range(len(devices)):
         energy += devices[device].energy
@@ -161,70 +191,66 @@ def _sums(devices: Any) -> Any:
 
 
 @inlined
-def _keep_best(nodes: Any, devices: Any, numbers: Any) -> None:
+def _keep_best(state: SplitWalkState) -> None:
+    nodes = state.nodes
     largest = 0.0
-    for device in range(len(devices)):
-        largest = max(largest, devices[device].load)
+    for device in range(len(state.devices)):
+        largest = max(largest, state.devices[device].load)
     # Sums that were adjusted again and again differ from fresh ones in the last bits.
-    if largest < numbers[BEST] * (1.0 - 1e-12):
-        numbers[BEST] = largest
+    if largest < state.now.best * (1.0 - 1e-12):
+        state.now.best = largest
         for node in range(len(nodes) - 1):
             nodes[node].best_device = nodes[node].device
 
 
 @inlined
-def _choose_target(
-    nodes: Any, wires: Any, devices: Any, pins: Any, node_wires: Any, numbers: Any, random: Any,
-    node: Any,
-) -> Any:  # fmt: skip
+def _choose_target(state: SplitWalkState, node: Int) -> Int:
+    nodes = state.nodes
     begin, end = nodes[node].first, nodes[node + 1].first
-    if begin == end or uniform(random) < numbers[STRAY]:
-        return below(random, len(devices))
-    wire = node_wires[begin + below(random, end - begin)]
-    first = wires[wire].first
-    return nodes[pins[first + below(random, wires[wire + 1].first - first)]].device
+    if begin == end or uniform(state.random) < state.now.stray:
+        return below(state.random, len(state.devices))
+    wire = state.node_wires[begin + below(state.random, end - begin)]
+    first = state.wires[wire].first
+    return nodes[
+        state.pins[first + below(state.random, state.wires[wire + 1].first - first)]
+    ].device
 
 
 @inlined
-def _pick(
-    nodes: Any, wires: Any, pins: Any, node_wires: Any, layout: Any, picked: Any, random: Any,
-    step: Any, mean: Any, target: Any,
-) -> Any:  # fmt: skip
+def _pick(state: SplitWalkState, step: Int, mean: Float, target: Int) -> tuple[Int, Int]:
     """What moves with the first picked node: a partner the other way (or -1), a clump, a run or
     nothing. How many are picked, none where there is no partner, and the partner."""
     num_picked, partner = np.int64(1), np.int64(-1)
-    way = uniform(random)
+    way = uniform(state.random)
     if way < 0.25:
-        partner = below(random, len(nodes) - 1)
-        if nodes[partner].device != target:
+        partner = below(state.random, len(state.nodes) - 1)
+        if state.nodes[partner].device != target:
             num_picked = np.int64(0)
     elif way < 0.5:
-        num_picked = _pick_clump(nodes, wires, pins, node_wires, picked, random, step, mean)
+        num_picked = _pick_clump(state, step, mean)
     elif way < 0.6:
-        num_picked = _pick_run(nodes, layout, picked, random, target, mean)
+        num_picked = _pick_run(state, target, mean)
     return num_picked, partner
 
 
 @inlined
-def _pick_clump(
-    nodes: Any, wires: Any, pins: Any, node_wires: Any, picked: Any, random: Any, step: Any,
-    mean: Any,
-) -> Any:  # fmt: skip
+def _pick_clump(state: SplitWalkState, step: Int, mean: Float) -> Int:
     """From the first picked node along wires, on its device."""
+    nodes, picked = state.nodes, state.picked
     device = nodes[picked[0]].device
     nodes[picked[0]].mark = step
-    most = geometric(random, mean)
+    most = geometric(state.random, mean)
     num_picked = np.int64(1)
     for _ in range(4 * most):
         if num_picked >= most or num_picked >= len(nodes) - 1:
             break
-        node = picked[below(random, num_picked)]
+        node = picked[below(state.random, num_picked)]
         begin, end = nodes[node].first, nodes[node + 1].first
         if begin == end:
             break
-        wire = node_wires[begin + below(random, end - begin)]
-        first = wires[wire].first
-        other = pins[first + below(random, wires[wire + 1].first - first)]
+        wire = state.node_wires[begin + below(state.random, end - begin)]
+        first = state.wires[wire].first
+        other = state.pins[first + below(state.random, state.wires[wire + 1].first - first)]
         if nodes[other].device == device and nodes[other].mark != step:
             nodes[other].mark = step
             picked[num_picked] = other
@@ -233,38 +259,37 @@ def _pick_clump(
 
 
 @inlined
-def _pick_run(nodes: Any, layout: Any, picked: Any, random: Any, target: Any, mean: Any) -> Any:
+def _pick_run(state: SplitWalkState, target: Int, mean: Float) -> Int:
     """From the first picked node on in the layout, to either side, whatever their devices."""
-    most = geometric(random, 2.0 * mean)
-    step = np.int64(1) if uniform(random) < 0.5 else np.int64(-1)
-    place = nodes[picked[0]].place + step
+    layout = state.layout
+    most = geometric(state.random, 2.0 * mean)
+    step = np.int64(1) if uniform(state.random) < 0.5 else np.int64(-1)
+    place = state.nodes[state.picked[0]].place + step
     num_picked = np.int64(1)
     while num_picked < most and 0 <= place < len(layout):
-        if nodes[layout[place]].device != target:
-            picked[num_picked] = layout[place]
+        if state.nodes[layout[place]].device != target:
+            state.picked[num_picked] = layout[place]
             num_picked += 1
         place += step
     return num_picked
 
 
 @inlined
-def _can_run(devices: Any, seconds: Any, picked: Any, num_picked: Any, target: Any) -> Any:
+def _can_run(state: SplitWalkState, num_picked: Int, target: Int) -> Bool:
     slowest = 0.0
     for p in range(num_picked):
-        slowest = max(slowest, seconds[devices[target].kind, picked[p]])
+        slowest = max(slowest, state.seconds[state.devices[target].kind, state.picked[p]])
     return slowest < np.inf
 
 
 @inlined
-def _shift(
-    nodes: Any, wires: Any, devices: Any, node_wires: Any, held: Any, seconds: Any, node: Any,
-    target: Any,
-) -> None:  # fmt: skip
+def _shift(state: SplitWalkState, node: Int, target: Int) -> None:
+    nodes, wires, devices, held = state.nodes, state.wires, state.devices, state.held
     source = nodes[node].device
-    change_source = -seconds[devices[source].kind, node]
-    change_target = seconds[devices[target].kind, node]
+    change_source = -state.seconds[devices[source].kind, node]
+    change_target = state.seconds[devices[target].kind, node]
     for e in range(nodes[node].first, nodes[node + 1].first):
-        wire = node_wires[e]
+        wire = state.node_wires[e]
         num_pins = wires[wire + 1].first - wires[wire].first
         on_source, on_target = held[wire, source], held[wire, target]
         cost = wires[wire].seconds

@@ -24,18 +24,18 @@ from meshwright.search.method.pipeline.stage.rise import Rise, Stages
 _ROUND_STAGES = 2_000_000
 """Stages a round, about: windows grow until it looks at so many."""
 _FIRST_DOWNSETS, _LEAST_DOWNSETS = 64, 8
-"""Of a window."""
+"""How many downsets a window has at first, and at least."""
 _MOST_DOWNSETS = 400_000
-"""Of all windows together."""
+"""How many downsets all windows have together, at most."""
 _FIRST_REACH = 8.0
-"""Nodes on either side of a border."""
+"""How many nodes on either side of a border the first windows take."""
 _GAIN = 1e-6
-"""Relative: what a round has to gain."""
+"""The part of the largest load that a round has to gain."""
 _NUM_STYLES = 4
-"""Of orders."""
+"""How many ways there are to line nodes up."""
 
 
-class Windows:
+class BorderWindows:
     """Splits of one problem; every round improves `best` or leaves it."""
 
     def __init__(self, problem: SplitProblem, until: float, seed: int) -> None:
@@ -47,12 +47,12 @@ class Windows:
         self._downsets = float(_FIRST_DOWNSETS)
         self._work = 0
         self.num_orders = 0
-        """Orders that were tried."""
+        """How many orders were tried."""
         self.best: Stages | None = None
 
     @property
     def stages_seen(self) -> int:
-        """Stages that were looked at."""
+        """How many stages were looked at."""
         return self._work
 
     def try_order(self) -> None:
