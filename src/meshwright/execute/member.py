@@ -189,7 +189,6 @@ class Cutter:
         Within the call, parts of whole arguments are taken, and a result that is wanted as a term
         of a sum is put among zeros.
         """
-        assert not call.reduces, "an op that talks to the team has its words as ops"
         team, context = self.builder.team, self.builder.context
         places: list[Taken] = []
 

@@ -6,13 +6,12 @@ A rule answers it with a `Call`, or refuses it with `Uncut`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from meshwright.errors import InputError
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Shape, local_shape
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, local_shape
 from meshwright.execute.tree import find_only, map_only
 
 
@@ -36,40 +35,17 @@ class Narrowed:
     cut: AnyCut
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """An all-reduce over the team that a call makes while it runs."""
-
-    operation: Literal["sum", "max"]
-    shape: Shape
-    dtype: torch.dtype
-
-
-class Team(Protocol):
-    """What a call with all-reduces needs: both return what all members have together."""
-
-    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum of the members' tensors."""
-        ...
-
-    def all_reduce_max(self, tensor: Tensor) -> Tensor:
-        """The greatest of the members' tensors, entry by entry."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Call:
     """What one member of a team calls."""
 
     target: Callable[..., Any]
-    """An op, or a function of ours; one that makes all-reduces takes the `Team` first."""
+    """An op, or a function of ours."""
     args: tuple[Any, ...]
     """Tensors are `Operand`, where the member takes what it has, or `Narrowed`."""
     kwargs: Mapping[str, Any]
     cuts: Any
     """How the result is cut; a tuple of as many cuts where it is a list of tensors."""
-    reduces: tuple[AllReduce, ...] = ()
-    """The all-reduces that it makes, in their order."""
     draws: bool = False
     """Whether it draws random numbers. Those of the whole result count: a member uses its part."""
 

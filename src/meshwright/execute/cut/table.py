@@ -61,7 +61,8 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     ),
     (
         reduction.cut_along_others,
-        "_softmax _softmax_backward_data cumsum cumprod logcumsumexp sort topk",
+        "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data cumsum cumprod "
+        "logcumsumexp sort topk",
     ),
     (
         reduction.cut_norm,
@@ -78,7 +79,6 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (index.cut_index_select, "index_select"),
     (index.cut_index, "index"),
     (index.cut_index_put, "index_put"),
-    (loss.cut_log_softmax, "_log_softmax _log_softmax_backward_data"),
     (loss.cut_nll_loss, "nll_loss_forward"),
     (loss.cut_nll_loss_backward, "nll_loss_backward"),
 )

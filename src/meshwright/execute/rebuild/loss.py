@@ -10,6 +10,7 @@ from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
 from meshwright.execute.member import CUT, ROWS, with_cuts
 from meshwright.execute.on_parts import Team
 from meshwright.execute.rebuild.builder import Builder
+from meshwright.execute.shard import Share
 
 LOSSES = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
@@ -116,9 +117,7 @@ def _first(scores: Node, team: Team) -> int:
     return plain_bounds(cut.size, team.width, team.member)[0]
 
 
-def _rows(scores: Node, builder: Builder) -> words.Rows:
+def _rows(scores: Node, builder: Builder) -> Share:
     """Which rows of the targets a member of a context team has scores of."""
     cut, context = scores.meta.get(ROWS, WHOLE), builder.context
-    return (
-        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
-    )
+    return Share() if cut is WHOLE else Share(cut.at(0), context.width, context.member)
