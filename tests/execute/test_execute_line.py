@@ -64,7 +64,7 @@ def test_what_was_asked_for_before_the_end_still_runs() -> None:
     good.may_end.set()
     works = [line.add(lambda: good) for _ in range(3)]
     line.close()
-    assert not line.thread.is_alive()
+    assert not line.queue.thread.is_alive()
     for work in works:
         work.wait()  # not for ever
 

@@ -129,11 +129,11 @@ class _Reader:
         self.newest: dict[int, int] = {}
         """The version that is in each storage."""
         self.views = 0
-        """Since the last kernel."""
+        """How many views were made since the last kernel."""
         self.returned: set[int] = set()
 
     def start_from(self, node: Node) -> None:
-        """Read a placeholder."""
+        """Read a placeholder, whose tensor is there from the start."""
         self.start.append(len(self.versions))
         self.hold(node)
 
@@ -146,7 +146,7 @@ class _Reader:
         self.kernel_of[node.name] = -1
 
     def call(self, node: Node) -> None:
-        """Read a call."""
+        """Read a call, which is a kernel or only a view."""
         inputs = [each for each in node.all_input_nodes if "val" in each.meta]
         known = {storage_of(tensor) for each in inputs for tensor in tensors_of(each.meta["val"])}
         made = list(tensors_of(node.meta.get("val")))

@@ -39,7 +39,7 @@ class Timed(NamedTuple):
     """The times of one call."""
 
     seconds: float
-    """The median."""
+    """The median of its runs, in seconds."""
     spread: float
     """The seconds between a fourth and three fourths of the runs."""
 

@@ -54,7 +54,7 @@ class Moments:
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-reduce of the row of statistics."""
         x = args[0]
         variance, mean = torch.var_mean(x.to(_working(x)), _others(x), correction=0)
         mean, variance = mean.double(), variance.double()
@@ -75,7 +75,7 @@ class BackwardMoments:
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-reduce of the row of statistics."""
         gradient, x, mean = args
         given, dims = gradient.to(_working(x)), _others(x)
         product = given * (x.to(_working(x)) - _spread(mean, x))

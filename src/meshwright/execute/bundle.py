@@ -18,9 +18,9 @@ from meshwright.program.collective import Lane
 _ANY = -1
 """Stands for the rail of process groups that have none."""
 _PAIR = -1
-"""Tells process groups of transfers apart from those of collectives of the same ranks, ..."""
+"""Begins the key of a process group of transfers, which no collective of the same ranks shares."""
 _LANE = -2
-"""... and those of other lanes."""
+"""Begins the key of a process group of a lane other than that of gradients."""
 
 
 AS_GIVEN: dict[str, Any] = (
@@ -39,7 +39,7 @@ class Bundle:
     """The process groups of the same ranks: one a rail, or one alone."""
 
     groups: Mapping[int, Any]
-    """By rail."""
+    """The process group of each rail, by its number."""
     division: Division = ((0, 1.0),)
     ranks: tuple[int, ...] = ()
     """In the order that they have in the groups."""

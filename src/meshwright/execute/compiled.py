@@ -17,7 +17,7 @@ Function = Callable[[list[Any], "Held"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
 
 FILE_NAME = "<segment>"
-"""Of generated code, in tracebacks."""
+"""The name that generated code has in tracebacks."""
 
 
 class Extra(Enum):

@@ -31,12 +31,12 @@ class Course:
     """Where the loaders of the run that is resumed had come to."""
     schedule: Schedule | None = None
     log: Log | None = None
-    """On the first rank, where one is kept."""
+    """The log of the run, on the first rank, where one is kept."""
     keeper: Keeper | None = None
     heeds_signals: bool = False
     """Whether the run may be asked to stop."""
     before: Pulse | None = None
-    """Of the step before the last."""
+    """What ranks told each other of the step before the last."""
     validation: "Validation | None" = None
 
     def add(self, pulse: Pulse) -> bool:
@@ -90,7 +90,7 @@ class Validation:
     trainer: Trainer
     loader: Loader
     every: int = 0
-    """After so many steps each; 0: after the last alone."""
+    """After how many steps each losses are taken; 0: after the last alone."""
     last: int = 0
 
     def is_due(self, step: int) -> bool:

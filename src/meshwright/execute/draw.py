@@ -152,11 +152,11 @@ class Drawn:
 
     @property
     def name(self) -> str:
-        """Of the op and its overload."""
+        """The name of the op and its overload."""
         return _name(self.target)
 
     def __call__(self, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Run the op."""
+        """Run the op with the numbers of these keys."""
         return self._call(self.target, keys, *args, **kwargs)
 
     def _call(self, target: Any, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ def _find_kernel(name: str) -> _Kernel | None:
 
 
 def _name(target: Any) -> str:
-    """As in `native_dropout.default`."""
+    """The name of an op and its overload, such as `native_dropout.default`."""
     packet = getattr(target, "_overloadpacket", None)
     return f"{getattr(packet, '__name__', '')}.{getattr(target, '_overloadname', '')}"
 

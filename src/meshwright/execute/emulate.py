@@ -41,13 +41,13 @@ class Emulation:
         self.times: Times | None = None
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step, whose first op finds the device free."""
         assert not inputs
         self.times = times
         self.free_at = clock()
 
     def end(self) -> None:
-        """End it."""
+        """Do nothing: a step that was emulated leaves nothing."""
 
     def compute(self, item: RunSegment) -> None:
         """Wait for as long as the segment takes."""
@@ -81,7 +81,7 @@ class Emulation:
         return self.scratch[: self._size(receive.instruction)]
 
     def accept(self, receive: Receive, flat: torch.Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: the bytes that arrive have no meaning."""
 
     def collect(self, item: Start) -> tuple[Work, Finish]:
         """Start a collective over as many bytes."""

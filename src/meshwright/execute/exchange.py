@@ -40,7 +40,7 @@ class Exchange:
     channels: Mapping[tuple[int, int], Bundle]
     """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
     default: Bundle
-    """Of all other pairs."""
+    """The process group of all other pairs of devices."""
     gatherers: Mapping[int, Bundle] = field(default_factory=dict)
     """Like `groups`, for gathering where that takes others."""
     lines: MutableMapping[Hashable, Line] = field(default_factory=dict)
@@ -51,7 +51,8 @@ class Exchange:
     sides: MutableMapping[Hashable, Side] = field(default_factory=dict)
     """The streams made so far, by the line or communicator that uses each."""
     is_gloo: bool = True
-    """Not NCCL, which knows messages between two ranks by their order only, not by tags."""
+    """Whether messages go through gloo, else NCCL, which knows those between two ranks by their
+    order only, not by tags."""
     opened: Sequence[Any] = ()
     """All process groups that were made."""
 
@@ -62,7 +63,7 @@ class Exchange:
 
     @property
     def num_members(self) -> int:
-        """Of the largest group."""
+        """How many members the largest group has."""
         return max(map(len, self.members.values()), default=1)
 
     def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:

@@ -105,7 +105,7 @@ class Start:
     instruction: int
     kind: Kind
     pieces: tuple[Piece, ...]
-    """What it reads."""
+    """The rows of buffers that it reads."""
     peer: int = -1
     group: int = -1
     task: int = -1

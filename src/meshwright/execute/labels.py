@@ -40,7 +40,7 @@ class Labels:
     """What a loss is compared with, as a function of the step's inputs."""
 
     samples: int
-    """Of the traced step; a trace holds for its number of samples only."""
+    """How many samples the traced step has, which is valid for that number only."""
     target: Node
     ignored: int
     nodes: tuple[Node, ...]

@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
     epoch: int = 0
     samples: int = 0
-    """Of that epoch."""
+    """How many samples of that epoch have been trained on."""
 
 
 class Loader:

@@ -20,12 +20,12 @@ class Box:
     """Numbers of a tensor whose index in each dimension is in a range."""
 
     offset: tuple[int, ...]
-    """The index of the first one."""
+    """The index of its first number in each dimension."""
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """How many numbers the box has."""
         return prod(self.shape)
 
     def within(self, outer: "Box") -> tuple[slice, ...]:
@@ -63,7 +63,7 @@ class Holding:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """How many numbers the rank has of the tensor."""
         return sum(box.size for box in self.boxes)
 
     @property

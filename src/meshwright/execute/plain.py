@@ -48,7 +48,7 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seed, self.step, self.place = seed, 0, 0
 
     def begin(self, step: int) -> None:
-        """Begin a step."""
+        """Begin a step, in which the ops draw in their order again."""
         self.step, self.place = step, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -20,7 +20,7 @@ class Here:
     """One device: the order in which it runs, and what its segments turn out to need."""
 
     place: Mapping[int, int]
-    """Of each instruction that its main thread runs."""
+    """The place of each instruction that its main thread runs, in their order."""
     last_user: Mapping[int, int]
     """For each buffer the last instruction that reads it."""
     state: dict[str, int] = field(default_factory=dict)

@@ -30,7 +30,7 @@ class Side(Protocol):
         """Copy tensors to the host after an event; returns when they are there."""
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As much memory of the host."""
+        """Memory of the host for the numbers of a tensor."""
 
     def bring(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], after: Any) -> Any:
         """Start to fill tensors with those of the host after an event; the event of its end."""
@@ -66,7 +66,7 @@ class CudaSide:
         return hosts
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Pinned memory."""
+        """Pinned memory for the numbers of a tensor."""
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
     def bring(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], after: Any) -> Any:

@@ -69,11 +69,11 @@ class SignedStore(dist.Store):  # type: ignore[name-defined,misc]
         self.inner.wait(list(keys), self.inner.timeout if timeout is None else timeout)
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key."""
+        """Remove a key; whether it was there."""
         return bool(self.inner.delete_key(key))
 
     def num_keys(self) -> int:
-        """The number of keys."""
+        """How many keys the store has."""
         return int(self.inner.num_keys())
 
     def set_timeout(self, timeout: timedelta) -> None:

@@ -67,18 +67,18 @@ class Tensors:
         self.functions = {id(each): self._compiled(each).run for each in segments}
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step on these inputs, which is timed where there are times to fill."""
         self.kept.update(inputs)
         self.times = times
 
     def end(self) -> None:
-        """End it."""
+        """End the step: let go of all that was kept, and read its times."""
         self.kept.clear()
         if self.times is not None:
             self.marks.read(self.times)
 
     def compute(self, item: RunSegment) -> None:
-        """Run a segment."""
+        """Run a segment, and keep what others read of its results."""
         kept, held = self.kept, self.held
         given = self._given(item)
         held.moment = item.microbatch, self.first_row[id(item)]
@@ -192,7 +192,7 @@ class Tensors:
             self.kept[piece.buffer] = shaped
 
     def collect(self, item: Start) -> tuple[Work, Finish]:
-        """Start a collective."""
+        """Start a collective; returns what to wait for, and what to do then."""
         if item.run is not None:
             return self._talk(item, item.run)
         if not item.pieces:

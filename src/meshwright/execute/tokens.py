@@ -42,7 +42,7 @@ class CountTokens:
         return [ends.new_empty(len(ends) // self.width), ends.new_empty((2, len(ends)))]
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-to-all of numbers of rows."""
         ends = args[0]
         sent = torch.diff(ends, prepend=ends.new_zeros(1))
         own, counts = self(ends)
@@ -71,7 +71,7 @@ class SendTokens:
         return tensor.new_empty((ARRIVED, tensor.numel() // self.rows))
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-to-all of the rows for experts."""
         sent, received = _read_counts(args[1], self.width)
         rows = args[0].reshape(self.rows, -1)
         ends = [0, *accumulate(map(sum, sent))]
@@ -102,7 +102,7 @@ class ReturnTokens:
         return tensor.new_empty(self.shape)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-to-all of what experts made of the rows."""
         sent, received = _read_counts(args[1], self.width)
         rows = args[0]
         by_expert = [count for counts in zip(*received, strict=True) for count in counts]

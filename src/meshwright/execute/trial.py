@@ -14,8 +14,9 @@ from meshwright.execute.feed import match_inputs
 from meshwright.execute.group import pick_backend, pick_device
 from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
 from meshwright.execute.loader import Loader, endless
-from meshwright.execute.lowered import Lowered, lower_frozen
-from meshwright.execute.make_trainer import check_steps, choose_statistics
+from meshwright.execute.lowered import Lowered
+from meshwright.execute.make_trainer import check_steps
+from meshwright.execute.seat import lower_for
 from meshwright.execute.settings import Settings
 from meshwright.execute.steps import Steps
 from meshwright.execute.weights import match_weights, open_weights
@@ -32,12 +33,7 @@ def try_plan(
 ) -> None:
     """Refuse a plan that this machine or this model does not allow, as a rank would."""
     pick_backend(pick_device(settings.device), settings.backend)
-    lowered = lower_frozen(
-        graph,
-        cluster,
-        choose_statistics(graph, plan, settings),
-        clips=settings.clips,
-    )
+    lowered = lower_for(graph, cluster, plan, settings)
     dataset = None if settings.data is None else settings.data()
     workload = record(build, settings.seed).workload
     if dataset is not None:

@@ -6,13 +6,11 @@ beside the main thread. What an instruction does with tensors is its worker's bu
 (`meshwright.execute.tensors`, or `meshwright.execute.emulate`, which only waits).
 """
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +18,7 @@ import torch
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
 from meshwright.execute.progress import Progress, Unwatched
-from meshwright.execute.thread import start_thread
+from meshwright.execute.thread import Served
 from meshwright.execute.work import Finish, Work
 from meshwright.program.program import JOINS, Kind, Program
 
@@ -30,9 +28,6 @@ AHEAD_BYTES = 256 * 2**10
 
 _COLLECTIVES = -1
 """Stands for the peer of collectives, which are complete in their order."""
-
-_JOIN_SECONDS = 2.0
-"""Threads are waited for at the end; not longer, should one be stuck in a lost connection."""
 
 clock = time.perf_counter
 """CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
@@ -49,16 +44,16 @@ class Times:
 
 
 class Worker(Protocol):
-    """What instructions do."""
+    """Does what instructions say, with tensors or by waiting."""
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step on these inputs, which is timed where there are times to fill."""
 
     def end(self) -> None:
-        """End it: nothing of it is needed any more."""
+        """End the step, of which nothing is needed any more."""
 
     def compute(self, item: RunSegment) -> None:
-        """Run a segment."""
+        """Run a segment of ops."""
 
     def join(self, item: Start) -> None:
         """Concatenate or add up."""
@@ -67,7 +62,7 @@ class Worker(Protocol):
         """What is sent, as bytes in a row; what nobody reads afterwards is let go of."""
 
     def collect(self, item: Start) -> tuple[Work, Finish]:
-        """Start a collective."""
+        """Start a collective; returns what to wait for, and what to do then."""
 
     def empty(self, receive: Receive) -> torch.Tensor:
         """Room for what is received, as bytes in a row."""
@@ -78,7 +73,7 @@ class Worker(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Communication under way."""
+    """Communication of this step that nobody has waited for yet."""
 
     work: Work
     finish: Finish
@@ -90,6 +85,12 @@ class _Pending:
     def is_done(self) -> bool:
         """Whether nobody would wait for it."""
         return self.work.is_done if self.done is None else self.done.is_set()
+
+
+_Sent = list[Any]
+"""A send, its instruction, and the times to fill if the step is timed; emptied by its thread."""
+_Received = tuple[_Pending, int, Times]
+"""A receive or collective, its instruction, and the times to fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +161,10 @@ class Walk:
         self.worker.end()
 
     def close(self) -> None:
-        """End the threads."""
-        self.sends.close()
-        self.waiters.close()
+        """End the threads that wait for communication."""
+        self.sends.queue.close()
+        for each in self.waiters.queues.values():
+            each.close()
 
     def _others(self, group: int) -> tuple[int, ...]:
         mine = self.exchange.rank_of[self.part.device]
@@ -296,19 +298,18 @@ class _Sends:
     """
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[tuple[Work, int, Times | None] | None] = queue.SimpleQueue()
         self.count = self.done = 0
         self.number: dict[int, int] = {}
         """By instruction how many were started up to its last one."""
         self.error: BaseException | None = None
         self.idle = threading.Condition()
-        self.thread = start_thread(self._serve, "sends", end=partial(self.queue.put, None))
+        self.queue = Served(self._serve, "sends")
 
     def add(self, work: Work, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
         self.count += 1
         self.number[instruction] = self.count
-        self.queue.put((work, instruction, times))
+        self.queue.put([work, instruction, times])
 
     def wait(self, instruction: int) -> None:
         """Return when one is done, and all before it."""
@@ -324,40 +325,32 @@ class _Sends:
         if self.error is not None:
             raise self.error
 
-    def close(self) -> None:
-        """End the thread, so that none is left in torch when the interpreter ends."""
-        self.queue.put(None)
-        self.thread.join(_JOIN_SECONDS)
-
-    def _serve(self) -> None:
-        while (entry := self.queue.get()) is not None:
-            work, instruction, times = entry
-            try:
-                work.until_done()
-            except BaseException as error:
-                self.error = error
-            if times is not None:
-                times.finish[instruction] = clock()
-            del work, entry
-            with self.idle:
-                self.done += 1
-                self.idle.notify_all()
+    def _serve(self, entry: _Sent) -> None:
+        work, instruction, times = entry
+        entry.clear()
+        try:
+            work.until_done()
+        except BaseException as error:
+            self.error = error
+        if times is not None:
+            times.finish[instruction] = clock()
+        del work  # what was sent is let go of before anybody hears that it is gone
+        with self.idle:
+            self.done += 1
+            self.idle.notify_all()
 
 
 class _Waiters:
     """A thread for every peer that notes when each receive is complete, and one for collectives."""
 
     def __init__(self) -> None:
-        self.queues: dict[int, queue.SimpleQueue[tuple[_Pending, int, Times] | None]] = {}
-        self.threads: list[threading.Thread] = []
+        self.queues: dict[int, Served[_Received]] = {}
         self.error: BaseException | None = None
 
     def add(self, peer: int, pending: _Pending, instruction: int, times: Times) -> None:
         """Let a peer's thread wait for a receive."""
         if peer not in self.queues:
-            self.queues[peer] = queue.SimpleQueue()
-            end = partial(self.queues[peer].put, None)
-            self.threads.append(start_thread(self._serve, "receives", self.queues[peer], end=end))
+            self.queues[peer] = Served(self._serve, "receives")
         self.queues[peer].put((pending, instruction, times))
 
     def check(self) -> None:
@@ -365,20 +358,12 @@ class _Waiters:
         if self.error is not None:
             raise self.error
 
-    def close(self) -> None:
-        """End the threads."""
-        for each in self.queues.values():
-            each.put(None)
-        for thread in self.threads:
-            thread.join(_JOIN_SECONDS)
-
-    def _serve(self, entries: "queue.SimpleQueue[tuple[_Pending, int, Times] | None]") -> None:
-        while (entry := entries.get()) is not None:
-            pending, instruction, times = entry
-            try:
-                pending.work.until_done()
-            except BaseException as error:
-                self.error = error
-            times.finish[instruction] = clock()
-            assert pending.done is not None
-            pending.done.set()
+    def _serve(self, entry: _Received) -> None:
+        pending, instruction, times = entry
+        try:
+            pending.work.until_done()
+        except BaseException as error:
+            self.error = error
+        times.finish[instruction] = clock()
+        assert pending.done is not None
+        pending.done.set()

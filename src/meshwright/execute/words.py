@@ -50,7 +50,7 @@ class NllLoss:
     def __call__(
         self, picked: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int
     ) -> tuple[Tensor, Tensor]:
-        """Both."""
+        """The loss, and the total weight."""
         counts = sample_weights(targets, weight, ignored, picked.dtype)
         terms, total = -picked * self.rows.of(counts), counts.sum()
         if reduction == NONE:
@@ -78,7 +78,7 @@ class NllLossBackward:
         ignored: int,
         total: Tensor,
     ) -> list[Tensor]:
-        """Both."""
+        """The part of the gradient, and its sums over classes."""
         target = self.rows.of(targets)
         counts = sample_weights(target, weight, ignored, torch.float32)
         each = -counts * (gradient / total if reduction == MEAN else gradient)
@@ -106,11 +106,11 @@ class TeamMax:
     __name__ = "team_max"
 
     def __call__(self, own: Tensor) -> Tensor:
-        """Both."""
+        """A tensor for the own numbers and for the greatest."""
         return torch.empty((2, *own.shape), dtype=own.dtype)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-reduce of the greatest numbers."""
         both = torch.stack([args[0], args[0]])
         return Begun(both, exchange.all_reduce(both[1].view(-1), group, is_max=True), nothing)
 
@@ -122,11 +122,11 @@ class TeamLogSum:
     __name__ = "team_log_sum"
 
     def __call__(self, both: Tensor) -> Tensor:
-        """One number a row."""
+        """A tensor of one number a row."""
         return torch.empty(both.shape[1:], dtype=both.dtype)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-reduce of the sums of exponentials."""
         own, top = args[0][0], args[0][1]
         made = (own - top).exp()
         work = exchange.all_reduce(made.view(-1), group)
@@ -146,11 +146,11 @@ class PickTargets:
     __name__ = "pick_targets"
 
     def __call__(self, _scores: Tensor, targets: Tensor, _log_sum: Tensor) -> Tensor:
-        """One number a row."""
+        """A tensor of one number a row."""
         return torch.empty(self.rows.of(targets).shape, dtype=torch.float32)
 
     def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+        """Start the all-reduce of the log-probabilities, zero for classes of other members."""
         scores, targets, log_sum = args
         target = self.rows.of(targets)
         own, is_own = _own_classes(scores, target, self.first)

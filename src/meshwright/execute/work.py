@@ -3,19 +3,14 @@
 Knows nothing of process groups.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from meshwright.execute.thread import start_thread
-
-_JOIN_SECONDS = 2.0
-"""As in `meshwright.execute.walk`."""
+from meshwright.execute.thread import Served
 
 Finish = Callable[[], None]
 """What is done with what communication brought."""
@@ -38,7 +33,7 @@ class Span:
 
 
 class Work(Waitable, Protocol):
-    """Communication under way."""
+    """Communication under way, whose end can be waited for in several ways."""
 
     def until_done(self) -> None:
         """Return when it is done; any thread may call it, because no stream is made to wait."""
@@ -86,7 +81,7 @@ class Plain:
         self.finishes.append(finish)
 
     def watch(self) -> Sequence[Span]:
-        """None: the host's clock times it."""
+        """No span, because the host's clock times it."""
         return ()
 
 
@@ -116,7 +111,7 @@ class All:
         self.works[-1].then(finish)
 
     def watch(self) -> Sequence[Span]:
-        """Those of each."""
+        """The spans of all works."""
         return [span for each in self.works for span in each.watch()]
 
 
@@ -170,8 +165,7 @@ class Line:
     """Runs collectives one after the other, beside the threads that ask for them."""
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        self.thread = start_thread(self._serve, "collectives", end=partial(self.queue.put, None))
+        self.queue = Served(torch.no_grad()(_Queued.run), "collectives")
 
     def add(self, start: Callable[[], Waitable]) -> Work:
         """Start a collective after all that came before."""
@@ -181,14 +175,7 @@ class Line:
 
     def close(self) -> None:
         """End the thread after what it has."""
-        self.queue.put(None)
-        self.thread.join(_JOIN_SECONDS)
-
-    @torch.no_grad()
-    def _serve(self) -> None:
-        while (queued := self.queue.get()) is not None:
-            queued.run()
-            del queued
+        self.queue.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One scene played."""
+    """What was found while one scene was played."""
 
     examples: tuple[Example, ...]
     reward: float

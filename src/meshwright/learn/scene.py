@@ -62,7 +62,7 @@ class Stock:
     graphs: tuple[Graph, ...] = ()
     """None: models of ours at random."""
     clusters: tuple[Cluster, ...] = ()
-    """None: random ones."""
+    """The clusters to draw from; none: random ones are made."""
 
     def __post_init__(self) -> None:
         for cluster in self.clusters:

@@ -38,7 +38,7 @@ class Schedule:
 
     rounds: int = 3
     episodes: int = 80
-    """Scenes a round."""
+    """How many scenes are played in a round."""
     iterations: int = 60
     """Of a search, beside those for each action."""
     epochs: int = 15

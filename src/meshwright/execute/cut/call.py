@@ -92,7 +92,7 @@ class Request:
 
     @property
     def values(self) -> list[Any]:
-        """The whole results."""
+        """The results of the call on whole tensors, as a list."""
         return list(self.value) if isinstance(self.value, tuple | list) else [self.value]
 
     def __getitem__(self, name: str) -> Any:

@@ -226,7 +226,7 @@ def _range(request: Request, cut: Cut, start: int, length: int) -> tuple[AnyCut,
 
 
 def _borders(cut: Cut) -> set[int]:
-    """Where segments begin."""
+    """The entries of the dimension at which segments begin."""
     sizes = cut.sizes
     found, place = set(), 0
     for size in sizes:

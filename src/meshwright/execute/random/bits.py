@@ -18,7 +18,7 @@ from torch import Tensor
 from meshwright.execute.random.bits_cpu import fill_bits, fill_mask
 
 _FACTORS = 0x7FEB352D, 0x846CA68B - (1 << 32)
-"""Of the permutation, as signed numbers."""
+"""The factors of the permutation, as signed numbers."""
 _FLIP = 1 << 31
 
 
@@ -97,6 +97,6 @@ def _gpu_kernel() -> Callable[[Tensor, Tensor, int | None], Tensor] | None:
 
 
 KERNELS = Source(_run_bits, _run_mask)
-"""Kernels of the device."""
+"""Draws by the kernels of the device."""
 WRITTEN = Source(_write_bits, _write_mask)
-"""In ops that a compiler merges with others."""
+"""Draws in ops that a compiler merges with others."""

@@ -44,7 +44,7 @@ def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
         talk = words.TeamMax() if is_first else words.TeamLogSum()
         return with_cuts(builder.call(talk, builder.root[read[0]]), WHOLE)
     loss = next(each for each in graph.readers[made].tolist())
-    kernel = builder.step.ledger.kernels[int(builder.expansion.origin[loss])]
+    kernel = builder.kernel(loss)
     word = [t for t in read if builder.expansion.tensor_origin[t] < 0]
     if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
         raise InputError(

@@ -59,7 +59,7 @@ def pack_or_add(builder: Builder, op: int) -> list[Node]:
         reader = next(
             each for each in builder.graph.successors[op].tolist() if _is_block(builder, each)
         )
-        kernel = _kernel(builder, reader)
+        kernel = builder.kernel(reader)
         views = [builder.argument(op, kernel, each) for each in keys_of(kernel)]
         return [_packed(builder.call(pack_keys, *views), _Packed.of(views))]
     term, total = _inputs(builder, op)
@@ -76,7 +76,7 @@ def _own_gradients(builder: Builder, op: int, term: Node, total: Node) -> list[N
     block = next(
         each for each in builder.graph.predecessors[op].tolist() if _is_block(builder, each)
     )
-    _, *values = _kernel(builder, block).node.meta["val"]
+    _, *values = builder.kernel(block).node.meta["val"]
     strides = tuple(
         dense_stride(value.stride(), shape)
         for value, shape in zip(values, what.shapes, strict=True)
@@ -105,7 +105,7 @@ def block_keys(builder: Builder, op: int) -> Mapping[Node, Node]:
         view = builder.call(aten.as_strided.default, packed, shape, stride, start)
         views.append(with_cuts(view, cut))
         start += view.meta["val"].numel()
-    return dict(zip(keys_of(_kernel(builder, op)), views, strict=True))
+    return dict(zip(keys_of(builder.kernel(op)), views, strict=True))
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,5 @@ def _is_block(builder: Builder, op: int) -> bool:
     return bool(builder.expansion.hop[op] >= 0 and builder.expansion.origin[op] >= 0)
 
 
-def _kernel(builder: Builder, op: int) -> Kernel:
-    return builder.step.ledger.kernels[int(builder.expansion.origin[op])]
-
-
 def _inputs(builder: Builder, op: int) -> list[Node]:
-    graph = builder.graph
-    return [builder.root[t] for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+    return [builder.root[t] for t in builder.filled_inputs(op)]

@@ -65,9 +65,9 @@ class Step:
     made: tuple[tuple[int | None, Layout], ...]
     """What it allocates: the place among its results (None: the result itself) and its layout."""
     factor: float = 1.0
-    """What its result is multiplied with, ..."""
+    """What its result is multiplied with."""
     scale: Base | None = None
-    """... and the tensor that it is."""
+    """A tensor that its result is multiplied with, too; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
