@@ -18,8 +18,8 @@ from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from meshwright.capture.capture import trace_workload  # noqa: E402
-from meshwright.capture.deferred import Deferred, record  # noqa: E402
-from meshwright.capture.deferred_recording import Recording  # noqa: E402
+from meshwright.capture.deferred.deferred import Deferred, record  # noqa: E402
+from meshwright.capture.deferred.recording import Recording  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import build, language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402

@@ -17,7 +17,7 @@ from small_trainer import make_trainer, take_steps, train_plainly  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
-from meshwright.capture.deferred import record  # noqa: E402
+from meshwright.capture.deferred.deferred import record  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute import tensor_file  # noqa: E402
 from meshwright.execute.export_weights import export_weights  # noqa: E402

@@ -23,11 +23,12 @@ from meshwright.errors import InputError
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.holding import (
     Written,
+    check_state,
     choose_parts,
     describe_os,
+    fill_parts,
     join_parts,
     name_parts,
-    read_parts,
     write_parts,
 )
 from meshwright.execute.manifest import (
@@ -147,7 +148,8 @@ def load_checkpoint(
     path = checkpoint.path
     with _working(progress or Unwatched()) as tick:
         try:
-            read_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
+            check_state(state, checkpoint.manifest.tensors, holdings)
+            fill_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
         except InputError as error:
             raise InputError(f"checkpoint {path}: {error}") from None
 

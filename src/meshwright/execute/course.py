@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from meshwright.capture.deferred import Deferred
+from meshwright.capture.deferred.deferred import Deferred
 from meshwright.capture.inputs import Inputs, as_inputs
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, RankError

@@ -15,6 +15,7 @@ import torch
 
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.talk import nothing
 from meshwright.execute.walk import Times, clock
 from meshwright.execute.work import Finish, Work
 from meshwright.program.program import Kind, Program
@@ -85,31 +86,24 @@ class Emulation:
 
     def collect(self, item: Start) -> tuple[Work, Finish]:
         """Start a collective over as many bytes."""
-        size = self._size(item.instruction)
-        if item.kind == Kind.ALL_GATHER:
-            members = len(self.program.groups[item.group])
-            piece = max(1, size // members)
+        size, exchange, group = self._size(item.instruction), self.exchange, item.group
+        members = len(self.program.groups[group])
+        piece = max(1, size // members)
+        if item.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL):
             parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
+            if item.kind == Kind.ALL_TO_ALL:
+                return exchange.all_to_all(parts, [piece] * members, group)[0], nothing
             own = torch.zeros(piece, dtype=torch.uint8)
-            return self.exchange.all_gather(parts, own, item.group), _nothing
+            return exchange.all_gather(parts, own, group), nothing
         if item.kind == Kind.REDUCE_SCATTER:
-            members = len(self.program.groups[item.group])
             piece = max(1, size // 4 // members)
             rows = self.sums[: members * piece].view(members, piece)
-            return self.exchange.reduce_scatter(rows[0].clone(), rows, item.group), _nothing
-        if item.kind == Kind.ALL_TO_ALL:
-            members = len(self.program.groups[item.group])
-            piece = max(1, size // members)
-            parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
-            return self.exchange.all_to_all(parts, [piece] * members, item.group)[0], _nothing
+            return exchange.reduce_scatter(rows[0].clone(), rows, group), nothing
         if item.kind == Kind.SHIFT:
             own = torch.zeros(size, dtype=torch.uint8)
-            return self.exchange.shift(self.scratch[:size], own, item.group), _nothing
-        flat = self.sums[: max(1, size // 4)]
-        start = (
-            self.exchange.all_reduce if item.kind == Kind.ALL_REDUCE else self.exchange.broadcast
-        )
-        return start(flat, item.group), _nothing
+            return exchange.shift(self.scratch[:size], own, group), nothing
+        start = exchange.all_reduce if item.kind == Kind.ALL_REDUCE else exchange.broadcast
+        return start(self.sums[: max(1, size // 4)], group), nothing
 
     def _size(self, instruction: int) -> int:
         return max(1, round(self.bytes[instruction]))
@@ -122,10 +116,6 @@ def _communicated(part: Part) -> list[int]:
 
 def _instruction(item: Item) -> int:
     return item.instructions[0] if isinstance(item, RunSegment) else item.instruction
-
-
-def _nothing() -> None:
-    pass
 
 
 def hasten_wakeups() -> None:

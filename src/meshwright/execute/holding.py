@@ -142,18 +142,6 @@ def join_parts(step: int, parts: Sequence[Written], weights: Sequence[str] = ())
     return Manifest(version=version, step=step, files=files, tensors=tensors, weights=list(weights))
 
 
-def read_parts(
-    path: Path,
-    saved: Mapping[str, SavedTensor],
-    state: Mapping[str, torch.Tensor],
-    holdings: Mapping[str, Holding],
-    tick: Callable[[], None],
-) -> None:
-    """Fill tensors in place from the files of a checkpoint; only the bytes they need are read."""
-    _check_state(state, saved, holdings)
-    fill_parts(path, saved, state, holdings, tick)
-
-
 def fill_parts(
     path: Path,
     saved: Mapping[str, SavedTensor],
@@ -206,7 +194,7 @@ def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> It
         )
 
 
-def _check_state(
+def check_state(
     state: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
     holdings: Mapping[str, Holding],

@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, local_shape, strips
 from meshwright.execute.shard import Share, bounds
 
@@ -97,7 +98,7 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
     if isinstance(share.cut, Cut):
         dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))
         shape = local_shape(shape, share.cut, share.width, share.member)
-        stride = _dense_stride(shape)
+        stride = dense_stride(range(len(shape), 0, -1), shape)
     start, stop = bounds(prod(shape), share.holders, share.holder)
     order = sorted(range(len(shape)), key=lambda each: (-stride[each], each))
     tiles: list[Tile] = []
@@ -115,10 +116,6 @@ def _moved(tile: Tile, first: int) -> Tile:
     """A tile of some experts, the first of which has this number."""
     offset, *others = tile.box.offset
     return Tile(Box((first + offset, *others), tile.box.shape), tile.at, tile.stride)
-
-
-def _dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def _cut_strips(local: Tile, dim: int, ranges: Sequence[tuple[int, int]]) -> Iterator[Tile]:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.certain import UNIFORM
-from meshwright.capture.deferred import Deferred
+from meshwright.capture.deferred.deferred import Deferred
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from meshwright.capture.call import describe_call
-from meshwright.capture.deferred import Deferred, record
+from meshwright.capture.deferred.deferred import Deferred, record
 from meshwright.capture.device import device_software
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.workload import Workload

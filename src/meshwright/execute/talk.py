@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, joined, local_shape, pieces
 from meshwright.execute.exchange import Exchange
 from meshwright.execute.shard import (
@@ -184,15 +185,6 @@ class TakePart:
 def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     """A dense tensor of a shape whose dimensions lie in memory in the order of another's."""
     return tensor.new_empty_strided(tuple(shape), dense_stride(tensor.stride(), shape))
-
-
-def dense_stride(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a dense tensor whose dimensions lie in memory in the order of these."""
-    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
-    stride, size = [0] * len(shape), 1
-    for dim in reversed(order):
-        stride[dim], size = size, size * shape[dim]
-    return tuple(stride)
 
 
 @dataclass(frozen=True)

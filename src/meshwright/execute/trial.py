@@ -6,7 +6,7 @@ their ranks will. Joins nobody, and computes and keeps nothing.
 
 from collections.abc import Callable, Iterator
 
-from meshwright.capture.deferred import record
+from meshwright.capture.deferred.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.bind_rank import bind_rank

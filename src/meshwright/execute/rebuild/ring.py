@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.attention import LaterRows
 from meshwright.execute.cut.call import Call
 from meshwright.execute.cut.cut import WHOLE, AnyCut, plain_cut
@@ -17,7 +18,7 @@ from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.tokens import keys_of
 from meshwright.execute.ring import AddKeys, Block, Skipped, add_blocks, pack_keys
 from meshwright.execute.shard import Share
-from meshwright.execute.talk import Shift, dense_stride
+from meshwright.execute.talk import Shift
 from meshwright.program.expand.expansion import Held
 from meshwright.program.expand.ring import PACK
 

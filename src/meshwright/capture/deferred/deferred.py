@@ -1,6 +1,6 @@
 """A workload built without memory, whose tensors each rank makes real for itself, from a seed.
 
-Building is recorded on fake tensors (see `deferred_recording`). A tensor made real has the same
+Building is recorded on fake tensors (see `recording`). A tensor made real has the same
 values on every rank, whatever else that rank makes real and in whatever order: each random call has
 a stream of its own, chosen by the seed and the call's number. Values are always computed on the
 CPU, because devices draw different random numbers; CPUs of different vector instructions differ in
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from meshwright.capture.deferred_model import (
+from meshwright.capture.deferred.model import (
     initialise_model,
     set_inputs,
     settle_plain_tensors,
 )
-from meshwright.capture.deferred_recording import (
+from meshwright.capture.deferred.recording import (
     Recording,
     UnrecordableError,
     is_real,

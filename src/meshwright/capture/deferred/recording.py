@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from meshwright.capture.deferred_call import Call, Draw, Memory, copied, describe, window
-from meshwright.capture.deferred_tape import Tape, real_tensors, repeat
+from meshwright.capture.deferred.call import Call, Draw, Memory, copied, describe, window
+from meshwright.capture.deferred.tape import Tape, real_tensors, repeat
 from meshwright.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -195,13 +195,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "prim":  # asks a tensor for its device
             return func(*args, **(kwargs or {}))
         return self._recording.call(func, args, kwargs or {})
@@ -210,13 +204,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Zeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sets what torch.empty leaves unset."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         return made.zero_() if _is_empty(func) else made
 
@@ -234,13 +222,7 @@ def no_remains() -> contextlib.AbstractContextManager[Any]:
 class _Functions(TorchFunctionMode):
     """What torch does to fake tensors apart from calls of ATen ops."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
             return _copy(*args)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from meshwright.capture.deferred_call import Call, Draw, Memory, Window, blank, copied
+from meshwright.capture.deferred.call import Call, Draw, Memory, Window, blank, copied
 from meshwright.capture.torch_private import pytree, without_modes, without_torch_function
 
 _STREAM_STEP = 0x9E3779B1
