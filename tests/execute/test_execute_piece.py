@@ -24,9 +24,9 @@ from meshwright.execute.checkpoint import (  # noqa: E402
 from meshwright.execute.cut.cut import WHOLE, Cut  # noqa: E402
 from meshwright.execute.holding import (  # noqa: E402
     choose_parts,
+    fill_parts,
     join_parts,
     name_parts,
-    fill_parts,
     write_parts,
 )
 from meshwright.execute.manifest import (  # noqa: E402
@@ -39,7 +39,7 @@ from meshwright.execute.manifest import (  # noqa: E402
 )
 from meshwright.execute.piece import (  # noqa: E402
     Box,
-    Holding,
+    TensorHolding,
     Tile,
     cut_run,
     find_overlaps,
@@ -107,7 +107,7 @@ def strided(draw: st.DrawFn, shape: Shape) -> Tensor:
     return back
 
 
-def held(whole: Tensor, share: Share) -> tuple[Tensor, Holding]:
+def held(whole: Tensor, share: Share) -> tuple[Tensor, TensorHolding]:
     """What a rank has of a tensor."""
     return share.of(whole).clone(), hold_share(whole.shape, whole.stride(), share)
 
@@ -196,7 +196,7 @@ def test_every_number_is_found_once_or_missing(case: tuple[Box, list[Box]]) -> N
     assert all(set(indices(each.box)) <= set(indices(there[each.source])) for each in overlaps)
 
 
-def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, Holding]]]) -> Manifest:
+def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, TensorHolding]]]) -> Manifest:
     """What ranks do together, each with its own state."""
     parts = [
         name_parts(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from meshwright.capture.attention_kernel import Attended, Choice, find_kernel
+from meshwright.capture.attention_kernel import Attended, KernelChoice, find_kernel
 from meshwright.capture.stride import dense_stride
 from meshwright.capture.torch_private import scoped_library
 from meshwright.errors import InputError
@@ -37,7 +37,11 @@ def attention(
 
 
 def attend(
-    choose: Callable[[Attended], Choice], query: Tensor, key: Tensor, value: Tensor, *rest: Any
+    choose: Callable[[Attended], KernelChoice],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor]:
     """What `attention` makes of these arguments, by a kernel of one's choice."""
     mask, dropout, is_causal, scale = rest
@@ -110,7 +114,7 @@ def attention_backward(
 
 
 def attend_backward(
-    choose: Callable[[Attended], Choice],
+    choose: Callable[[Attended], KernelChoice],
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
@@ -251,12 +255,12 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(times, -3) if times > 1 else tensor
 
 
-def choose_kernel(given: Attended) -> Choice:
+def choose_kernel(given: Attended) -> KernelChoice:
     """The device's kernel; heads are repeated where none takes fewer."""
     found = find_kernel(given)
     if found is None and given.is_grouped:
-        return Choice(find_kernel(_repeat_heads(given)), repeats=True)
-    return Choice(found)
+        return KernelChoice(find_kernel(_repeat_heads(given)), repeats=True)
+    return KernelChoice(found)
 
 
 def _repeat_heads(given: Attended) -> Attended:

@@ -65,7 +65,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """How a device computes attention."""
 
     kernel: Fused | None

@@ -81,7 +81,7 @@ class Ledger:
 
 def read_nodes(nodes: list[Node]) -> Ledger:
     """Walk the nodes once, keeping the newest version of every storage."""
-    reader = _Reader()
+    reader = _LedgerReader()
     for node in nodes:
         if node.op == "placeholder":
             reader.start_from(node)
@@ -118,7 +118,7 @@ def _is_state(ledger: Ledger, version: Version) -> bool:
     return version.source < 0
 
 
-class _Reader:
+class _LedgerReader:
     """What has been read so far."""
 
     def __init__(self) -> None:

@@ -3,20 +3,20 @@
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.expanded import ExpandedSteps
-from meshwright.execute.item import Part
+from meshwright.execute.item import RankPart
 from meshwright.execute.lookup import Lookup, count_terms
 from meshwright.execute.lowered import Lowered
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import PlannedSteps, TracedSteps
 
 
 def bind_rank(
     lowered: Lowered,
-    planned: Steps,
+    planned: PlannedSteps,
     device: int,
     *,
     is_mean: bool = True,
     is_scaled: bool = False,
-) -> tuple[TracedSteps, Part]:
+) -> tuple[TracedSteps, RankPart]:
     """The steps as the rank of a device runs them, and what it runs of them."""
     program = lowered.program
     steps: TracedSteps = planned

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from meshwright.execute.environment import INTERFACE
-from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
+from meshwright.execute.way import Division, RankWiring, Ring, cut_pieces
 from meshwright.program.collective import Lane
 
 _ANY = -1
@@ -56,7 +56,7 @@ class Bundle:
 class Opener:
     """Makes process groups, each once, in the same order on all ranks."""
 
-    def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
+    def __init__(self, rank_of: Sequence[int], wiring: RankWiring | None) -> None:
         self.rank_of, self.wiring = rank_of, wiring
         self.known: dict[tuple[tuple[int, ...], int], Any] = {}
         self.order_of: dict[tuple[int, frozenset[int]], tuple[int, ...]] = {}

@@ -41,7 +41,7 @@ from meshwright.execute.manifest import (
     read_manifest,
 )
 from meshwright.execute.message import gather, share
-from meshwright.execute.piece import Holding
+from meshwright.execute.piece import TensorHolding
 from meshwright.execute.progress import Progress, Unwatched
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -67,7 +67,7 @@ def save_checkpoint(
     step: int,
     state: Mapping[str, torch.Tensor],
     *,
-    holdings: Mapping[str, Holding] = MappingProxyType({}),
+    holdings: Mapping[str, TensorHolding] = MappingProxyType({}),
     unchecked: Collection[str] = (),
     weights: Sequence[str] = (),
     keep: int = 2,
@@ -137,7 +137,7 @@ def load_checkpoint(
     checkpoint: Checkpoint,
     state: Mapping[str, torch.Tensor],
     progress: Progress | None = None,
-    holdings: Mapping[str, Holding] = MappingProxyType({}),
+    holdings: Mapping[str, TensorHolding] = MappingProxyType({}),
 ) -> None:
     """Fill the given tensors in place; this rank reads on its own, and only what it needs.
 

@@ -13,7 +13,7 @@ import torch
 
 from meshwright.capture.torch_private import multiply_each, norm_each
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.item import Key, Part, Piece, RunSegment
+from meshwright.execute.item import Key, Piece, RankPart, RunSegment
 from meshwright.execute.message import gather
 from meshwright.execute.scale import LossScale
 from meshwright.execute.shard import Share
@@ -75,7 +75,7 @@ class _Gradient(NamedTuple):
 def make_clip(
     max_norm: float,
     loss_scale: LossScale | None,
-    part: Part,
+    part: RankPart,
     steps: TracedSteps,
     device: torch.device,
 ) -> Clip:
@@ -108,7 +108,7 @@ def _share(name: str, piece: str, held: Sequence[Mapping[str, str]]) -> float:
     return 1.0 / sum(each.get(name) == piece for each in held)
 
 
-def _find_gradients(part: Part, steps: TracedSteps) -> list[_Gradient]:
+def _find_gradients(part: RankPart, steps: TracedSteps) -> list[_Gradient]:
     """What updates read that is no state."""
     found: list[_Gradient] = []
     for item in part.items:

@@ -16,11 +16,11 @@ from meshwright.capture.torch_private import add_each
 from meshwright.execute.arrived import check_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
-from meshwright.execute.item import Line, Segment
+from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
 from meshwright.execute.region.compiler import compile_regions
 from meshwright.execute.region.recipe import SCALE, Compiler, Region, RegionFunction
-from meshwright.execute.scope import Scope
+from meshwright.execute.scope import CodeScope
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.traced import TracedStep
 from meshwright.execute.update import update_key
@@ -45,20 +45,20 @@ def compile_segment(
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
         regions = compile_regions(segment, steps, compiler)
-    scope = Scope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
-    writer = _Writer(segment, steps, scope, extra, regions)
+    scope = CodeScope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
+    writer = _SegmentWriter(segment, steps, scope, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
 
-class _Writer:
+class _SegmentWriter:
     """The source text as it grows."""
 
     def __init__(
         self,
         segment: Segment,
         steps: TracedSteps,
-        scope: Scope,
+        scope: CodeScope,
         extra: Extra,
         regions: Sequence[tuple[Region, RegionFunction]],
     ) -> None:
@@ -205,7 +205,7 @@ class _Writer:
                 assert isinstance(name, tuple) and name[0] == "state", name
                 self.local[name] = f"state[{name[1]}]"
 
-    def _call(self, number: int, line: Line, step: TracedStep, kernel: Kernel) -> None:
+    def _call(self, number: int, line: OpLine, step: TracedStep, kernel: Kernel) -> None:
         names = dict(line.reads)
         self._copy_written(number, step, kernel, names)
         counters = self._counters(line, step, kernel, names)
@@ -237,7 +237,7 @@ class _Writer:
         if step.loss_version in kernel.made:
             self._keep_loss(number, step)
 
-    def _drawn(self, line: Line, kernel: Kernel, draw: Draw) -> str:
+    def _drawn(self, line: OpLine, kernel: Kernel, draw: Draw) -> str:
         """The call of an op that draws, up to its first own argument."""
         if not is_repeatable(kernel.node):
             seed = f"held.seed_of({draw.op}, {line.samples})"
@@ -260,7 +260,7 @@ class _Writer:
         self._keep(number, version, variable)
 
     def _counters(
-        self, line: Line, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
+        self, line: OpLine, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
     ) -> list[str]:
         """The optimiser's counters that an op advances first."""
         found = []

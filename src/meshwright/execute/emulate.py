@@ -13,11 +13,11 @@ from collections.abc import Mapping
 
 import torch
 
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
 from meshwright.execute.talk import nothing
 from meshwright.execute.walk import Times, clock
-from meshwright.execute.work import Finish, Work
+from meshwright.execute.work import Communication, Finish
 from meshwright.program.program import Kind, Program
 
 _AT_ONCE = 1e-4
@@ -29,7 +29,7 @@ _SLACK_NANOSECONDS = 1000
 class Emulation:
     """The worker that waits."""
 
-    def __init__(self, program: Program, part: Part, exchange: Exchange) -> None:
+    def __init__(self, program: Program, part: RankPart, exchange: RankExchange) -> None:
         self.program, self.exchange = program, exchange
         self.seconds: list[float] = program.instructions["seconds"].tolist()
         self.bytes: list[float] = program.instructions["bytes"].tolist()
@@ -54,7 +54,7 @@ class Emulation:
         """Wait for as long as the segment takes."""
         self._occupy(item.instructions)
 
-    def join(self, item: Start) -> None:
+    def join(self, item: StartItem) -> None:
         """Wait for as long as it takes."""
         self._occupy((item.instruction,))
 
@@ -73,7 +73,7 @@ class Emulation:
         if left > 0:
             time.sleep(left)
 
-    def pack(self, item: Start) -> torch.Tensor:
+    def pack(self, item: StartItem) -> torch.Tensor:
         """As many bytes as are sent."""
         return self.scratch[: self._size(item.instruction)]
 
@@ -84,7 +84,7 @@ class Emulation:
     def accept(self, receive: Receive, flat: torch.Tensor) -> None:
         """Do nothing: the bytes that arrive have no meaning."""
 
-    def collect(self, item: Start) -> tuple[Work, Finish]:
+    def collect(self, item: StartItem) -> tuple[Communication, Finish]:
         """Start a collective over as many bytes."""
         size, exchange, group = self._size(item.instruction), self.exchange, item.group
         members = len(self.program.groups[group])
@@ -109,8 +109,8 @@ class Emulation:
         return max(1, round(self.bytes[instruction]))
 
 
-def _communicated(part: Part) -> list[int]:
-    sent = [_instruction(item) for item in part.items if isinstance(item, Start)]
+def _communicated(part: RankPart) -> list[int]:
+    sent = [_instruction(item) for item in part.items if isinstance(item, StartItem)]
     return [*sent, *(each.instruction for each in part.receives)]
 
 

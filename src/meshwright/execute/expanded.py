@@ -1,4 +1,4 @@
-"""The traced steps of an expansion, on one rank: as `Steps`, of what the rank really runs."""
+"""The traced steps of an expansion on one rank: like `PlannedSteps`, of what it really runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
 from meshwright.execute.rebuild.ring import KEYS
 from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.shard import Share
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import PlannedSteps, TracedSteps
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.stack.find import find_tokens
 from meshwright.plan.plan import Plan
@@ -23,7 +23,7 @@ class ExpandedSteps(TracedSteps):
 
     def __init__(
         self,
-        planned: Steps,
+        planned: PlannedSteps,
         plan: Plan,
         expansion: Expansion,
         shards: Expansion | None,

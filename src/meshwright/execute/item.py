@@ -10,7 +10,7 @@ from meshwright.program.program import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OpLine:
     """One op of a segment: where each version that it reads comes from."""
 
     op: int
@@ -24,7 +24,7 @@ class Line:
 class Segment:
     """Ops that run one after the other without any communication between them."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[OpLine, ...]
     inputs: tuple[Hashable, ...]
     """Names of what it is given."""
     last: tuple[bool, ...]
@@ -99,7 +99,7 @@ class RunSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartItem:
     """Start a send or a collective, or run a join."""
 
     instruction: int
@@ -137,11 +137,11 @@ class Receive:
     transfer starts."""
 
 
-Item = RunSegment | Start
+Item = RunSegment | StartItem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class RankPart:
     """What one rank does in a step."""
 
     device: int

@@ -13,7 +13,7 @@ from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.seat import Seat
 from meshwright.execute.settings import Settings
 from meshwright.execute.state import Real
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.weights import open_weights
 
@@ -67,7 +67,7 @@ def _compiles(device: torch.device, settings: Settings) -> bool:
     return settings.compiles
 
 
-def check_steps(lowered: Lowered, planned: Steps, settings: Settings) -> None:
+def check_steps(lowered: Lowered, planned: PlannedSteps, settings: Settings) -> None:
     """Refuse steps whose samples cannot be apart, or that one process cannot repeat."""
     if not settings.allows_local_statistics and lowered.divides_batch:
         check_apart(

@@ -50,7 +50,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class TensorHolding:
     """What a rank has of a tensor."""
 
     shape: tuple[int, ...]
@@ -78,13 +78,13 @@ def whole_box(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
 
 
-def whole_holding(tensor: torch.Tensor) -> Holding:
+def whole_holding(tensor: torch.Tensor) -> TensorHolding:
     """All of a tensor, as it lies in memory."""
     shape = tuple(tensor.shape)
-    return Holding(shape=shape, tiles=(Tile(whole_box(shape), 0, tuple(tensor.stride())),))
+    return TensorHolding(shape=shape, tiles=(Tile(whole_box(shape), 0, tuple(tensor.stride())),))
 
 
-def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Holding:
+def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> TensorHolding:
     """A share of a dense tensor of these strides.
 
     A member's part is dense and in the order of its dimensions, as `Share.part` makes it.
@@ -93,7 +93,7 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
         count = shape[0] // share.experts
         own = hold_share((count, *shape[1:]), stride, replace(share, experts=1, expert=0))
         moved = tuple(_moved(tile, share.expert * count) for tile in own.tiles)
-        return Holding(shape=tuple(shape), tiles=moved)
+        return TensorHolding(shape=tuple(shape), tiles=moved)
     shape, dim, ranges = tuple(shape), 0, [(0, shape[0])] if shape else []
     if isinstance(share.cut, Cut):
         dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))
@@ -109,7 +109,7 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
     whole = list(shape)
     if isinstance(share.cut, Cut):
         whole[dim] = share.cut.size
-    return Holding(shape=tuple(whole), tiles=tuple(tiles))
+    return TensorHolding(shape=tuple(whole), tiles=tuple(tiles))
 
 
 def _moved(tile: Tile, first: int) -> Tile:

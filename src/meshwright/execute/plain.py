@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.certain import UNIFORM
-from meshwright.capture.deferred.deferred import Deferred
+from meshwright.capture.deferred.deferred import DeferredWorkload
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss
@@ -80,7 +80,7 @@ def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def train_plainly(
-    deferred: Deferred,
+    deferred: DeferredWorkload,
     batches: Iterator[Inputs],
     *,
     steps: int,

@@ -14,7 +14,7 @@ from meshwright.program.program import Kind
 from meshwright.simulate.timeline import Timeline
 
 
-class Room:
+class MemoryRoom:
     """One device's memory, to which its rank adds what it holds longer than the simulation."""
 
     def __init__(self, timeline: Timeline, device: int) -> None:

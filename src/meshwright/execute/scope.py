@@ -18,7 +18,7 @@ from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyp
 from meshwright.execute.update import is_update, takes_step, updated_name
 
 
-class Scope:
+class CodeScope:
     """A function's text as it grows, and its variables."""
 
     def __init__(

@@ -21,7 +21,7 @@ from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.progress import Progress
 from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.settings import Settings
-from meshwright.execute.way import Wiring
+from meshwright.execute.way import RankWiring
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics
@@ -35,7 +35,7 @@ class Seat:
     rank: int
     rank_of: tuple[int, ...]
     """The rank of each device of the cluster; -1: the plan does not use it."""
-    wiring: Wiring | None
+    wiring: RankWiring | None
     """The network interfaces that the run uses; None: the network library chooses."""
     device: torch.device
     watch: Progress | None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from meshwright.capture.call import describe_call
-from meshwright.capture.deferred.deferred import Deferred, record
+from meshwright.capture.deferred.deferred import DeferredWorkload, record
 from meshwright.capture.device import device_software
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.workload import Workload
@@ -43,14 +43,14 @@ from meshwright.execute.resume import look_for_checkpoint, read_losses, read_pla
 from meshwright.execute.seat import Seat, lower_for, seated
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Walk
+from meshwright.execute.walk import ProgramWalk
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RankOutcome:
     """What a rank knows at the end; the first rank's is the one to keep."""
 
     rank: int
@@ -72,7 +72,7 @@ def run_rank(
     build: Callable[[], Workload] | None,
     settings: Settings,
     say: Callable[[str], None],
-) -> Outcome:
+) -> RankOutcome:
     """Run this process's rank of a plan; without `build` compute is emulated.
 
     An error ends the process, after it was reported.
@@ -98,26 +98,26 @@ def _reported(rank: int, device: str = "") -> Iterator[None]:
         yield
 
 
-def _emulate(seat: Seat, settings: Settings) -> Outcome:
+def _emulate(seat: Seat, settings: Settings) -> RankOutcome:
     lowered, program = seat.lowered, seat.lowered.program
     part = bind_part(Lookup.of(lowered), seat.rank_of.index(seat.rank))
     with waiting(seat.watch, "making process groups"):
         exchange = open_exchange(
             seat.device, seat.rank_of, program.groups, *communication(program), seat.wiring
         )
-    walk = Walk(program, part, exchange, Emulation(program, part, exchange), seat.watch)
+    walk = ProgramWalk(program, part, exchange, Emulation(program, part, exchange), seat.watch)
     recorder = Recorder(lowered, settings.steps, seat.watch, is_measured=settings.is_measured)
     for _ in range(settings.steps):
         recorder.step(lambda times: walk.run({}, times))
     run = recorder.finish(is_emulated=True, losses=(), software={"torch": str(torch.__version__)})
     walk.close()
     close_exchange(exchange)
-    return Outcome(rank=seat.rank, run=run, first_step=0)
+    return RankOutcome(rank=seat.rank, run=run, first_step=0)
 
 
 def _train(
     seat: Seat, build: Callable[[], Workload], settings: Settings, say: Callable[[str], None]
-) -> Outcome:
+) -> RankOutcome:
     rank, watch = seat.rank, seat.watch
     found = look_for_checkpoint(settings.checkpoint, watch, say)
     if found is not None and found.step >= settings.steps:
@@ -146,7 +146,7 @@ def _train(
     if settings.is_checked and rank == 0 and not was_stopped:
         note(watch, "training in one process")
         plain = _train_plainly(trainer, deferred, dataset, settings)
-    return Outcome(
+    return RankOutcome(
         rank=rank,
         run=run,
         first_step=first,
@@ -158,7 +158,7 @@ def _train(
 
 def _build_model(
     seat: Seat, build: Callable[[], Workload], seed: int, say: Callable[[str], None]
-) -> Deferred:
+) -> DeferredWorkload:
     """Record how the model is built, on all ranks together."""
     note(seat.watch, "building the model")
     deferred = record(build, seed)
@@ -202,7 +202,7 @@ def _run_steps(
 
 
 def _train_plainly(
-    trainer: Trainer, deferred: Deferred, dataset: Any, settings: Settings
+    trainer: Trainer, deferred: DeferredWorkload, dataset: Any, settings: Settings
 ) -> list[float]:
     """The losses of the same training in this process alone."""
     loaders = make_loaders(trainer, settings, dataset, is_whole=True)
@@ -250,7 +250,7 @@ def _take_steps(
     return was_asked
 
 
-def _nothing_to_do(seat: Seat, found: Checkpoint) -> Outcome:
+def _nothing_to_do(seat: Seat, found: Checkpoint) -> RankOutcome:
     """The outcome where the checkpoint is that of the last step already."""
     missing = np.full(seat.lowered.num_planned, np.nan)
     run = Run(
@@ -260,7 +260,9 @@ def _nothing_to_do(seat: Seat, found: Checkpoint) -> Outcome:
         finish=missing,
         software=device_software(seat.device),
     )
-    return Outcome(rank=seat.rank, run=run, first_step=found.step, losses=tuple(read_losses(found)))
+    return RankOutcome(
+        rank=seat.rank, run=run, first_step=found.step, losses=tuple(read_losses(found))
+    )
 
 
 def _calls(trainer: Trainer) -> dict[str, str]:

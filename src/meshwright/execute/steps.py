@@ -71,7 +71,7 @@ class TracedSteps(Mapping[int, TracedStep]):
         return {}
 
 
-class Steps(TracedSteps):
+class PlannedSteps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are traced."""
 
     def __init__(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, joined, local_shape, pieces
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.shard import (
     bounds,
     pack,
@@ -23,7 +23,7 @@ from meshwright.execute.shard import (
     unpack_shards,
 )
 from meshwright.execute.traced import Layout
-from meshwright.execute.work import All, Finish, Work
+from meshwright.execute.work import All, Communication, Finish
 
 
 def nothing() -> None:
@@ -36,7 +36,7 @@ class Begun:
 
     made: Any
     """Its results, which hold what they should after `finish`."""
-    work: Work
+    work: Communication
     finish: Finish
     """Makes the results of what arrived: in the thread of the collective's lane, if it has one."""
 
@@ -49,7 +49,7 @@ class Talk(Protocol):
     def __call__(self, *args: Any) -> Any:
         """Tensors as large as its results."""
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the collective over a group on tensors of this rank."""
 
 
@@ -63,7 +63,7 @@ class AllReduce:
         """A tensor of the shape of each term."""
         return torch.empty_like(tensor)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-reduce on a copy, because others may still read the term."""
         total = torch.empty_like(args[0]).copy_(args[0])
         return Begun(total, exchange.all_reduce(storage_row(total), group), nothing)
@@ -84,7 +84,7 @@ class GatherParts:
             for each, cut in zip(parts, self.cuts, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-gather of a row of all parts."""
         rows, work = _gather_rows(exchange, _in_row(args), self.width, group)
         made = self(*args)
@@ -114,7 +114,7 @@ class ScatterTerms:
             for each, cut in zip(terms, self.cuts, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the reduce-scatter of a row for each member."""
         pairs = list(zip(args, self.cuts, strict=True))
         rows = torch.stack(
@@ -142,7 +142,9 @@ def _in_row(tensors: Sequence[Tensor]) -> Tensor:
     return flats[0] if len(flats) == 1 else torch.cat(flats)
 
 
-def _gather_rows(exchange: Exchange, own: Tensor, width: int, group: int) -> tuple[Tensor, Work]:
+def _gather_rows(
+    exchange: RankExchange, own: Tensor, width: int, group: int
+) -> tuple[Tensor, Communication]:
     """Start to gather the rows of so many members, each as long as this member's own."""
     rows = own.new_empty((width, len(own)))
     flats = [each.view(torch.uint8) for each in rows]
@@ -159,7 +161,7 @@ class Shift:
         """A tensor of the shape of what each member has."""
         return own.new_empty(own.shape)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start to send to the next member and to receive from the one before."""
         own = args[0].contiguous().view(-1)
         made = torch.empty_like(own)
@@ -200,7 +202,7 @@ class GatherWeights:
         """A buffer as long as all weights together."""
         return torch.empty(sum(each.length for each in self.layouts), dtype=self.layouts[0].dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-gather of the row of all shards."""
         dtype = self.layouts[0].dtype
         row = pack_shards(args, self.layouts, self.holders)[dtype]
@@ -230,7 +232,7 @@ class SpreadWeights:
         """Nothing: the weights are the result."""
         return torch.empty(0, dtype=weights[0].dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start an all-gather of the updated shards for each type of numbers."""
         layouts = [Layout.of(each) for each in args]
         shards = [
@@ -264,7 +266,7 @@ class ScatterGradients:
             for each, (start, stop) in zip(gradients, sizes, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start a reduce-scatter of the gradients for each type of numbers."""
         buffers = pack(args, self.holders, self.layouts)
         own = {dtype: each.new_empty(each.shape[1]) for dtype, each in buffers.items()}

@@ -18,7 +18,7 @@ from meshwright.execute.lowered import Lowered
 from meshwright.execute.make_trainer import check_steps
 from meshwright.execute.seat import lower_for
 from meshwright.execute.settings import Settings
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.weights import match_weights, open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
@@ -44,7 +44,7 @@ def try_plan(
     optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
     make_scheduler(settings.scheduler, optimizer)
     find_groups(optimizer, workload.model)
-    planned = Steps(workload, lowered.graph, optimizer, settings.autocast)
+    planned = PlannedSteps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
         bind_rank(
             lowered,

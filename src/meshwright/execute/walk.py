@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import torch
 
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
 from meshwright.execute.progress import Progress, Unwatched
 from meshwright.execute.thread import Served
-from meshwright.execute.work import Finish, Work
+from meshwright.execute.work import Communication, Finish
 from meshwright.program.program import JOINS, Kind, Program
 
 AHEAD_BYTES = 256 * 2**10
@@ -43,7 +43,7 @@ class Times:
     """What a device times, a sequence of `Span` each, until it is read at the end of the step."""
 
 
-class Worker(Protocol):
+class RankWorker(Protocol):
     """Does what instructions say, with tensors or by waiting."""
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
@@ -55,13 +55,13 @@ class Worker(Protocol):
     def compute(self, item: RunSegment) -> None:
         """Run a segment of ops."""
 
-    def join(self, item: Start) -> None:
+    def join(self, item: StartItem) -> None:
         """Concatenate or add up."""
 
-    def pack(self, item: Start) -> torch.Tensor:
+    def pack(self, item: StartItem) -> torch.Tensor:
         """What is sent, as bytes in a row; what nobody reads afterwards is let go of."""
 
-    def collect(self, item: Start) -> tuple[Work, Finish]:
+    def collect(self, item: StartItem) -> tuple[Communication, Finish]:
         """Start a collective; returns what to wait for, and what to do then."""
 
     def empty(self, receive: Receive) -> torch.Tensor:
@@ -75,7 +75,7 @@ class Worker(Protocol):
 class _Pending:
     """Communication of this step that nobody has waited for yet."""
 
-    work: Work
+    work: Communication
     finish: Finish
     size: int = 0
     done: threading.Event | None = None
@@ -104,15 +104,15 @@ class Doing:
         return self.program.describe(self.instruction)
 
 
-class Walk:
+class ProgramWalk:
     """One rank's part of a program, step after step."""
 
     def __init__(
         self,
         program: Program,
-        part: Part,
-        exchange: Exchange,
-        worker: Worker,
+        part: RankPart,
+        exchange: RankExchange,
+        worker: RankWorker,
         progress: Progress | None = None,
     ) -> None:
         self.program, self.part, self.exchange, self.worker = program, part, exchange, worker
@@ -129,12 +129,12 @@ class Walk:
         self.sent_to = {
             item.instruction: item.peer
             for item in part.items
-            if isinstance(item, Start) and item.kind == Kind.SEND
+            if isinstance(item, StartItem) and item.kind == Kind.SEND
         }
         self.group = {
             item.instruction: item.group
             for item in part.items
-            if isinstance(item, Start) and item.group >= 0
+            if isinstance(item, StartItem) and item.group >= 0
         }
         self.others = {each: self._others(each) for each in set(self.group.values())}
         self.pending: dict[int, _Pending] = {}
@@ -190,7 +190,7 @@ class Walk:
                 self.times.start[item.instruction] = clock()
             self._wait_for(item.instruction, _Pending(*self.worker.collect(item)), _COLLECTIVES)
 
-    def _send(self, item: Start) -> None:
+    def _send(self, item: StartItem) -> None:
         flat = self.worker.pack(item)
         if self.times is not None:
             self.times.start[item.instruction] = clock()
@@ -305,7 +305,7 @@ class _Sends:
         self.idle = threading.Condition()
         self.queue = Served(self._serve, "sends")
 
-    def add(self, work: Work, instruction: int, times: Times | None) -> None:
+    def add(self, work: Communication, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
         self.count += 1
         self.number[instruction] = self.count

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from meshwright.execute.cut.loss import MEAN, NONE, sample_weights
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.shard import Share
 from meshwright.execute.talk import Begun, nothing
 
@@ -109,7 +109,7 @@ class TeamMax:
         """A tensor for the own numbers and for the greatest."""
         return torch.empty((2, *own.shape), dtype=own.dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-reduce of the greatest numbers."""
         both = torch.stack([args[0], args[0]])
         return Begun(both, exchange.all_reduce(both[1].view(-1), group, is_max=True), nothing)
@@ -125,7 +125,7 @@ class TeamLogSum:
         """A tensor of one number a row."""
         return torch.empty(both.shape[1:], dtype=both.dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-reduce of the sums of exponentials."""
         own, top = args[0][0], args[0][1]
         made = (own - top).exp()
@@ -149,7 +149,7 @@ class PickTargets:
         """A tensor of one number a row."""
         return torch.empty(self.rows.of(targets).shape, dtype=torch.float32)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
         """Start the all-reduce of the log-probabilities, zero for classes of other members."""
         scores, targets, log_sum = args
         target = self.rows.of(targets)

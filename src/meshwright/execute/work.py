@@ -24,7 +24,7 @@ class Waitable(Protocol):
 
 
 @dataclass(slots=True)
-class Span:
+class EventSpan:
     """When communication was ready to start and when it was done, as CUDA events."""
 
     start: Any
@@ -32,7 +32,7 @@ class Span:
     """None: not known yet, or to the host's clock only."""
 
 
-class Work(Waitable, Protocol):
+class Communication(Waitable, Protocol):
     """Communication under way, whose end can be waited for in several ways."""
 
     def until_done(self) -> None:
@@ -45,7 +45,7 @@ class Work(Waitable, Protocol):
     def then(self, finish: Finish) -> None:
         """Do something when it is done: beside the main thread, or else before `wait` returns."""
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """Let the device time it; none: whoever waits until it is done knows when that is."""
 
 
@@ -80,7 +80,7 @@ class Plain:
         """Do something in `wait`."""
         self.finishes.append(finish)
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """No span, because the host's clock times it."""
         return ()
 
@@ -89,7 +89,7 @@ class Plain:
 class All:
     """Several works as one, which end in their order."""
 
-    works: Sequence[Work]
+    works: Sequence[Communication]
 
     def until_done(self) -> None:
         """Return when all are done."""
@@ -110,7 +110,7 @@ class All:
         """Do something after the last."""
         self.works[-1].then(finish)
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """The spans of all works."""
         return [span for each in self.works for span in each.watch()]
 
@@ -150,7 +150,7 @@ class _Queued:
     def is_done(self) -> bool:
         return self.done.is_set()
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         return ()
 
     def then(self, finish: Finish) -> None:
@@ -161,13 +161,13 @@ class _Queued:
         finish()
 
 
-class Line:
+class LaneQueue:
     """Runs collectives one after the other, beside the threads that ask for them."""
 
     def __init__(self) -> None:
         self.queue = Served(torch.no_grad()(_Queued.run), "collectives")
 
-    def add(self, start: Callable[[], Waitable]) -> Work:
+    def add(self, start: Callable[[], Waitable]) -> Communication:
         """Start a collective after all that came before."""
         queued = _Queued(start)
         self.queue.put(queued)

@@ -18,7 +18,7 @@ from meshwright.capture.capture import trace_workload
 from meshwright.capture.ledger import op_name
 from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
-from meshwright.execute.cut.call import Call, Operand, Uncut
+from meshwright.execute.cut.call import MemberCall, Operand, Uncut
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, joined
 from meshwright.execute.cut.table import cut_call
 from meshwright.execute.rebuild.loss import LOSSES
@@ -105,7 +105,7 @@ class Lockstep:
         parts = [shards(each, cut, self.width) for each, cut in zip(made, cuts, strict=True)]
         self.values[node] = list(zip(*parts, strict=True))
 
-    def _calls(self, node: Node) -> list[Call]:
+    def _calls(self, node: Node) -> list[MemberCall]:
         def operand(leaf: Any) -> Any:
             if isinstance(leaf, Node):
                 return Operand(leaf.meta["val"], self.cuts[leaf], leaf)

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from meshwright.execute.cut.call import Call, Narrowed, Operand
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand
 from meshwright.execute.cut.cut import WHOLE, AnyCut, joined, local_shape, pieces
 from meshwright.execute.cut.table import cut_call
 
 
-def run_members(calls: Sequence[Call], locals_of: Callable[[Operand, int], Any]) -> list[Any]:
+def run_members(calls: Sequence[MemberCall], locals_of: Callable[[Operand, int], Any]) -> list[Any]:
     """What every member's call returns; `locals_of`: what a member has of an operand."""
     width = len(calls)
 

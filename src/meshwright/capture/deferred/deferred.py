@@ -32,7 +32,7 @@ from meshwright.errors import some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deferred:
+class DeferredWorkload:
     """A workload whose parameters, buffers and inputs are fake until asked for."""
 
     workload: Workload
@@ -52,7 +52,7 @@ class Deferred:
         return self.recording.real(tensor, self.seed if seed is None else seed)
 
 
-def record(build: Callable[[], Workload], seed: int = 0) -> Deferred:
+def record(build: Callable[[], Workload], seed: int = 0) -> DeferredWorkload:
     """Build a workload without memory; a factory that cannot be recorded runs for real.
 
     It runs with all generators set to the seed, and leaves them as they were.
@@ -74,7 +74,9 @@ def record(build: Callable[[], Workload], seed: int = 0) -> Deferred:
         settle_plain_tensors(workload, recording, seed)
     if unset:
         remarks.append(f"inputs that nothing sets are random or zero: {some(unset)}")
-    return Deferred(workload=workload, seed=seed, recording=recording, remark="; ".join(remarks))
+    return DeferredWorkload(
+        workload=workload, seed=seed, recording=recording, remark="; ".join(remarks)
+    )
 
 
 def _reason(error: BaseException) -> str:

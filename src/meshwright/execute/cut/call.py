@@ -1,7 +1,7 @@
 """The data of rules: a call that is to be cut, and the call that a member makes instead.
 
 A `Request` is a call on whole tensors whose arguments are known by their names in the op's schema.
-A rule answers it with a `Call`, or refuses it with `Uncut`.
+A rule answers it with a `MemberCall`, or refuses it with `Uncut`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ class Narrowed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Call:
+class MemberCall:
     """What one member of a team calls."""
 
     target: Callable[..., Any]
@@ -108,12 +108,12 @@ class Request:
 
     def answer(
         self, cuts: Sequence[AnyCut], target: Any = None, /, args: Any = None, **changes: Any
-    ) -> Call:
+    ) -> MemberCall:
         """The call with other arguments, given by name, or of another function on `args`."""
         made = tuple(cuts) if isinstance(self.value, tuple | list) else cuts[0]
         draws = torch.Tag.nondeterministic_seeded in self.target.tags
         if target is not None:
-            return Call(target=target, args=tuple(args), kwargs={}, cuts=made, draws=draws)
+            return MemberCall(target=target, args=tuple(args), kwargs={}, cuts=made, draws=draws)
         arguments, given = self.arguments | changes, self.given | changes.keys()
         args, kwargs, pending = [], {}, []
         for each in self.target._schema.arguments:
@@ -124,9 +124,11 @@ class Request:
             pending.append(arguments[each.name])
             if each.name in given:
                 args, pending = args + pending, []
-        return Call(target=self.target, args=tuple(args), kwargs=kwargs, cuts=made, draws=draws)
+        return MemberCall(
+            target=self.target, args=tuple(args), kwargs=kwargs, cuts=made, draws=draws
+        )
 
-    def same(self, cut: AnyCut = WHOLE) -> Call:
+    def same(self, cut: AnyCut = WHOLE) -> MemberCall:
         """The very same call, whose results are all cut alike."""
         return self.answer([cut] * len(self.values))
 

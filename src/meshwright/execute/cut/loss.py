@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Operand, Request
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, pieces
 from meshwright.execute.cut.label import Pattern, cut_along
 
@@ -38,7 +38,7 @@ class LossOfRows:
         return (terms / total if reduction == MEAN else terms), total
 
 
-def cut_nll_loss(request: Request) -> Call:
+def cut_nll_loss(request: Request) -> MemberCall:
     """The loss of rows that are cut: each row's, or a term of what they add up to."""
     logs: Operand = request["self"]
     call = cut_along(request, _rows_pattern(request))
@@ -51,7 +51,7 @@ def cut_nll_loss(request: Request) -> Call:
     return request.answer([TERMS, WHOLE], own, args=[request[name] for name in names])
 
 
-def cut_nll_loss_backward(request: Request) -> Call:
+def cut_nll_loss_backward(request: Request) -> MemberCall:
     """The gradient of the loss, cut as the rows are."""
     return cut_along(request, _rows_pattern(request))
 

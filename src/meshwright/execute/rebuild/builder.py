@@ -17,8 +17,8 @@ from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.capture.torch_private import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, AnyCut
-from meshwright.execute.member import CUT, FROM, ROWS, Cutter
-from meshwright.execute.on_parts import Team
+from meshwright.execute.member import CUT, FROM, ROWS, MemberCutter
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.arrived import has_arrived_rows, with_arrived_rows
 from meshwright.execute.rebuild.held import HeldTensors
 from meshwright.execute.rebuild.shares import RankShares
@@ -43,9 +43,9 @@ class Builder:
         self.step, self.expansion, self.shares = step, expansion, shares
         self.tokens = shares.tokens
         self.graph, self.nodes = expansion.graph, Nodes()
-        self.team = Team()
+        self.team = TeamPlace()
         """The rank's place in the tensor team of the op that is being built."""
-        self.context = Team()
+        self.context = TeamPlace()
         """The rank's place in the context team of the op that is being built."""
         self.mode: FakeTensorMode = next(
             each.meta["val"].fake_mode
@@ -53,7 +53,7 @@ class Builder:
             if isinstance(each.meta.get("val"), FakeTensor)
         )
         self.held = HeldTensors(step, shares, self.nodes, self.mode)
-        self.cutter = Cutter(self, segments)
+        self.cutter = MemberCutter(self, segments)
         self.cutter.cuts |= self.held.weight_cuts()
         self.root: dict[int, Node] = {}
         """By tensor of the expansion: the new node whose storage it is in."""

@@ -12,7 +12,7 @@ from torch.fx import Node
 from meshwright.capture.torch_private import FakeTensorMode
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
 from meshwright.execute.member import CUT, FROM
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.traced import HELD_OPS, TracedStep
 
@@ -81,7 +81,7 @@ class HeldTensors:
         value: torch.Tensor = self.placeholders[name].meta["val"]
         return value
 
-    def part(self, name: str, team: Team) -> torch.Tensor:
+    def part(self, name: str, team: TeamPlace) -> torch.Tensor:
         """A member's part of a tensor, of which ZeRO would divide the numbers further."""
         value, cut = self.planned(name), self.shares.cut(name)
         with self.mode:
@@ -93,13 +93,13 @@ class HeldTensors:
         cuts = {name: self.shares.cut(name) for name in self.step.trace.parameter_names}
         return {name: cut for name, cut in cuts.items() if cut is not None}
 
-    def cut_weight(self, name: str, cut: AnyCut, team: Team) -> None:
+    def cut_weight(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         """Cut a weight, and the optimiser's state of it, for a member of a tensor team."""
         for each in self.placeholders:
             if each == name or (each.startswith(f"{name}.") and each in self._states):
                 self._set_cut(each, cut, team)
 
-    def _set_cut(self, name: str, cut: AnyCut, team: Team) -> None:
+    def _set_cut(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         value, new = self.planned(name), self.node(name)
         if value.dim() == 0:  # a counter of steps, for instance
             cut = WHOLE
@@ -109,7 +109,7 @@ class HeldTensors:
         new.meta[CUT] = cut
         new.meta[FROM] = frozenset((name,)) if isinstance(cut, Cut) else frozenset()
 
-    def _part_of(self, value: torch.Tensor, cut: AnyCut | None, team: Team) -> torch.Tensor:
+    def _part_of(self, value: torch.Tensor, cut: AnyCut | None, team: TeamPlace) -> torch.Tensor:
         """A tensor of the shape of a member's part."""
         if not isinstance(cut, Cut):
             return value

@@ -8,7 +8,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute import words
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
 from meshwright.execute.member import CUT, ROWS, with_cuts
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.shard import Share
 
@@ -110,7 +110,7 @@ def _keep_word(builder: Builder, op: int, node: Node) -> None:
             builder.root[tensor] = node
 
 
-def _first(scores: Node, team: Team) -> int:
+def _first(scores: Node, team: TeamPlace) -> int:
     """The index of the first class that a member has."""
     cut = scores.meta[CUT]
     assert isinstance(cut, Cut)

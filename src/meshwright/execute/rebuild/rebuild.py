@@ -14,7 +14,7 @@ from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.dispatch import (
     call_collective,
@@ -66,7 +66,7 @@ def _build(builder: Builder) -> TracedStep:
         builder.team = builder.shares.team(op)
         # Updates read sums over all who hold the same weights, whatever terms these had.
         is_update = graph.phase[op] == Phase.UPDATE
-        builder.context = Team() if is_update else builder.shares.context(op)
+        builder.context = TeamPlace() if is_update else builder.shares.context(op)
         if expansion.is_collective[op] or expansion.origin[op] < 0:
             _keep_results(builder, op, call_collective(builder, op))
         else:

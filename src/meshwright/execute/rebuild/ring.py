@@ -11,7 +11,7 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel
 from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.attention import LaterRows
-from meshwright.execute.cut.call import Call
+from meshwright.execute.cut.call import MemberCall
 from meshwright.execute.cut.cut import WHOLE, AnyCut, plain_cut
 from meshwright.execute.member import CUT, ROWS, with_cuts
 from meshwright.execute.rebuild.builder import Builder
@@ -164,7 +164,7 @@ def _combined(builder: Builder, op: int) -> list[Node]:
     ]
 
 
-def _change(kernel: Kernel, turn: _Turn, before: list[Node], call: Call) -> Call:
+def _change(kernel: Kernel, turn: _Turn, before: list[Node], call: MemberCall) -> MemberCall:
     """The call of a block instead of one with all keys."""
     names = tuple(each.name for each in kernel.node.target._schema.arguments)  # type: ignore[union-attr]
     tokens = keys_of(kernel)[0].meta["val"].shape[-2] // turn.width

@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 
 from meshwright.execute.cut.cut import WHOLE, AnyCut
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.shard import Share
 from meshwright.execute.traced import TracedStep
 from meshwright.execute.update import updated
@@ -47,22 +47,22 @@ class RankShares:
         """The plan's part that an op is in."""
         return self.plan.parts[int(self.expansion.part_of_op[op])]
 
-    def team(self, op: int) -> Team:
+    def team(self, op: int) -> TeamPlace:
         """The rank's place in the tensor team that runs an op."""
         return self._team(self.part(op))
 
-    def _team(self, part: Part) -> Team:
-        return Team(part.tensor, self._place(part) % part.tensor)
+    def _team(self, part: Part) -> TeamPlace:
+        return TeamPlace(part.tensor, self._place(part) % part.tensor)
 
-    def context(self, op: int) -> Team:
+    def context(self, op: int) -> TeamPlace:
         """The rank's place in the context team that runs an op."""
         part = self.part(op)
-        return Team(part.context, self._place(part) // part.tensor % part.context)
+        return TeamPlace(part.context, self._place(part) // part.tensor % part.context)
 
-    def team_of(self, name: str, step: TracedStep) -> Team:
+    def team_of(self, name: str, step: TracedStep) -> TeamPlace:
         """The rank's place in the tensor team that holds a tensor."""
         share = self.shares(step).get(name, Share())
-        return Team(share.width, share.member)
+        return TeamPlace(share.width, share.member)
 
     def cut(self, name: str) -> AnyCut | None:
         """How its tensor team cuts a tensor that is there before the step; None: the ops that read
@@ -86,7 +86,7 @@ class RankShares:
                 continue
             name, states = updated(step, update)
             cut, team = cuts.get(name, WHOLE), self._team(part)
-            experts = self._expert_team(part) if update in self._of_experts else Team()
+            experts = self._expert_team(part) if update in self._of_experts else TeamPlace()
             whole = Share(
                 cut, team.width, team.member, experts=experts.width, expert=experts.member
             )
@@ -134,9 +134,9 @@ class RankShares:
             if divides_experts(self.expansion, part, self._op_of[update])
         )
 
-    def _expert_team(self, part: Part) -> Team:
+    def _expert_team(self, part: Part) -> TeamPlace:
         """The rank's place among the replicas that hold different experts."""
-        return Team(part.expert, self._place(part) // part.width % part.expert)
+        return TeamPlace(part.expert, self._place(part) // part.width % part.expert)
 
     def _place(self, part: Part) -> int:
         """The rank's place among the devices of a part; 0 in a part that it is not in."""
