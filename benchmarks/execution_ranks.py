@@ -175,7 +175,7 @@ def emulate_jobs(jobs: Sequence[Job]) -> Callable[[int], list[tuple[list[Span], 
 
 def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
     program = job.lowered.program
-    part, ranks = bind_part(Lookup.of(job.lowered), rank), range(program.num_devices)
+    part, ranks = bind_part(Lookup(lowered=job.lowered), rank), range(program.num_devices)
     wiring = None
     if job.cluster is not None:
         wiring = find_wiring(job.cluster, program, ranks, job.cluster.hosts, rank)

@@ -288,9 +288,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
         for samples in _sample_counts(lowered, device):
             planned.draws(samples)
         if lowered.shards is not None and id(lowered) not in cuts:
-            parts = (lowered.plan, lowered.expansion, lowered.shards)
-            steps = ExpandedSteps(planned, *parts, lowered.program.device_names[device])
-            cuts[id(lowered)] = steps.rank_shares.cuts
+            cuts[id(lowered)] = ExpandedSteps(planned, lowered, device).rank_shares.cuts
         if not team.fork():
             raise _Started
         with patch.object(expanded, "find_cuts", lambda *_: cuts[id(lowered)]):

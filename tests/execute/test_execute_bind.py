@@ -50,7 +50,7 @@ def lower_all(name: str, rate: float) -> list[Lowered]:
 
 
 def parts(lowered: Lowered) -> list[RankPart]:
-    return [bind_part(Lookup.of(lowered), device) for device in lowered.devices]
+    return [bind_part(Lookup(lowered=lowered), device) for device in lowered.devices]
 
 
 @pytest.mark.parametrize("rate", few(RATES, 1e7))

@@ -46,7 +46,7 @@ class _PartBinder:
         self.last_user = self._find_last_users()
         self.here = Here(place=self.place, last_user=self.last_user)
         self.done: set[int] = set()
-        self.room = MemoryRoom(lookup.timeline, device)
+        self.room = MemoryRoom(lookup.lowered.timeline, device)
         self.posts = Posts(lookup, self.mine, self.order)
 
     def part(self) -> RankPart:
@@ -174,7 +174,7 @@ class _PartBinder:
 
     def _begin(self, instruction: int) -> float:
         """When the simulation has it start."""
-        return float(self.lookup.timeline.start[instruction])
+        return float(self.lookup.lowered.timeline.start[instruction])
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.float64]:
@@ -285,7 +285,10 @@ class _PartBinder:
         Never what the simulation has later: others may wait for what comes after.
         """
         room, made = self.room, 0.0
-        begin, end = self._begin(instruction), float(self.lookup.timeline.finish[instruction])
+        begin, end = (
+            self._begin(instruction),
+            float(self.lookup.lowered.timeline.finish[instruction]),
+        )
         if instruction not in self.place:  # its buffers are made where it stands in the main order
             after = self.when[instruction] + 1
             end = begin

@@ -133,19 +133,27 @@ def make_course(
         )
     course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
     if trainer.rank == 0:
-        course.log = Log(
-            settings.log,
-            batch=trainer.lowered.rows.batch,
-            first_step=trainer.num_steps,
-            steps=settings.steps,
-            say=say,
-            tensorboard=settings.tensorboard,
-            callbacks=settings.callbacks,
-        )
+        course.log = open_log(trainer, settings, settings.steps, say)
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
     course.heeds_signals = course.keeper is not None or settings.is_measured
     return course
+
+
+def open_log(
+    trainer: Trainer, settings: Settings, steps: int | None, say: Callable[[str], None]
+) -> Log:
+    """The log that settings ask for, on the first rank; `steps`: how many there will be, None: that
+    is not known."""
+    return Log(
+        settings.log,
+        batch=trainer.lowered.rows.batch,
+        first_step=trainer.num_steps,
+        steps=steps,
+        say=say,
+        tensorboard=settings.tensorboard,
+        callbacks=settings.callbacks,
+    )
 
 
 def make_loaders(

@@ -10,7 +10,7 @@ from meshwright.execute.compiled import RankState
 from meshwright.execute.evaluated import EvaluatedSteps, find_changes
 from meshwright.execute.exchange import RankExchange
 from meshwright.execute.item import Key, RankPart
-from meshwright.execute.lookup import Lookup, count_terms
+from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.progress import Progress
 from meshwright.execute.region.recipe import Compiler
@@ -47,7 +47,7 @@ class RankEvaluation:
             steps, {op: changes[each] for op, each in enumerate(origin) if each in changes}
         )
         self.lowered = lower_forward(lowered, evaluated)
-        lookup = Lookup.of(self.lowered, evaluated, is_mean=is_mean, terms=count_terms(lowered))
+        lookup = Lookup(lowered=self.lowered, steps=evaluated, is_mean=is_mean)
         self.part = bind_part(lookup, part.device)
         self.trained, self.places = held, [part.state.index(name) for name in self.part.state]
         self.held = replace(held, state=[], sums=[None] * self.part.num_sums, losses=[])

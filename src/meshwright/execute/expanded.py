@@ -6,6 +6,7 @@ from functools import cached_property
 
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
 from meshwright.execute.rebuild.ring import KEYS
@@ -14,25 +15,16 @@ from meshwright.execute.shard import Share
 from meshwright.execute.steps import PlannedSteps, TracedSteps
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.stack.find import find_tokens
-from meshwright.plan.plan import Plan
-from meshwright.program.expand.expansion import Expansion
 
 
 class ExpandedSteps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are built."""
 
-    def __init__(
-        self,
-        planned: PlannedSteps,
-        plan: Plan,
-        expansion: Expansion,
-        shards: Expansion | None,
-        device: str,
-    ) -> None:
-        """`shards`: the expansion by tensor and context teams alone, if there are any."""
+    def __init__(self, planned: PlannedSteps, lowered: Lowered, device: int) -> None:
+        """`device`: the number of the device that this rank runs."""
         super().__init__()
-        self.planned, self.plan, self.expansion = planned, plan, expansion
-        self.shard_expansion, self.device = shards, device
+        self.planned, self.plan, self.expansion = planned, lowered.plan, lowered.expansion
+        self.shard_expansion, self.device = lowered.shards, lowered.program.device_names[device]
 
     @cached_property
     def rank_shares(self) -> RankShares:

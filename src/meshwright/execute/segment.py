@@ -151,7 +151,9 @@ class _SegmentBinder:
         op = self.rows["op"][instruction]
         is_gradient = graph.phase[graph.tensor_source[tensor]] == Phase.BACKWARD
         return bool(
-            is_gradient and graph.tensor_partial[tensor] and self.lookup.split[op] == Split.SUM
+            is_gradient
+            and graph.tensor_partial[tensor]
+            and self.lookup.lowered.split[op] == Split.SUM
         )
 
     def _input_name(self, step: TracedStep, number: int, instruction: int) -> Hashable:

@@ -100,7 +100,7 @@ def _reported(rank: int, device: str = "") -> Iterator[None]:
 
 def _emulate(seat: Seat, settings: Settings) -> RankOutcome:
     lowered, program = seat.lowered, seat.lowered.program
-    part = bind_part(Lookup.of(lowered), seat.rank_of.index(seat.rank))
+    part = bind_part(Lookup(lowered=lowered), seat.rank_of.index(seat.rank))
     with waiting(seat.watch, "making process groups"):
         exchange = open_exchange(
             seat.device, seat.rank_of, program.groups, *communication(program), seat.wiring

@@ -18,13 +18,12 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.collect import collect
-from meshwright.execute.course import Course, open_validation
+from meshwright.execute.course import Course, open_log, open_validation
 from meshwright.execute.fault import TERMINATED, show_line
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import make_schedule, open_optimizer
 from meshwright.execute.keep import Keeper, stop_restarts, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
-from meshwright.execute.log import Log
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.make_trainer import make_trainer
 from meshwright.execute.progress import Progress
@@ -169,15 +168,7 @@ class Training:
             course.heeds_signals = True
         is_told = settings.log is not None or settings.tensorboard is not None or settings.callbacks
         if is_told and self.rank == 0:
-            course.log = Log(
-                settings.log,
-                batch=self.lowered.rows.batch,
-                first_step=self.num_steps,
-                steps=None,
-                say=show_line,
-                tensorboard=settings.tensorboard,
-                callbacks=settings.callbacks,
-            )
+            course.log = open_log(self.trainer, settings, None, show_line)
         try:
             with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
                 yield

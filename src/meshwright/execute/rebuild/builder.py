@@ -16,10 +16,10 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.capture.torch_private import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError, quoted
+from meshwright.execute.arrived import has_arrived_rows, with_arrived_rows
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, FROM, ROWS, MemberCutter
 from meshwright.execute.on_parts import TeamPlace
-from meshwright.execute.rebuild.arrived import has_arrived_rows, with_arrived_rows
 from meshwright.execute.rebuild.held import HeldTensors
 from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_argument
