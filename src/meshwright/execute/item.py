@@ -32,7 +32,7 @@ class Segment:
     outputs: tuple[tuple[int, int], ...]
     """Line and version of what it gives back."""
     sums: tuple[tuple[int, int, int, bool], ...] = ()
-    """Line, version, place in `Held.sums`, and whether others read that version, too."""
+    """Line, version, place in `RankState.sums`, and whether others read that version, too."""
     copied: frozenset[tuple[int, int]] = frozenset()
     """Line and version of what it writes in place although somebody else still reads it."""
     weight: float = 1.0
@@ -43,7 +43,7 @@ class Segment:
 
 
 def state_name(slot: int) -> Hashable:
-    """The name of a place in `Held.state`."""
+    """The name of a place in `RankState.state`."""
     return "state", slot
 
 
@@ -91,7 +91,7 @@ class RunSegment:
     """A `Piece` is made for this segment alone."""
     outputs: tuple[int, ...]
     sums: tuple[tuple[int, int], ...]
-    """Places in `Held.sums` that are complete after it, and the buffers that they are."""
+    """Places in `RankState.sums` that are complete after it, and the buffers that they are."""
     waits: tuple[int, ...]
     """Instructions that run beside the main thread and must be done first."""
     drops: tuple[int, ...] = ()
@@ -120,7 +120,7 @@ class StartItem:
     """Of a collective that is an op: its call, as a segment of one line. What it adds to sums
     stands among the outputs of the segment, after the buffers."""
     sums: tuple[tuple[int, int], ...] = ()
-    """Places in `Held.sums` of these, and the buffers that they are when all have been added."""
+    """Places in `RankState.sums` of these, and the buffers that they are once all were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class Times:
     start: dict[int, float] = field(default_factory=dict)
     finish: dict[int, float] = field(default_factory=dict)
     spans: dict[int, Any] = field(default_factory=dict)
-    """What a device times, a sequence of `Span` each, until it is read at the end of the step."""
+    """What a device times, a sequence of `EventSpan` each, until it is read as the step ends."""
 
 
 class RankWorker(Protocol):
