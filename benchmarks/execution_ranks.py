@@ -31,7 +31,7 @@ from meshwright.execute.group import CommonClock
 from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
-from meshwright.execute.walk import Times, Walk
+from meshwright.execute.walk import ProgramWalk, Times
 from meshwright.network.testbed import Testbed
 from meshwright.network.testbed_apply import NAMESPACE_FOLDER
 from meshwright.simulate.measured import Run
@@ -175,14 +175,14 @@ def emulate_jobs(jobs: Sequence[Job]) -> Callable[[int], list[tuple[list[Span], 
 
 def _emulate(job: Job, rank: int) -> tuple[list[Span], list[Times]]:
     program = job.lowered.program
-    part, ranks = bind_part(Lookup.of(job.lowered), rank), range(program.num_devices)
+    part, ranks = bind_part(Lookup(lowered=job.lowered), rank), range(program.num_devices)
     wiring = None
     if job.cluster is not None:
         wiring = find_wiring(job.cluster, program, ranks, job.cluster.hosts, rank)
     exchange = open_exchange(
         torch.device("cpu"), ranks, program.groups, *communication(program), wiring
     )
-    walk = Walk(program, part, exchange, Emulation(program, part, exchange))
+    walk = ProgramWalk(program, part, exchange, Emulation(program, part, exchange))
     clock = CommonClock()
     spans, timed = [], []
     for step in range(job.steps + job.timed):

@@ -36,7 +36,7 @@ from execution_cases import (
 from execution_ranks import Job, Span, merge_job, run_on_hosts
 from language_model import Language
 from meshwright.capture.capture import capture
-from meshwright.capture.deferred import record
+from meshwright.capture.deferred.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES

@@ -36,7 +36,7 @@ from meshwright.cluster.build import fully_connected
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Walk
+from meshwright.execute.walk import ProgramWalk
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
 from meshwright.search.instance import make_instance
@@ -96,7 +96,7 @@ class Spent:
         return run
 
 
-def watch(walk: Walk, spent: Spent) -> None:
+def watch(walk: ProgramWalk, spent: Spent) -> None:
     """Note what a walk does from now on."""
     worker: Any = walk.worker
     worker.functions = {key: spent.timed("compute", each) for key, each in worker.functions.items()}

@@ -37,7 +37,7 @@ from execution_ranks import run_on_hosts
 from hybrid_plans import hybrid_plan
 from language_model import HEAD_SIZE, Language
 from meshwright.capture.capture import capture_workload
-from meshwright.capture.deferred import record
+from meshwright.capture.deferred.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.devices import DEVICE_TYPES

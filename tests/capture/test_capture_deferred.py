@@ -18,8 +18,8 @@ from torch import nn  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
 from meshwright.capture.capture import trace_workload  # noqa: E402
-from meshwright.capture.deferred import Deferred, record  # noqa: E402
-from meshwright.capture.deferred_recording import Recording  # noqa: E402
+from meshwright.capture.deferred.deferred import DeferredWorkload, record  # noqa: E402
+from meshwright.capture.deferred.recording import Recording  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import build, language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
@@ -49,7 +49,7 @@ def step(model: nn.Module, **more: Any) -> Workload:
     return Workload(name="mine", model=model, **given)
 
 
-def tensors(deferred: Deferred, seed: int | None = None) -> dict[str, Any]:
+def tensors(deferred: DeferredWorkload, seed: int | None = None) -> dict[str, Any]:
     model = deferred.workload.model
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {name: deferred.real(each, seed) for name, each in named.items()}

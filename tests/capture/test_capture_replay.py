@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: E402, N812
 
 from meshwright.capture import profile  # noqa: E402
 from meshwright.capture.optimiser import Optimiser, find_optimiser  # noqa: E402
-from meshwright.capture.profile import Timed, distinct_calls, time_calls  # noqa: E402
+from meshwright.capture.profile import TimedCall, distinct_calls, time_calls  # noqa: E402
 from meshwright.capture.replay import replayed  # noqa: E402
 from meshwright.capture.stepped import CLASSES  # noqa: E402
 from meshwright.capture.trace import trace_step  # noqa: E402
@@ -76,7 +76,7 @@ def test_every_call_of_a_step_runs_by_itself(name: str, autocast: Any) -> None:
     calls = distinct_calls(trace)
     timed = dict(time_calls(calls, CPU))
     assert list(timed) == list(calls)
-    assert {text: found for text, found in timed.items() if not isinstance(found, Timed)} == {}
+    assert {text: found for text, found in timed.items() if not isinstance(found, TimedCall)} == {}
 
 
 @pytest.mark.parametrize("name", list(CLASSES))
@@ -86,7 +86,7 @@ def test_updates_of_optimizers_that_take_their_own_steps_run_by_themselves(name:
     trace = trace_step(model, (given,), {}, loss=lambda y: y.sum(), optimizer=find_optimiser(name))
     calls = Counter(text for text in distinct_calls(trace) if "_fused_step_" in text)
     assert len(calls) == 2, "of the weight and of the bias"
-    assert all(isinstance(found, Timed) for _, found in time_calls(calls, CPU))
+    assert all(isinstance(found, TimedCall) for _, found in time_calls(calls, CPU))
 
 
 def test_what_cannot_run_is_told_and_ends_nothing() -> None:
@@ -95,7 +95,7 @@ def test_what_cannot_run_is_told_and_ends_nothing() -> None:
         f'{{"args":[{vector}],"kwargs":{{}},"op":"aten.{name}.default"}}' for name in ("mm", "sin")
     )
     timed = dict(time_calls(Counter([bad, good]), CPU))
-    assert isinstance(timed[good], Timed)
+    assert isinstance(timed[good], TimedCall)
     assert str(timed[bad]).startswith("RuntimeError: ")
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from meshwright.capture.fake import StepMode  # noqa: E402
 from meshwright.capture.optimiser import Optimiser  # noqa: E402
-from meshwright.capture.trace import _Step  # noqa: E402
+from meshwright.capture.trace import _StepTrace  # noqa: E402
 from meshwright.capture.tracer import Tracer  # noqa: E402
 
 Inputs = tuple[Any, ...]
@@ -46,8 +46,10 @@ MARKS = tuple(int(each) for each in torch.__version__.split(".")[:2]) >= (2, 13)
 """Whether torch marks the sums of gradients that we mark; older releases mark others, too."""
 
 
-def start(model: nn.Module, inputs: Inputs, autocast: Any) -> tuple[_Step, StepMode, list[Any]]:
-    step = _Step(model, inputs, {}, None, Optimiser.ADAMW, autocast, False, (), False)
+def start(
+    model: nn.Module, inputs: Inputs, autocast: Any
+) -> tuple[_StepTrace, StepMode, list[Any]]:
+    step = _StepTrace(model, inputs, {}, None, Optimiser.ADAMW, autocast, False, (), False)
     mode = StepMode(allow_non_fake_inputs=True)
     return step, mode, step.fake_start(mode)
 

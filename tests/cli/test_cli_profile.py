@@ -67,7 +67,7 @@ def clocked(monkeypatch: pytest.MonkeyPatch, spread: float = 0.0, **changes: Any
                 raise result
             yield (
                 call,
-                result if isinstance(result, str) else profile.Timed(result, spread * result),
+                result if isinstance(result, str) else profile.TimedCall(result, spread * result),
             )
 
     monkeypatch.setattr(profile, "time_calls", time_calls)

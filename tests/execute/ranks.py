@@ -259,7 +259,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
     from meshwright.execute.bind_rank import bind_rank
     from meshwright.execute.expanded import ExpandedSteps
     from meshwright.execute.lowered import Lowered, lower_frozen
-    from meshwright.execute.steps import Steps
+    from meshwright.execute.steps import PlannedSteps
 
     lowered_by: dict[Any, Lowered] = {}
     cuts: dict[int, Any] = {}
@@ -272,25 +272,23 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
 
     def trace_once(
         workload: Any, graph: Any, optimizer: Any, autocast: str | None, **settings: Any
-    ) -> Steps:
+    ) -> PlannedSteps:
         sizes = (graph.tensor_bytes.tobytes(), graph.parameter_bytes.tobytes(), graph.batch)
         # Every trainer has an optimiser of its own; of its kind alone depends what is traced.
         key = workload.name, graph.op_names, sizes, find_optimiser(optimizer), autocast
         if key not in known:
             while len(known) >= _KEPT:
                 del known[next(iter(known))]
-            known[key] = Steps(workload, graph, optimizer, autocast, **settings)
+            known[key] = PlannedSteps(workload, graph, optimizer, autocast, **settings)
         return known[key]  # type: ignore[no-any-return]
 
-    def fork_bound(lowered: Lowered, planned: Steps, device: int, **settings: Any) -> Any:
+    def fork_bound(lowered: Lowered, planned: PlannedSteps, device: int, **settings: Any) -> Any:
         if team.own is not None:  # a rank's second trainer
             return bind_rank(lowered, planned, device, **settings)
         for samples in _sample_counts(lowered, device):
             planned.draws(samples)
         if lowered.shards is not None and id(lowered) not in cuts:
-            parts = (lowered.plan, lowered.expansion, lowered.shards)
-            steps = ExpandedSteps(planned, *parts, lowered.program.device_names[device])
-            cuts[id(lowered)] = steps.ways.cuts
+            cuts[id(lowered)] = ExpandedSteps(planned, lowered, device).rank_shares.cuts
         if not team.fork():
             raise _Started
         with patch.object(expanded, "find_cuts", lambda *_: cuts[id(lowered)]):
@@ -298,7 +296,7 @@ def _remembering(team: _Team, known: dict[Any, Any]) -> Iterator[None]:
 
     with (
         patch("small_trainer.lower_frozen", lower_once),
-        patch.object(trainer, "Steps", trace_once),
+        patch.object(trainer, "PlannedSteps", trace_once),
         patch.object(trainer, "bind_rank", fork_bound),
     ):
         yield

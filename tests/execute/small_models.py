@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.graph.graph import Graph
 
 BATCH = 16
@@ -445,5 +445,5 @@ def train_eagerly(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[li
     """Losses and tensors after plain training; random numbers are those of a plan with seed 0."""
     draws = {}
     if name in DRAWING:
-        draws = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH)
+        draws = PlannedSteps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH)
     return train_plainly(make_workload(name), steps, optimizer, RepeatedDraws(draws, 0))

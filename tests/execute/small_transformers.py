@@ -9,7 +9,7 @@ from small_trainer import OPTIMIZER, Tensors, make_trainer, train_plainly
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 
@@ -83,7 +83,11 @@ def train_eagerly(name: str, steps: int) -> tuple[list[float], Tensors]:
     numbers are those of a plan with seed 0."""
     workload = make_workload(name)
     is_random = name.endswith("dropping")
-    drawn = Steps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH) if is_random else {}
+    drawn = (
+        PlannedSteps(make_workload(name), captured(name), OPTIMIZER).draws(BATCH)
+        if is_random
+        else {}
+    )
     losses, _ = train_plainly(workload, steps, OPTIMIZER, RepeatedDraws(drawn, 0))
     named = workload.model.named_parameters(remove_duplicate=False)
     return losses, {key: each.detach() for key, each in named if each.grad is not None}

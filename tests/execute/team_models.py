@@ -16,7 +16,7 @@ from torch import nn
 from meshwright.capture.capture import capture_workload
 from meshwright.capture.workload import Workload
 from meshwright.execute.plain import RepeatedDraws
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.graph.graph import Graph
 
 BATCH, TOKENS, WORDS = 8, 8, 32
@@ -174,5 +174,5 @@ def captured(name: str, untie: bool = False, optimizer: str = OPTIMIZER) -> Grap
 def expected(name: str, steps: int, optimizer: str = OPTIMIZER) -> tuple[list[float], Tensors]:
     """Losses and tensors after plain training in one process."""
     graph = captured(name, False, optimizer)
-    repeated = RepeatedDraws(Steps(make(name), graph, optimizer).draws(int(graph.batch)), 0)
+    repeated = RepeatedDraws(PlannedSteps(make(name), graph, optimizer).draws(int(graph.batch)), 0)
     return train_plainly(make(name), steps, optimizer, repeated)

@@ -11,7 +11,7 @@ import numpy as np
 from small_trainer import OPTIMIZER, make_trainer
 from team_models import UNLAYERED, captured, expected, make
 
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.state import canonical_names
 from meshwright.execute.trainer import Trainer
 from meshwright.graph.graph import Graph
@@ -134,7 +134,7 @@ class Call(NamedTuple):
 
 
 @contextmanager
-def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
+def listening(exchange: RankExchange, said: list[Call]) -> Iterator[None]:
     """Note all collectives that this process starts."""
     moved: dict[str, Callable[..., Any]] = {
         "all_reduce": lambda flat, *_: [flat],
@@ -146,9 +146,9 @@ def listening(exchange: Exchange, said: list[Call]) -> Iterator[None]:
     }
 
     def noting(kind: str) -> Any:
-        start = getattr(Exchange, kind)
+        start = getattr(RankExchange, kind)
 
-        def begin(self: Exchange, *args: Any, **kwargs: Any) -> Any:
+        def begin(self: RankExchange, *args: Any, **kwargs: Any) -> Any:
             tensors = moved[kind](*args)
             size = sum(each.numel() * each.element_size() for each in tensors)
             group = kwargs.get("group", args[1 if kind in ("all_reduce", "broadcast") else 2])

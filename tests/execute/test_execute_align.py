@@ -27,7 +27,7 @@ from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.capture.zoo import language  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.align import align_trace  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Schedule, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
@@ -107,17 +107,17 @@ def test_a_device_that_sees_more_samples_may_feed_replicas_of_one(ranks: Ranks) 
 
 
 def test_a_step_on_one_sample_is_made_from_others_only_where_its_ops_differ() -> None:
-    alike = Steps(make_workload("perceptron"), captured("perceptron"), OPTIMIZER)
+    alike = PlannedSteps(make_workload("perceptron"), captured("perceptron"), OPTIMIZER)
     assert alike[1].samples == 1
     assert list(alike) == [1]
-    other = Steps(make_workload("recurrent"), captured("recurrent"), OPTIMIZER)
+    other = PlannedSteps(make_workload("recurrent"), captured("recurrent"), OPTIMIZER)
     # Traced on one sample, the first product takes its bias along.
     assert len(other[1].ledger.kernels) == captured("recurrent").num_ops
     assert set(other) == {1, 2}
 
 
 def test_another_model_than_planned_is_refused_on_one_sample_too() -> None:
-    steps = Steps(make_workload("unet"), captured("perceptron"), OPTIMIZER)
+    steps = PlannedSteps(make_workload("unet"), captured("perceptron"), OPTIMIZER)
     with pytest.raises(InputError, match=r"has \d+ ops, but the model's step on 2 samples has"):
         steps[1]
 

@@ -24,7 +24,7 @@ from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
 from meshwright.execute.batch_norm import batch_norm, batch_norm_backward  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from meshwright.program.expand.synchronise import with_batch_statistics  # noqa: E402
@@ -88,7 +88,7 @@ def test_plans_that_leave_the_batch_whole_need_no_words() -> None:
 
 def test_microbatches_of_batch_norm_are_refused_unless_allowed() -> None:
     graph = captured("residual")
-    steps = Steps(make_workload("residual"), graph, "momentum")
+    steps = PlannedSteps(make_workload("residual"), graph, "momentum")
     assert steps[16]
     with pytest.raises(InputError, match="normalises over the batch"):
         check_apart(graph, steps)

@@ -11,7 +11,7 @@ from small_models import captured
 from small_plans import data_plan, hybrid, pipeline_plan
 
 from meshwright.execute.bind import bind_part
-from meshwright.execute.item import Part, RunSegment
+from meshwright.execute.item import RankPart, RunSegment
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.graph.graph import Graph
@@ -49,8 +49,8 @@ def lower_all(name: str, rate: float) -> list[Lowered]:
     return [lower_frozen(graph, cluster, plan) for plan in plans(graph)]
 
 
-def parts(lowered: Lowered) -> list[Part]:
-    return [bind_part(Lookup.of(lowered), device) for device in lowered.devices]
+def parts(lowered: Lowered) -> list[RankPart]:
+    return [bind_part(Lookup(lowered=lowered), device) for device in lowered.devices]
 
 
 @pytest.mark.parametrize("rate", few(RATES, 1e7))

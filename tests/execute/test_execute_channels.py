@@ -24,7 +24,7 @@ from torch import nn  # noqa: E402
 
 from meshwright.capture.channels import find_channels_last  # noqa: E402
 from meshwright.execute import trainer  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.execute.traced import Layout  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
@@ -78,8 +78,8 @@ def not_contiguous(layout: Layout) -> bool:
 def train_relaid(rank: int, name: str, graph: Graph, plan: Plan) -> tuple[list[float], Held]:
     """Train as on a GPU that likes all convolutions to be channels-last."""
 
-    def steps(*args: Any, **kwargs: Any) -> Steps:
-        return Steps(*args, **{**kwargs, "on_gpu": True})
+    def steps(*args: Any, **kwargs: Any) -> PlannedSteps:
+        return PlannedSteps(*args, **{**kwargs, "on_gpu": True})
 
     def every(model: nn.Module, _: int) -> frozenset[str]:
         kinds = nn.Conv2d | nn.ConvTranspose2d
@@ -87,7 +87,7 @@ def train_relaid(rank: int, name: str, graph: Graph, plan: Plan) -> tuple[list[f
         return frozenset(f"{name}.weight" for name, each in modules if isinstance(each, kinds))
 
     with (
-        patch.object(trainer, "Steps", steps),
+        patch.object(trainer, "PlannedSteps", steps),
         patch("meshwright.execute.steps.find_channels_last", every),
     ):
         made = make_trainer(rank, make_workload(name), graph, plan)

@@ -28,7 +28,7 @@ from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
 from meshwright.execute.sample import count_blocks  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Sync  # noqa: E402
@@ -146,7 +146,7 @@ def test_batch_norm_may_be_duplicated() -> None:
 def test_samples_lie_in_blocks_where_time_comes_first() -> None:
     # Five moments of all samples in a row: what a linear layer makes of [5 x samples, 4].
     workload = make_workload("recurrent")
-    steps = Steps(workload, capture_workload(workload, "momentum"), "momentum")
+    steps = PlannedSteps(workload, capture_workload(workload, "momentum"), "momentum")
     blocks = count_blocks(steps[4], steps[6])
     apart = {version: each for version, each in blocks.items() if each > 1}
     assert apart == {15: 5}

@@ -31,7 +31,7 @@ from meshwright.execute.draw import Draw, Drawing, SampleDim  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.random.bits import KERNELS  # noqa: E402
 from meshwright.execute.random.keys import make_keys  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
 
@@ -143,7 +143,7 @@ def test_stock_transformers_with_dropout_train_as_one_process(
     pytest.importorskip("transformers", reason="these models need the zoo extra")
     graph = capture_workload(stock(name), OPTIMIZER)
     workload = stock(name)
-    repeated = RepeatedDraws(Steps(workload, graph, OPTIMIZER).draws(BATCH), seed=0)
+    repeated = RepeatedDraws(PlannedSteps(workload, graph, OPTIMIZER).draws(BATCH), seed=0)
     losses, _ = train_plainly(workload, STEPS, OPTIMIZER, repeated)
     # Embeddings, and in each layer attention and both outputs.
     assert len(repeated.found) >= 1 + 3 * 2

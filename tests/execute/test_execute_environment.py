@@ -15,7 +15,7 @@ from meshwright.execute.environment import (
     INTERFACES,
     RUN_FOLDER,
     TOKEN,
-    Place,
+    RankPlace,
     is_rank,
     own_rank,
     read_place,
@@ -28,7 +28,7 @@ def test_a_process_without_variables_is_alone() -> None:
     assert not is_rank({})
     assert own_rank({}) == (0, 1)
     place = read_place({HOST: "h"})
-    assert place == Place(host="h")
+    assert place == RankPlace(host="h")
     assert read_place({"RANK": "0", "WORLD_SIZE": "1", HOST: "h"}) == place  # it needs no address
 
 
@@ -37,7 +37,7 @@ def test_variables_of_torchrun_and_of_the_launcher_are_read(tmp_path: Path) -> N
     ours = {TOKEN: "0f" * 16, HOST: "h0", INTERFACES: "lo", CHECK_OPS: "7"}
     ours |= {RUN_FOLDER: str(tmp_path), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     assert is_rank(RIGHT)
-    assert read_place(RIGHT | more | ours) == Place(
+    assert read_place(RIGHT | more | ours) == RankPlace(
         rank=1,
         num_ranks=2,
         local_rank=1,
@@ -109,7 +109,7 @@ def test_a_wrong_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(InputError, match=f"{TOKEN}: must be an even number of hex") as caught:
         read_place({TOKEN: token})
     assert token not in str(caught.value)
-    assert "0f0f" not in repr(Place(token=b"\x0f\x0f")).replace("\\x", "")
+    assert "0f0f" not in repr(RankPlace(token=b"\x0f\x0f")).replace("\\x", "")
 
 
 def test_the_command_line_refuses_it_with_exit_code_2(tmp_path: Path) -> None:

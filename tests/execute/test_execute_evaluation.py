@@ -23,8 +23,8 @@ from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.evaluated import find_changes  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
-from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.region.recipe import RegionRecipe, run_recipe  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, Recompute, ScheduleKind  # noqa: E402
 from quick import few  # noqa: E402
@@ -39,7 +39,7 @@ def evaluate(
 ) -> tuple[list[float], list[float]]:
     """Losses of evaluation before, between and after steps; and of the steps."""
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         return lambda given: run_recipe(recipe, given, CPU)
 
     workload = make(case.model)
@@ -61,7 +61,7 @@ def evaluate(
 def plain_evaluations(name: str) -> list[float]:
     """The losses of one process in `eval` mode after no step, one step, ..."""
     graph, found = captured(name), []
-    draws = Steps(make(name), graph, OPTIMIZER).draws(int(graph.batch))
+    draws = PlannedSteps(make(name), graph, OPTIMIZER).draws(int(graph.batch))
     for steps in range(STEPS + 1):
         workload = make(name)
         train_plainly(workload, steps, repeated=RepeatedDraws(draws, 0))
@@ -166,7 +166,7 @@ def make_dropper(drop: nn.Module) -> Workload:
 
 def changes_of(drop: nn.Module) -> dict[int, Any]:
     workload = make_dropper(drop)
-    steps = Steps(workload, capture_workload(workload, "sgd"), "sgd")
+    steps = PlannedSteps(workload, capture_workload(workload, "sgd"), "sgd")
     return find_changes(steps[4], steps.evaluated(4))
 
 
@@ -210,7 +210,7 @@ def test_modules_keep_their_modes() -> None:
     model = Dropper(drop).train()
     drop.eval()
     workload = replace(make_dropper(drop), model=model)
-    steps = Steps(workload, capture_workload(workload, "sgd"), "sgd")
+    steps = PlannedSteps(workload, capture_workload(workload, "sgd"), "sgd")
     assert not find_changes(steps[4], steps.evaluated(4))
     assert model.training
     assert not drop.training

@@ -20,7 +20,7 @@ from meshwright.execute.labels import (  # noqa: E402
     find_labels,
 )
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind  # noqa: E402
 from small import connected  # noqa: E402
 
@@ -64,7 +64,7 @@ def check(plan_of: Any, *places: tuple[int, int], **options: Any) -> None:
     graph = capture_workload(workload, "momentum")
     plan: Plan = plan_of(graph)
     lowered = lower_frozen(graph, connected(4), plan)
-    steps = Steps(workload, graph, "momentum")
+    steps = PlannedSteps(workload, graph, "momentum")
     bounds = divided_bounds(lowered.program, lowered.rows)
     found = find_labels(steps[2])
     assert len(found) == 1
@@ -110,7 +110,7 @@ def test_labels_of_all_tokens_but_the_last_are_known_from_shapes() -> None:
     for model, full in ((Shifted(), TOKENS - 1.0), (Padded(), None)):
         workload = make_shifted(model=model)
         (found,) = find_labels(
-            Steps(workload, capture_workload(workload, "momentum"), "momentum")[2]
+            PlannedSteps(workload, capture_workload(workload, "momentum"), "momentum")[2]
         )
         assert found.full == full
 
@@ -122,7 +122,7 @@ def test_a_rank_counts_the_labels_of_its_own_rows(
     """The second replica has samples 2 and 3; the last token of each has no label."""
     workload = make_shifted(*places)
     graph = capture_workload(workload, "momentum")
-    found = find_labels(Steps(workload, graph, "momentum")[2])
+    found = find_labels(PlannedSteps(workload, graph, "momentum")[2])
     own = [each[2:] for each in workload.args]
     count = count_labels(found, own, ((0, 2), (2, 4)), (2, 3))
     assert (count.parts, count.means) == (1.0, mean)

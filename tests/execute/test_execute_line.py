@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meshwright.execute.work import All, Line, Plain, Together
+from meshwright.execute.work import All, LaneQueue, Plain, Together
 
 
 class Slow:
@@ -28,7 +28,7 @@ def start(works: dict[str, Slow], name: str, log: list[str]) -> Callable[[], Slo
 
 
 def test_a_collective_starts_when_the_one_before_is_done() -> None:
-    works, log, line = {"one": Slow(), "two": Slow()}, list[str](), Line()
+    works, log, line = {"one": Slow(), "two": Slow()}, list[str](), LaneQueue()
     one, two = (line.add(start(works, name, log)) for name in works)
     works["one"].may_end.set()
     one.wait()
@@ -50,7 +50,7 @@ def test_an_error_reaches_who_waits_and_ends_no_other() -> None:
         def wait(self) -> None:
             raise RuntimeError("connection closed by peer")
 
-    line, good = Line(), Slow()
+    line, good = LaneQueue(), Slow()
     good.may_end.set()
     bad, after = line.add(Bad), line.add(lambda: good)
     with pytest.raises(RuntimeError, match="closed by peer"):
@@ -60,17 +60,17 @@ def test_an_error_reaches_who_waits_and_ends_no_other() -> None:
 
 
 def test_what_was_asked_for_before_the_end_still_runs() -> None:
-    line, good = Line(), Slow()
+    line, good = LaneQueue(), Slow()
     good.may_end.set()
     works = [line.add(lambda: good) for _ in range(3)]
     line.close()
-    assert not line.thread.is_alive()
+    assert not line.queue.thread.is_alive()
     for work in works:
         work.wait()  # not for ever
 
 
 def test_what_follows_a_collective_is_done_once_before_who_waits_goes_on() -> None:
-    line, slow, done = Line(), Slow(), list[str]()
+    line, slow, done = LaneQueue(), Slow(), list[str]()
     work = line.add(lambda: slow)
     work.then(lambda: done.append("first"))
     work.then(lambda: done.append("second"))
@@ -89,7 +89,7 @@ def test_a_line_lets_go_of_what_was_sent() -> None:
     class Sent:
         """Stands for a buffer."""
 
-    line, slow, sent = Line(), Slow(), Sent()
+    line, slow, sent = LaneQueue(), Slow(), Sent()
     gone = weakref.ref(sent)
 
     def begin(_: Sent = sent) -> Slow:
@@ -104,7 +104,7 @@ def test_a_line_lets_go_of_what_was_sent() -> None:
 
 
 def test_an_error_of_what_follows_reaches_who_waits() -> None:
-    line, slow = Line(), Slow()
+    line, slow = LaneQueue(), Slow()
     work = line.add(lambda: slow)
     work.then(lambda: 1 // 0)  # type: ignore[arg-type]
     slow.may_end.set()

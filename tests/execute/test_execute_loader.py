@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, IterableDataset  # noqa: E402
 
 from meshwright.capture.inputs import as_inputs  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
-from meshwright.execute.loader import Loader, Place, endless  # noqa: E402
+from meshwright.execute.loader import DataPlace, Loader, endless  # noqa: E402
 
 
 class Numbers(Dataset[Any]):
@@ -109,7 +109,7 @@ def test_a_batch_that_was_not_trained_on_comes_again() -> None:
     next(batches)
     loader.take()
     next(batches)  # nobody takes it
-    assert loader.place == Place(0, 4)
+    assert loader.place == DataPlace(0, 4)
     assert take(loader, 1) == [[4, 5, 6, 7]]
 
 

@@ -24,9 +24,9 @@ from meshwright.execute.checkpoint import (  # noqa: E402
 from meshwright.execute.cut.cut import WHOLE, Cut  # noqa: E402
 from meshwright.execute.holding import (  # noqa: E402
     choose_parts,
+    fill_parts,
     join_parts,
     name_parts,
-    read_parts,
     write_parts,
 )
 from meshwright.execute.manifest import (  # noqa: E402
@@ -39,7 +39,7 @@ from meshwright.execute.manifest import (  # noqa: E402
 )
 from meshwright.execute.piece import (  # noqa: E402
     Box,
-    Holding,
+    TensorHolding,
     Tile,
     cut_run,
     find_overlaps,
@@ -107,7 +107,7 @@ def strided(draw: st.DrawFn, shape: Shape) -> Tensor:
     return back
 
 
-def held(whole: Tensor, share: Share) -> tuple[Tensor, Holding]:
+def held(whole: Tensor, share: Share) -> tuple[Tensor, TensorHolding]:
     """What a rank has of a tensor."""
     return share.of(whole).clone(), hold_share(whole.shape, whole.stride(), share)
 
@@ -196,7 +196,7 @@ def test_every_number_is_found_once_or_missing(case: tuple[Box, list[Box]]) -> N
     assert all(set(indices(each.box)) <= set(indices(there[each.source])) for each in overlaps)
 
 
-def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, Holding]]]) -> Manifest:
+def save(folder: Path, states: Sequence[dict[str, tuple[Tensor, TensorHolding]]]) -> Manifest:
     """What ranks do together, each with its own state."""
     parts = [
         name_parts(
@@ -237,7 +237,7 @@ def test_any_share_is_read_from_any_shares(
         for share in (*wanted, Share()):
             expected, holding = held(laid_out, share)
             target = torch.zeros_like(expected)
-            read_parts(folder, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
+            fill_parts(folder, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
             assert torch.equal(target, expected)
 
 
@@ -258,7 +258,7 @@ def test_a_rank_reads_only_the_bytes_that_it_needs(
     monkeypatch.setattr(tensor_file, "_read_extract", spy)
     # the fourth of seven holders has 21 to 27 of a row: (3, 3) to (3, 5), (4, 0) to (4, 3)
     target, holding = torch.zeros(7), hold_share((8, 6), (6, 1), Share(holders=7, holder=3))
-    read_parts(tmp_path, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
+    fill_parts(tmp_path, manifest.tensors, {"w": target}, {"w": holding}, lambda: None)
     assert target.tolist() == [float(each) for each in range(21, 28)]
     assert seen == [("rank-00000.safetensors", (1, 3)), ("rank-00001.safetensors", (1, 4))]
 

@@ -15,7 +15,7 @@ from meshwright.execute import trainer as trainer_module  # noqa: E402
 from meshwright.execute.groups import make_schedule, open_optimizer  # noqa: E402
 from meshwright.execute.plain import RepeatedDraws  # noqa: E402
 from meshwright.execute.recorded import Recorded, record_graph  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.plan.plan import Part, Plan  # noqa: E402
 from quick import few  # noqa: E402
 from small import connected  # noqa: E402
@@ -119,7 +119,7 @@ def test_a_schedule_and_dropout_need_no_second_recording(optimizer: str, monkeyp
     plain = make_workload(name)
     update = open_optimizer(optimizer, plain.model, LEARNING_RATE)
     other = scheduled(update)
-    repeated = RepeatedDraws(Steps(plain, graph, optimizer).draws(int(graph.batch)), 0)
+    repeated = RepeatedDraws(PlannedSteps(plain, graph, optimizer).draws(int(graph.batch)), 0)
     for step in range(steps):
         repeated.begin(step)
         with repeated:

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.capture.workload import Workload  # noqa: E402
-from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
+from meshwright.execute.region.recipe import RegionRecipe, run_recipe  # noqa: E402
 from meshwright.execute.walk import Times  # noqa: E402
 from meshwright.plan.plan import Part, Plan  # noqa: E402
 from quick import few  # noqa: E402
@@ -36,7 +36,7 @@ LAYERS = 6
 """Of the model of that name."""
 
 
-def call_ops(recipe: Recipe) -> Callable[[list[Any]], Sequence[Any]]:
+def call_ops(recipe: RegionRecipe) -> Callable[[list[Any]], Sequence[Any]]:
     """In place of a compiler."""
 
     def run(given: list[Any]) -> list[Any]:
@@ -66,7 +66,7 @@ def train_compiled(name: str, compiler: Any) -> tuple[list[float], dict[str, Any
 def test_regions_train_as_plain_pytorch(name: str) -> None:
     recipes = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         recipes.append(recipe)
         return call_ops(recipe)
 
@@ -82,7 +82,7 @@ def test_regions_train_as_plain_pytorch(name: str) -> None:
 def test_norms_and_dropout_are_in_regions(name: str, op: str) -> None:
     targets: list[str] = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         targets.extend(repr(step.call.target) for step in recipe.steps)
         return call_ops(recipe)
 
@@ -92,9 +92,9 @@ def test_norms_and_dropout_are_in_regions(name: str, op: str) -> None:
 
 def test_layers_that_drop_have_one_recipe() -> None:
     """Keys of random numbers are given to it."""
-    recipes: list[Recipe] = []
+    recipes: list[RegionRecipe] = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         recipes.append(recipe)
         return call_ops(recipe)
 
@@ -111,7 +111,7 @@ def test_what_the_compiler_is_given_computes_the_same(name: str) -> None:
 
     seen = 0
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         module = trace_recipe(recipe, CPU, FakeTensorMode())[0]
 
         def run(given: list[Any]) -> Any:
@@ -165,10 +165,10 @@ def test_what_cannot_be_compiled_is_named_and_runs_op_by_op(monkeypatch: Any) ->
 
 @pytest.mark.parametrize("name", few(ALL, "heads", "dropping"))
 def test_regions_are_right_beside_one_that_cannot_be_compiled(name: str) -> None:
-    refused: list[Recipe] = []
-    accepted: list[Recipe] = []
+    refused: list[RegionRecipe] = []
+    accepted: list[RegionRecipe] = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         """Refuses every other one that is new."""
         if recipe not in [*refused, *accepted]:
             (refused if len(refused) <= len(accepted) else accepted).append(recipe)
@@ -183,9 +183,9 @@ def test_regions_are_right_beside_one_that_cannot_be_compiled(name: str) -> None
 
 
 def test_forward_does_not_keep_what_backward_computes_again() -> None:
-    recipes: list[Recipe] = []
+    recipes: list[RegionRecipe] = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         recipes.append(recipe)
         return call_ops(recipe)
 
@@ -233,7 +233,7 @@ def test_neither_places_of_maxima_nor_casts_are_kept(
 ) -> None:
     returned: list[Any] = []
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         returned.extend(_output_layouts(recipe))
         return call_ops(recipe)
 
@@ -257,7 +257,7 @@ def test_neither_places_of_maxima_nor_casts_are_kept(
     assert not casts
 
 
-def _output_layouts(recipe: Recipe) -> list[Any]:
+def _output_layouts(recipe: RegionRecipe) -> list[Any]:
     layouts = list(recipe.inputs)
     for step in recipe.steps:
         layouts += [layout for _, layout in step.made]

@@ -16,7 +16,7 @@ from team_models import make  # noqa: E402
 from meshwright.capture.autocast import cuda_autocast  # noqa: E402
 from meshwright.capture.capture import capture_workload  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
-from meshwright.execute.region.recipe import Recipe, run_recipe  # noqa: E402
+from meshwright.execute.region.recipe import RegionRecipe, run_recipe  # noqa: E402
 from meshwright.execute.resume import look_for_checkpoint, resume, save_state  # noqa: E402
 from meshwright.execute.scale import LossScale  # noqa: E402
 from meshwright.execute.settings import Settings  # noqa: E402
@@ -46,7 +46,7 @@ def train_scaled(
 ) -> tuple[list[float], float, float]:
     """Losses, the scale at the end, and how many steps the optimiser counts."""
 
-    def compiler(recipe: Recipe) -> Any:
+    def compiler(recipe: RegionRecipe) -> Any:
         return lambda given: run_recipe(recipe, given, CPU)
 
     trainer = open_trainer(

@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch", reason="execution needs the torch extra")
 
 from torch import Tensor  # noqa: E402
 
+from meshwright.capture.stride import is_dense  # noqa: E402
 from meshwright.execute.shard import (  # noqa: E402
     bounds,
-    is_dense,
     pack,
     pack_shards,
     shard_length,

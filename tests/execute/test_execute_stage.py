@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from meshwright.execute.marks import Marks  # noqa: E402
 from meshwright.execute.stage import CudaSide, Launched, Side, Staged  # noqa: E402
 from meshwright.execute.walk import Times, clock  # noqa: E402
-from meshwright.execute.work import All, Line, Plain, Span  # noqa: E402
+from meshwright.execute.work import All, EventSpan, LaneQueue, Plain  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 
@@ -37,7 +37,7 @@ class Doubled:
 
 
 def test_a_staged_sum_waits_for_what_came_before_it_only_and_holds_back_what_follows() -> None:
-    device, line, log = LateDevice(), Line(), list[str]()
+    device, line, log = LateDevice(), LaneQueue(), list[str]()
     tensor = torch.zeros(3)
     device.main.add(lambda: tensor.fill_(5))
     work = Staged(device.open_side(), [tensor], [tensor], Doubled).enter(line)
@@ -54,7 +54,7 @@ def test_a_staged_sum_waits_for_what_came_before_it_only_and_holds_back_what_fol
 
 
 def test_what_is_sent_stays_until_it_is_copied_and_what_is_filled_until_it_is_read() -> None:
-    device, line = LateDevice(), Line()
+    device, line = LateDevice(), LaneQueue()
     given, found, begun = torch.ones(2), torch.zeros(2), list[Doubled]()
 
     def begin(hosts: Sequence[Any], rooms: Sequence[Any]) -> Doubled:
@@ -79,7 +79,7 @@ def test_what_is_sent_stays_until_it_is_copied_and_what_is_filled_until_it_is_re
 
 
 def test_a_receive_begins_at_once_and_a_send_does_not_hold_up_the_next() -> None:
-    device, line, log = LateDevice(), Line(), list[str]()
+    device, line, log = LateDevice(), LaneQueue(), list[str]()
     side, never = device.open_side(), threading.Event()
 
     class Stuck:
@@ -112,7 +112,7 @@ def test_an_error_of_staged_work_reaches_who_waits() -> None:
         def wait(self) -> None:
             raise RuntimeError("connection closed by peer")
 
-    line, tensor = Line(), torch.zeros(1)
+    line, tensor = LaneQueue(), torch.zeros(1)
     work = Staged(LateDevice().open_side(), [tensor], [tensor], lambda *_: Bad()).enter(line)
     with pytest.raises(RuntimeError, match="closed by peer"):
         work.wait()
@@ -149,7 +149,7 @@ def test_who_watches_nccl_does_not_hold_back_the_main_stream() -> None:
 
 def test_what_a_device_timed_becomes_times_of_instructions() -> None:
     times = Times(start={4: 1.0, 5: 1.0}, finish={5: 9.0})
-    times.spans = {4: [Span(2.0, 3.0), Span(2.5, 4.0)], 5: [Span(6.0)]}
+    times.spans = {4: [EventSpan(2.0, 3.0), EventSpan(2.5, 4.0)], 5: [EventSpan(6.0)]}
     Marks(torch.device("cpu"), np.zeros(6)).read(times)
     assert times.start == {4: 2.0, 5: 6.0}
     assert times.finish == {4: 4.0, 5: 9.0}, "the host's clock has the end of a send"
@@ -264,7 +264,7 @@ def test_a_gpu_computes_beside_nccl_until_a_result_is_read() -> None:
 @gpu
 def test_a_gpu_computes_while_its_tensors_travel() -> None:
     side: Side = CudaSide(torch.device("cuda"))
-    line, large = Line(), torch.randn(8192, 8192, device="cuda")
+    line, large = LaneQueue(), torch.randn(8192, 8192, device="cuda")
     sent, found = torch.ones(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
     Staged(side, [sent], [found], Doubled).enter(line).wait()  # takes pinned memory
     torch.cuda.synchronize()
@@ -280,7 +280,7 @@ def test_a_gpu_computes_while_its_tensors_travel() -> None:
 
 @gpu
 def test_memory_of_messages_is_not_handed_out_early_on_a_gpu() -> None:
-    side, line = CudaSide(torch.device("cuda")), Line()
+    side, line = CudaSide(torch.device("cuda")), LaneQueue()
     for number in range(50):
         given = torch.full((1 << 20,), float(number), device="cuda")
         found = torch.empty_like(given)
@@ -296,7 +296,7 @@ def test_memory_of_messages_is_not_handed_out_early_on_a_gpu() -> None:
 @gpu
 def test_times_of_a_gpu_are_those_of_the_host_clock() -> None:
     device = torch.device("cuda")
-    side, line, times = CudaSide(device), Line(), Times()
+    side, line, times = CudaSide(device), LaneQueue(), Times()
     tensor = torch.ones(1 << 20, device=device)
     torch.cuda.synchronize()
     began = clock()

@@ -21,7 +21,7 @@ from ranks import refuse_pickles  # noqa: E402
 from listeners import find_listeners  # noqa: E402
 from meshwright.errors import InputError, RankError  # noqa: E402
 from meshwright.execute import group  # noqa: E402
-from meshwright.execute.environment import INTERFACE, RUN_FOLDER, TOKEN, Place  # noqa: E402
+from meshwright.execute.environment import INTERFACE, RUN_FOLDER, TOKEN, RankPlace  # noqa: E402
 from meshwright.execute.launch import find_free_port  # noqa: E402
 from meshwright.execute.store import SignedStore, _listen, _serve_store, open_store  # noqa: E402
 
@@ -165,14 +165,14 @@ def test_gloo_takes_the_interface_that_leads_to_other_machines(
     monkeypatch: pytest.MonkeyPatch, sources: dict[str, str], interface: str | None
 ) -> None:
     monkeypatch.delenv(INTERFACE, raising=False)
-    monkeypatch.setattr(group, "read_place", lambda: Place(address="zeta", port=1, num_ranks=2))
+    monkeypatch.setattr(group, "read_place", lambda: RankPlace(address="zeta", port=1, num_ranks=2))
     monkeypatch.setattr(group, "find_source", sources.get)
     monkeypatch.setattr(group, "find_interface", {"10.0.0.1": "eth5"}.get)
     store = dist.HashStore()  # type: ignore[attr-defined]
     store.set("machine/1", "another")
     store.set("address/1", "10.0.0.2")
     assert group._pick_interface(store, 0, 2) == interface
-    named = Place(address="zeta", port=1, num_ranks=2, interfaces=("rail0", "rail1"))
+    named = RankPlace(address="zeta", port=1, num_ranks=2, interfaces=("rail0", "rail1"))
     monkeypatch.setattr(group, "read_place", lambda: named)
     assert group._pick_interface(store, 0, 2) == "rail0"
 

@@ -28,7 +28,7 @@ from meshwright.capture.workload import Workload  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute.apart import check_apart  # noqa: E402
 from meshwright.execute.lowered import lower_frozen  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Plan, ScheduleKind, Sync  # noqa: E402
 from quick import few  # noqa: E402
@@ -38,9 +38,9 @@ STEPS = 5
 TOLERANCE = 1e-5
 
 
-def steps_of(name: str) -> Steps:
+def steps_of(name: str) -> PlannedSteps:
     """The step of a model, traced at four samples."""
-    steps = Steps(make_workload(name), captured(name), OPTIMIZER)
+    steps = PlannedSteps(make_workload(name), captured(name), OPTIMIZER)
     assert steps[4]
     return steps
 
@@ -228,7 +228,7 @@ def test_steps_that_compare_samples_with_all_are_refused(
 ) -> None:
     workload = Workload(name="centred", model=Centred(compare), args=(torch.randn(6, 4),))
     graph = capture_workload(workload, OPTIMIZER)
-    steps = Steps(workload, graph, OPTIMIZER)
+    steps = PlannedSteps(workload, graph, OPTIMIZER)
     assert steps[3]
     with pytest.raises(InputError, match=reason):
         check_apart(graph, steps)
@@ -239,7 +239,7 @@ def test_steps_that_work_along_features_are_not_refused(compare: Callable[[Any],
     # As many features as samples: only another trace tells them apart.
     workload = Workload(name="centred", model=Centred(compare), args=(torch.randn(4, 4),))
     graph = capture_workload(workload, OPTIMIZER)
-    steps = Steps(workload, graph, OPTIMIZER)
+    steps = PlannedSteps(workload, graph, OPTIMIZER)
     assert steps[4]
     check_apart(graph, steps)
 
@@ -259,6 +259,6 @@ def test_a_replica_must_have_a_sample() -> None:
 
 
 def test_another_model_than_planned_is_refused() -> None:
-    steps = Steps(make_workload("unet"), captured("perceptron"), OPTIMIZER)
+    steps = PlannedSteps(make_workload("unet"), captured("perceptron"), OPTIMIZER)
     with pytest.raises(InputError, match=r"has \d+ ops, but the model's step on 4 samples has"):
         steps[4]

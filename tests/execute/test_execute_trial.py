@@ -21,7 +21,7 @@ from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.group import pick_backend
 from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.settings import Settings
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.trial import differing_devices, try_plan
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan
@@ -74,7 +74,7 @@ def test_experts_take_each_sample_by_itself() -> None:
     graph = capture_workload(workload, OPTIMIZER)
     assert "_grouped_mm" in graph.kind
     assert "cumsum" in graph.kind
-    steps = Steps(workload, graph, OPTIMIZER)
+    steps = PlannedSteps(workload, graph, OPTIMIZER)
     assert steps[2].samples == 2
     check_apart(graph, steps)
 

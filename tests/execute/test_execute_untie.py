@@ -24,7 +24,7 @@ from meshwright.execute.checkpoint import (  # noqa: E402
     load_checkpoint,
     save_checkpoint,
 )
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.execute.trainer import Trainer  # noqa: E402
 from meshwright.graph.graph import Graph, Phase  # noqa: E402
 from meshwright.plan.plan import Part, Plan, ScheduleKind  # noqa: E402
@@ -114,7 +114,7 @@ def test_the_first_and_the_last_stage_hold_one_copy_each(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("untie", few([False, True], True))
 def test_a_step_is_traced_as_it_was_planned(untie: bool) -> None:
-    steps = Steps(make_workload("tied"), captured(untie=untie), OPTIMIZER)
+    steps = PlannedSteps(make_workload("tied"), captured(untie=untie), OPTIMIZER)
     for samples in (4, 2):
         assert steps[samples].trace.tied == ((COPIES,) if untie else ())
 
@@ -159,7 +159,7 @@ def test_copies_are_updated_where_untying_a_plan_has_them() -> None:
 
 
 def test_a_step_that_is_neither_capture_is_refused() -> None:
-    steps = Steps(make_workload("tied"), small_models.captured("language"), OPTIMIZER)
+    steps = PlannedSteps(make_workload("tied"), small_models.captured("language"), OPTIMIZER)
     with pytest.raises(InputError, match=r"is _fused_sgd_, but .* it is add; plan again with"):
         steps[4]
 

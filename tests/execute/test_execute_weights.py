@@ -17,14 +17,14 @@ from small_trainer import make_trainer, take_steps, train_plainly  # noqa: E402
 from torch import nn  # noqa: E402
 
 from meshwright.capture.capture import capture_workload  # noqa: E402
-from meshwright.capture.deferred import record  # noqa: E402
+from meshwright.capture.deferred.deferred import record  # noqa: E402
 from meshwright.errors import InputError  # noqa: E402
 from meshwright.execute import tensor_file  # noqa: E402
 from meshwright.execute.export_weights import export_weights  # noqa: E402
 from meshwright.execute.piece import hold_share  # noqa: E402
 from meshwright.execute.shard import Share  # noqa: E402
 from meshwright.execute.state import make_state  # noqa: E402
-from meshwright.execute.steps import Steps  # noqa: E402
+from meshwright.execute.steps import PlannedSteps  # noqa: E402
 from meshwright.execute.weights import match_weights, open_weights, write_weights  # noqa: E402
 from meshwright.graph.graph import Graph  # noqa: E402
 from meshwright.plan.plan import Part, Plan, Recompute  # noqa: E402
@@ -136,7 +136,7 @@ def test_a_rank_reads_its_slice_in_its_own_type(
 def test_one_whole_tensor_is_made_at_a_time() -> None:
     graph = captured("heads", "adamw")
     deferred = record(lambda: make_workload("heads"))
-    step = Steps(deferred.workload, graph, "adamw")[int(graph.batch)]
+    step = PlannedSteps(deferred.workload, graph, "adamw")[int(graph.batch)]
     alive: list[Any] = []
 
     def real(tensor: Any) -> Any:

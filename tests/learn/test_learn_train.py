@@ -23,11 +23,11 @@ from meshwright.learn.scene import (
     TRAINING_SEEDS,
     VALIDATION_SEEDS,
     ZOO_BATCHES,
-    Scene,
     Stock,
+    TrainingScene,
     draw_scene,
 )
-from meshwright.learn.train import Schedule, train
+from meshwright.learn.train import SelfPlaySchedule, train
 from meshwright.learn.twin import Twin
 from meshwright.search import portfolio
 from meshwright.search.method.deploy.analysis import Analysis
@@ -48,13 +48,13 @@ HELD_OUT = {"inception-v3", "resnet101", "vgg19", "transformer", "bert-small", "
 
 
 @pytest.fixture(scope="module")
-def scene() -> Scene:
+def scene() -> TrainingScene:
     graph = vit(hidden=64, heads=1, layers=1, batch=32)
-    return Scene(name="vit", graph=graph, cluster=mixed(seed=100_007))
+    return TrainingScene(name="vit", graph=graph, cluster=mixed(seed=100_007))
 
 
 @pytest.fixture(scope="module")
-def episode(scene: Scene) -> Episode:
+def episode(scene: TrainingScene) -> Episode:
     played = play(scene, uniform_prior, iterations=20, seed=0)
     assert played is not None
     return played
@@ -81,7 +81,7 @@ def test_targets_are_parts_of_the_visits(episode: Episode) -> None:
         assert 0 < example.weight <= 2
 
 
-def test_the_same_seed_plays_the_same(scene: Scene, episode: Episode) -> None:
+def test_the_same_seed_plays_the_same(scene: TrainingScene, episode: Episode) -> None:
     again = play(scene, uniform_prior, iterations=20, seed=0)
     assert again is not None
     assert again.reward == episode.reward
@@ -89,18 +89,18 @@ def test_the_same_seed_plays_the_same(scene: Scene, episode: Episode) -> None:
         np.testing.assert_array_equal(one.target, other.target)
 
 
-def test_noise_leaves_a_belief_a_belief(scene: Scene) -> None:
+def test_noise_leaves_a_belief_a_belief(scene: TrainingScene) -> None:
     analysis = scene.analyse()
     belief = NoisyPrior(uniform_prior, np.random.default_rng(0))(analysis, (), None)
     assert belief.sum() == pytest.approx(1.0)
     assert (belief >= (1 - NOISE) / len(belief) - 1e-12).all()
 
 
-def test_nothing_is_played_where_there_is_no_choice(scene: Scene) -> None:
+def test_nothing_is_played_where_there_is_no_choice(scene: TrainingScene) -> None:
     single = mixed(seed=next(s for s in range(1000) if mixed(seed=s).num_devices == 1))
     assert (
         play(
-            Scene(name="vit", graph=scene.graph, cluster=single),
+            TrainingScene(name="vit", graph=scene.graph, cluster=single),
             uniform_prior,
             iterations=1,
             seed=0,
@@ -129,7 +129,9 @@ def test_the_same_seed_trains_the_same(episode: Episode) -> None:
 
 def test_rounds_are_told_one_by_one() -> None:
     told = []
-    schedule = Schedule(rounds=2, episodes=1, iterations=2, epochs=1, validation_scenes=1, cap=2)
+    schedule = SelfPlaySchedule(
+        rounds=2, episodes=1, iterations=2, epochs=1, validation_scenes=1, cap=2
+    )
     twin = train(schedule, lambda _, line: told.append(line), SMALL)
     assert [line["round"] for line in told] == [1, 2]
     assert {"episodes", "loss_last", "iterations", "iterations_uniform"} <= told[0].keys()

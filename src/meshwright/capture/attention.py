@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from meshwright.capture.attention_kernel import Attended, Choice, find_kernel
+from meshwright.capture.attention_kernel import Attended, KernelChoice, find_kernel
+from meshwright.capture.stride import dense_stride
 from meshwright.capture.torch_private import scoped_library
 from meshwright.errors import InputError
 
@@ -36,16 +37,14 @@ def attention(
 
 
 def attend(
-    choose: Callable[[Attended], Choice],
+    choose: Callable[[Attended], KernelChoice],
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float | None,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The same by a kernel of one's choice."""
+    """What `attention` makes of these arguments, by a kernel of one's choice."""
+    mask, dropout, is_causal, scale = rest
     _refuse_dropout(dropout)
     given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
     choice = choose(given)
@@ -76,7 +75,7 @@ def attend_dropping(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """The same by its formula; `kept`: of the weights, None: all are."""
+    """Attention by its formula; `kept`: the weights that are not dropped, None: all are."""
     scores = _scores(query, key, mask, is_causal, scale)
     weights = scores.softmax(-1).to(query.dtype)
     weights = weights if kept is None else kept.of(weights)
@@ -88,10 +87,7 @@ def _(
     query: Tensor,
     key: Tensor,  # noqa: ARG001
     value: Tensor,
-    mask: Tensor | None,  # noqa: ARG001
-    dropout: float,  # noqa: ARG001
-    is_causal: bool,  # noqa: ARG001
-    scale: float | None,  # noqa: ARG001
+    *_: Any,
 ) -> tuple[Tensor, Tensor]:
     return (
         empty_heads(query, value.shape[-1]),
@@ -118,25 +114,25 @@ def attention_backward(
 
 
 def attend_backward(
-    choose: Callable[[Attended], Choice],
+    choose: Callable[[Attended], KernelChoice],
     gradient: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     made: Tensor,
     log_sum: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    is_causal: bool,
-    scale: float | None,
+    *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by a kernel of one's choice."""
+    """What `attention_backward` makes of these arguments, by a kernel of one's choice."""
+    mask, dropout, is_causal, scale = rest
     _refuse_dropout(dropout)
     given = Attended(query=query, key=key, value=value, mask=mask, is_causal=is_causal, scale=scale)
     choice = choose(given)
     if choice.kernel is None:
-        rest = (mask, None, is_causal, scale)
-        return attend_dropping_backward((query, key, value), gradient, made, log_sum, *rest)
+        inputs = (query, key, value)
+        return attend_dropping_backward(
+            inputs, gradient, made, log_sum, mask, None, is_causal, scale
+        )
     given = _repeat_heads(given) if choice.repeats else given
     first, second, third = choice.kernel.backward(given, gradient, made, log_sum)
     return _laid_out(first, query), _gathered(second, key), _gathered(third, value)
@@ -152,7 +148,7 @@ def attend_dropping_backward(
     is_causal: bool,
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The same by its formula, of query, key and value; `kept` as in forward."""
+    """The gradients of query, key and value by their formula; `kept` as in forward."""
     query, key, value = inputs
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = _scores(query, key, mask, is_causal, scale)
@@ -259,12 +255,12 @@ def _repeated(tensor: Tensor, query: Tensor) -> Tensor:
     return tensor.repeat_interleave(times, -3) if times > 1 else tensor
 
 
-def choose_kernel(given: Attended) -> Choice:
+def choose_kernel(given: Attended) -> KernelChoice:
     """The device's kernel; heads are repeated where none takes fewer."""
     found = find_kernel(given)
     if found is None and given.is_grouped:
-        return Choice(find_kernel(_repeat_heads(given)), repeats=True)
-    return Choice(found)
+        return KernelChoice(find_kernel(_repeat_heads(given)), repeats=True)
+    return KernelChoice(found)
 
 
 def _repeat_heads(given: Attended) -> Attended:
@@ -280,20 +276,15 @@ def _gathered(gradient: Tensor, like: Tensor) -> Tensor:
     return _laid_out(gradient, like)
 
 
-def _layout(like: Tensor, width: int) -> tuple[list[int], list[int]]:
+def _layout(like: Tensor, width: int) -> tuple[list[int], tuple[int, ...]]:
     """Shape and strides of a dense tensor with heads of so many elements whose dimensions lie in
     memory in the order in which they do in `like`.
 
     The fused kernels answer so: when heads were split off a row of features, the results stand
     side by side in rows again, and no copy follows.
     """
-    steps = like.stride()
-    order = sorted(range(like.dim()), key=lambda dim: (-steps[dim], dim))
     shape = [*like.shape[:-1], width]
-    stride, size = [0] * len(shape), 1
-    for dim in reversed(order):
-        stride[dim], size = size, size * shape[dim]
-    return shape, stride
+    return shape, dense_stride(like.stride(), shape)
 
 
 def empty_heads(like: Tensor, width: int | None = None) -> Tensor:
@@ -304,7 +295,7 @@ def empty_heads(like: Tensor, width: int | None = None) -> Tensor:
 def _laid_out(made: Tensor, like: Tensor) -> Tensor:
     """What a kernel has made in that layout; a copy only if it is not."""
     shape, stride = _layout(like, made.shape[-1])
-    if made.stride() == tuple(stride) and made.untyped_storage().nbytes() == made.nbytes:
+    if made.stride() == stride and made.untyped_storage().nbytes() == made.nbytes:
         return made
     return made.new_empty_strided(shape, stride).copy_(made)
 

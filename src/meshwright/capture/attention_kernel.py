@@ -18,17 +18,17 @@ from meshwright.capture.torch_private import choose_attention
 aten = torch.ops.aten
 
 _MASK_ALIGNMENT = 16
-"""Elements that a row of a mask must start at a multiple of, for memory-efficient attention ..."""
+"""A row of a mask must start at a multiple of so many elements, for memory-efficient attention."""
 _SUM_ALIGNMENT = 32
-"""... and rows that its sums must have a multiple of."""
+"""The sums of memory-efficient attention must have a multiple of so many rows."""
 _HEAD_ALIGNMENT = 8
-"""Elements that a head must have a multiple of, for all kernels of a GPU."""
+"""A head must have a multiple of so many elements, for all kernels of a GPU."""
 _HALF_BYTES = 2
 _LOADED_BYTES = 16
 """What memory-efficient attention loads at once."""
 
 Three = tuple[Tensor, Tensor, Tensor]
-"""Of query, key and value."""
+"""A tensor each for query, key and value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Fused:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class KernelChoice:
     """How a device computes attention."""
 
     kernel: Fused | None
@@ -168,7 +168,7 @@ def _efficient_backward(given: Attended, gradient: Tensor, made: Tensor, sums: T
 
 
 def _lengths(given: Attended) -> tuple[int, int]:
-    """Of queries and of keys."""
+    """How many queries and how many keys there are."""
     return given.query.shape[-2], given.key.shape[-2]
 
 

@@ -16,6 +16,7 @@ from torch.fx import Node
 from meshwright.capture.attention_kernel import stores_scores
 from meshwright.capture.channels import lies_last
 from meshwright.capture.stepped import step_op
+from meshwright.capture.stride import effective_strides, is_dense
 
 _ATTENTION_MASK = {"attention": 3, "attention_backward": 6}
 """Where the mask stands among the arguments, before dropout and whether it is causal."""
@@ -77,24 +78,10 @@ def _is_strided(node: Node) -> bool:
         return False
     read = [each.meta.get("val") for each in node.all_input_nodes]
     operands = [each for each in read if isinstance(each, torch.Tensor) and each.numel() > 1]
-    if not all(_is_dense(each) for each in (made, *operands)):
+    if not all(is_dense(each.shape, each.stride()) for each in (made, *operands)):
         return True
-    return any(each.shape != made.shape or _steps(each) != _steps(made) for each in operands)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its numbers fill a piece of memory."""
-    size = 1
-    for step, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if length > 1:
-            if step != size:
-                return False
-            size *= length
-    return True
-
-
-def _steps(tensor: torch.Tensor) -> list[int]:
-    return [step for step, length in zip(tensor.stride(), tensor.shape, strict=True) if length > 1]
+    own = made.shape, effective_strides(made)
+    return any((each.shape, effective_strides(each)) != own for each in operands)
 
 
 def _is_narrow(args: Any) -> bool:

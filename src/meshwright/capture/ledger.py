@@ -81,7 +81,7 @@ class Ledger:
 
 def read_nodes(nodes: list[Node]) -> Ledger:
     """Walk the nodes once, keeping the newest version of every storage."""
-    reader = _Reader()
+    reader = _LedgerReader()
     for node in nodes:
         if node.op == "placeholder":
             reader.start_from(node)
@@ -118,7 +118,7 @@ def _is_state(ledger: Ledger, version: Version) -> bool:
     return version.source < 0
 
 
-class _Reader:
+class _LedgerReader:
     """What has been read so far."""
 
     def __init__(self) -> None:
@@ -129,11 +129,11 @@ class _Reader:
         self.newest: dict[int, int] = {}
         """The version that is in each storage."""
         self.views = 0
-        """Since the last kernel."""
+        """How many views were made since the last kernel."""
         self.returned: set[int] = set()
 
     def start_from(self, node: Node) -> None:
-        """Read a placeholder."""
+        """Read a placeholder, whose tensor is there from the start."""
         self.start.append(len(self.versions))
         self.hold(node)
 
@@ -146,7 +146,7 @@ class _Reader:
         self.kernel_of[node.name] = -1
 
     def call(self, node: Node) -> None:
-        """Read a call."""
+        """Read a call, which is a kernel or only a view."""
         inputs = [each for each in node.all_input_nodes if "val" in each.meta]
         known = {storage_of(tensor) for each in inputs for tensor in tensors_of(each.meta["val"])}
         made = list(tensors_of(node.meta.get("val")))

@@ -66,9 +66,9 @@ def find_optimiser(given: str | torch.optim.Optimizer) -> AnyOptimiser:
 LEARNING_RATE = 1e-3
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
-"""torch.optim's defaults; they change no cost."""
+"""The defaults of torch.optim, which change no cost."""
 WEIGHT_DECAY = 1e-2
-"""torch.optim.AdamW's default."""
+"""The default of torch.optim.AdamW."""
 
 
 def state_names(optimizer: AnyOptimiser) -> tuple[str, ...]:

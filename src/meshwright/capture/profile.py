@@ -35,16 +35,16 @@ def distinct_calls(trace: Trace) -> Counter[str]:
     return Counter(describe_call(kernel.node) for kernel in read_nodes(nodes).kernels)
 
 
-class Timed(NamedTuple):
+class TimedCall(NamedTuple):
     """The times of one call."""
 
     seconds: float
-    """The median."""
+    """The median of its runs, in seconds."""
     spread: float
     """The seconds between a fourth and three fourths of the runs."""
 
 
-def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, Timed | str]]:
+def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str, TimedCall | str]]:
     """Each call with its times, or with why it cannot be run by itself."""
     flush = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
     nothing = time_kernel(lambda: None, flush)
@@ -55,12 +55,12 @@ def time_calls(calls: Counter[str], device: torch.device) -> Iterator[tuple[str,
             yield text, f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
-def _time_call(text: str, flush: torch.Tensor, nothing: float) -> Timed:
+def _time_call(text: str, flush: torch.Tensor, nothing: float) -> TimedCall:
     with replayed(text, flush.device) as replay:
         times = _run_times(replay.run, flush)
         low, median, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist()
         seconds = max(0.0, median - nothing)
-        return Timed(seconds / replay.copies, (high - low) / replay.copies)
+        return TimedCall(seconds / replay.copies, (high - low) / replay.copies)
 
 
 def time_kernel(run: Callable[[], object], flush: torch.Tensor) -> float:

@@ -103,7 +103,9 @@ def trace_step(
     parameters that lie so in the step, however they do in the model. `inference`: the model's
     outputs in `eval` mode, without gradients, a loss or an update.
     """
-    step = _Step(model, args, kwargs, loss, optimizer, autocast, untie, channels_last, inference)
+    step = _StepTrace(
+        model, args, kwargs, loss, optimizer, autocast, untie, channels_last, inference
+    )
     if not step.trained and not inference:
         raise InputError(
             f"model {type(model).__name__}: must have a parameter that needs a gradient"
@@ -147,7 +149,7 @@ def find_copies(model: nn.Module) -> tuple[dict[str, nn.Parameter], tuple[tuple[
     return found, tuple(tuple(each) for each in names.values() if len(each) > 1)
 
 
-class _Step:
+class _StepTrace:
     """The step as a function of every tensor it starts from, and what is noticed as it runs."""
 
     def __init__(

@@ -30,7 +30,7 @@ from meshwright.source import need_torch, step_calls
 from meshwright.units import format_count, format_percent, format_seconds
 
 if TYPE_CHECKING:
-    from meshwright.capture.profile import Timed
+    from meshwright.capture.profile import TimedCall
 
 _SHOWN_FAILURES = 5
 _SHOWN_SPREADS = 3
@@ -119,7 +119,7 @@ def _trace(arguments: Namespace) -> Counter[str]:
 
 
 def _collect(
-    timed: "Iterable[tuple[str, Timed | str]]", total: int, progress: Callable[[str], None]
+    timed: "Iterable[tuple[str, TimedCall | str]]", total: int, progress: Callable[[str], None]
 ) -> _Found:
     """Take in results as they come; Ctrl-C ends it, and what was measured stays."""
     calls: dict[str, float] = {}

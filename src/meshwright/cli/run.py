@@ -347,7 +347,7 @@ def _in_ops(
     """The same in the ops of the step, where they may be merged ones."""
     if not may_be_fused(graph):
         return graph, plan, settings
-    from meshwright.capture.deferred import record
+    from meshwright.capture.deferred.deferred import record
     from meshwright.execute.unmerge import unmerge
 
     return unmerge(graph, cluster, plan, record(build, settings.seed).workload, settings)[:3]

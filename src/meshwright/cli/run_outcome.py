@@ -22,7 +22,7 @@ from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_seconds
 
 if TYPE_CHECKING:
-    from meshwright.execute.session import Outcome
+    from meshwright.execute.session import RankOutcome
 
 TRACE_FILE = "trace.json"
 CHECK_TOLERANCE = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 1e-4}
@@ -30,7 +30,7 @@ CHECK_TOLERANCE = {"bf16": 2.0**-7, "fp16": 2.0**-10, "fp32": 1e-4}
 another order differ in the last bits."""
 
 
-def check_losses(outcome: "Outcome", graph: Graph) -> int:
+def check_losses(outcome: "RankOutcome", graph: Graph) -> int:
     """Say how far the losses are from those of one process."""
     known = [limit for name, limit in CHECK_TOLERANCE.items() if name in graph.precision]
     worst, limit = 0.0, max(known, default=CHECK_TOLERANCE["fp32"])
@@ -49,7 +49,7 @@ def check_losses(outcome: "Outcome", graph: Graph) -> int:
 
 
 def present_outcome(
-    arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, outcome: "Outcome"
+    arguments: Namespace, graph: Graph, cluster: Cluster, plan: Plan, outcome: "RankOutcome"
 ) -> None:
     """Write what was measured where that is asked for, and print the run; of one that was stopped
     the files alone."""
@@ -80,7 +80,7 @@ def _write(
     cluster: Cluster,
     plan: Plan,
     predicted: Timeline,
-    outcome: "Outcome",
+    outcome: "RankOutcome",
 ) -> None:
     """Write the folder of a run."""
     folder, coarser = arguments.output, list[str]()
@@ -103,7 +103,9 @@ def _write(
         remark(f"{folder / TRACE_FILE} is coarser than the steps: {coarser[0]}")
 
 
-def run_document(outcome: "Outcome", program: Program, predicted_seconds: float) -> dict[str, Any]:
+def run_document(
+    outcome: "RankOutcome", program: Program, predicted_seconds: float
+) -> dict[str, Any]:
     """A run in numbers; its losses are those of all steps, its times those since `first_step`."""
     run = outcome.run
     # The first step pays for caches and connections.

@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from meshwright.capture.fake import StepMode
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.stride import effective_strides
 from meshwright.capture.torch_private import FakeTensorMode, pytree
 from meshwright.capture.trace import Trace
 from meshwright.errors import InputError
@@ -166,7 +167,7 @@ def _check_gradients(two: Trace, one: Trace) -> None:
     """Refuse gradients that lie otherwise: fused updates rely on it, and replicas add them up."""
     for node, other in zip(_gradients(one), _gradients(two), strict=True):
         found, expected = node.meta["val"], other.meta["val"]
-        if found.shape != expected.shape or _steps(found) != _steps(expected):
+        if found.shape != expected.shape or effective_strides(found) != effective_strides(expected):
             raise InputError(
                 f"gradient {node.name}: must lie in memory on one sample as on {TWO}, got shape "
                 f"{tuple(found.shape)} with strides {found.stride()} and "
@@ -178,9 +179,3 @@ def _gradients(trace: Trace) -> list[Node]:
     output = next(node for node in trace.graph.nodes if node.op == "output")
     _, *gradients = pytree.tree_leaves(output.args)
     return gradients
-
-
-def _steps(tensor: torch.Tensor) -> list[int]:
-    """The strides that count."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return [stride for size, stride in pairs if size > 1]

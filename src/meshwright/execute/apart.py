@@ -21,7 +21,7 @@ from meshwright.capture.ledger import Kernel, op_name
 from meshwright.capture.torch_private import OpOverload
 from meshwright.errors import InputError, quoted
 from meshwright.execute.lookup import Lookup
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.expand.synchronise import NORMS
@@ -49,7 +49,7 @@ _NEAR = 1e-9
 """Shares of a batch closer than this are the same row."""
 
 
-def check_apart(graph: Graph, steps: Steps, *, takes_batch: bool = False) -> None:
+def check_apart(graph: Graph, steps: PlannedSteps, *, takes_batch: bool = False) -> None:
     """Refuse a step that mixes the samples of a batch, naming the op that does.
 
     `takes_batch`: batch norm takes the statistics of all replicas.
@@ -117,7 +117,7 @@ def _why_mixed(kernel: Kernel, partial: set[int], *, makes_rows: bool) -> str:
     return ""
 
 
-def _works_along_batch(number: int, step: TracedStep, steps: Steps) -> bool:
+def _works_along_batch(number: int, step: TracedStep, steps: PlannedSteps) -> bool:
     """Whether an op works along a dimension that grows with the batch."""
     node = step.ledger.kernels[number].node
     if op_name(node) not in _ALONG or not isinstance(node.args[0], Node):

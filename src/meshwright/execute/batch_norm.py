@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.talk import Begun, nothing
 
 
@@ -53,8 +53,8 @@ class Moments:
         """A tensor of the size of a row of statistics."""
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce of the row of statistics."""
         x = args[0]
         variance, mean = torch.var_mean(x.to(_working(x)), _others(x), correction=0)
         mean, variance = mean.double(), variance.double()
@@ -74,8 +74,8 @@ class BackwardMoments:
         """A tensor of the size of a row of statistics."""
         return torch.empty(2 * x.shape[1] + 1, dtype=torch.float64)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce of the row of statistics."""
         gradient, x, mean = args
         given, dims = gradient.to(_working(x)), _others(x)
         product = given * (x.to(_working(x)) - _spread(mean, x))

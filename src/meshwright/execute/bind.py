@@ -15,10 +15,10 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.execute.item import Item, Part, Piece, RunSegment, Start
+from meshwright.execute.item import Item, Piece, RankPart, RunSegment, StartItem
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.post import Posts
-from meshwright.execute.room import Room
+from meshwright.execute.room import MemoryRoom
 from meshwright.execute.segment import Here, bind_segment
 from meshwright.graph.graph import Phase
 from meshwright.program.program import JOINS, Kind
@@ -27,7 +27,7 @@ _AT_ONCE = (Kind.SEND, *JOINS)
 """What nobody on the device that runs it waits for."""
 
 
-def bind_part(lookup: Lookup, device: int) -> Part:
+def bind_part(lookup: Lookup, device: int) -> RankPart:
     """What the rank of a device does."""
     return _PartBinder(lookup, device).part()
 
@@ -46,12 +46,12 @@ class _PartBinder:
         self.last_user = self._find_last_users()
         self.here = Here(place=self.place, last_user=self.last_user)
         self.done: set[int] = set()
-        self.room = Room(lookup.timeline, device)
+        self.room = MemoryRoom(lookup.lowered.timeline, device)
         self.posts = Posts(lookup, self.mine, self.order)
 
-    def part(self) -> Part:
+    def part(self) -> RankPart:
         items = self._items()
-        return Part(
+        return RankPart(
             device=self.device,
             items=tuple(items),
             receives=self.posts.receives(items),
@@ -174,7 +174,7 @@ class _PartBinder:
 
     def _begin(self, instruction: int) -> float:
         """When the simulation has it start."""
-        return float(self.lookup.timeline.start[instruction])
+        return float(self.lookup.lowered.timeline.start[instruction])
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.float64]:
@@ -285,7 +285,10 @@ class _PartBinder:
         Never what the simulation has later: others may wait for what comes after.
         """
         room, made = self.room, 0.0
-        begin, end = self._begin(instruction), float(self.lookup.timeline.finish[instruction])
+        begin, end = (
+            self._begin(instruction),
+            float(self.lookup.lowered.timeline.finish[instruction]),
+        )
         if instruction not in self.place:  # its buffers are made where it stands in the main order
             after = self.when[instruction] + 1
             end = begin
@@ -316,7 +319,7 @@ class _PartBinder:
             )
         return bind_segment(self.lookup, self.here, run, waits)
 
-    def _start(self, instruction: int, awaited: tuple[int, ...] | None = None) -> Start:
+    def _start(self, instruction: int, awaited: tuple[int, ...] | None = None) -> StartItem:
         row = self.rows[instruction]
         kind = Kind(int(row["kind"]))
         lookup = self.lookup
@@ -336,7 +339,7 @@ class _PartBinder:
         output = lookup.piece_of(written[0]) if written else None
         if kind in (Kind.SEND, Kind.CONCATENATE) and row["tensor"] >= 0:
             pieces = [self._cut(piece, row) for piece in pieces]
-        return Start(
+        return StartItem(
             instruction=instruction,
             kind=kind,
             pieces=tuple(pieces),
@@ -349,7 +352,7 @@ class _PartBinder:
             drops=tuple(b for b in buffers if self.last_user.get(b) == instruction),
         )
 
-    def _start_op(self, instruction: int, kind: Kind, awaited: tuple[int, ...]) -> Start:
+    def _start_op(self, instruction: int, kind: Kind, awaited: tuple[int, ...]) -> StartItem:
         """A collective that is an op of the graph: its call, and what is made of the results."""
         row = self.rows[instruction]
         run: RunSegment | None = None
@@ -362,7 +365,7 @@ class _PartBinder:
             places = tuple((place, buffer_of[place]) for _, _, place, _ in sums)
             outputs = (*run.segment.outputs, *((line, version) for line, version, _, _ in sums))
             run = replace(run, segment=replace(run.segment, sums=(), outputs=outputs))
-        return Start(
+        return StartItem(
             instruction=instruction,
             kind=kind,
             pieces=(),

@@ -3,28 +3,24 @@
 from meshwright.execute.apart import check_sums
 from meshwright.execute.bind import bind_part
 from meshwright.execute.expanded import ExpandedSteps
-from meshwright.execute.item import Part
-from meshwright.execute.lookup import Lookup, count_terms
+from meshwright.execute.item import RankPart
+from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import PlannedSteps, TracedSteps
 
 
 def bind_rank(
     lowered: Lowered,
-    planned: Steps,
+    planned: PlannedSteps,
     device: int,
     *,
     is_mean: bool = True,
     is_scaled: bool = False,
-) -> tuple[TracedSteps, Part]:
+) -> tuple[TracedSteps, RankPart]:
     """The steps as the rank of a device runs them, and what it runs of them."""
-    program = lowered.program
     steps: TracedSteps = planned
     if not lowered.plan.is_plain or lowered.expansion.graph is not lowered.graph:
-        name = program.device_names[device]
-        steps = ExpandedSteps(planned, lowered.plan, lowered.expansion, lowered.shards, name)
-    lookup = Lookup.of(
-        lowered, steps, is_mean=is_mean, is_scaled=is_scaled, terms=count_terms(lowered)
-    )
+        steps = ExpandedSteps(planned, lowered, device)
+    lookup = Lookup(lowered=lowered, steps=steps, is_mean=is_mean, is_scaled=is_scaled)
     check_sums(lookup, lowered.partial)
     return steps, bind_part(lookup, device)

@@ -12,15 +12,15 @@ import torch
 import torch.distributed as dist
 
 from meshwright.execute.environment import INTERFACE
-from meshwright.execute.way import Division, Ring, Wiring, cut_pieces
+from meshwright.execute.way import Division, RankWiring, Ring, cut_pieces
 from meshwright.program.collective import Lane
 
 _ANY = -1
 """Stands for the rail of process groups that have none."""
 _PAIR = -1
-"""Tells process groups of transfers apart from those of collectives of the same ranks, ..."""
+"""Begins the key of a process group of transfers, which no collective of the same ranks shares."""
 _LANE = -2
-"""... and those of other lanes."""
+"""Begins the key of a process group of a lane other than that of gradients."""
 
 
 AS_GIVEN: dict[str, Any] = (
@@ -39,7 +39,7 @@ class Bundle:
     """The process groups of the same ranks: one a rail, or one alone."""
 
     groups: Mapping[int, Any]
-    """By rail."""
+    """The process group of each rail, by its number."""
     division: Division = ((0, 1.0),)
     ranks: tuple[int, ...] = ()
     """In the order that they have in the groups."""
@@ -56,7 +56,7 @@ class Bundle:
 class Opener:
     """Makes process groups, each once, in the same order on all ranks."""
 
-    def __init__(self, rank_of: Sequence[int], wiring: Wiring | None) -> None:
+    def __init__(self, rank_of: Sequence[int], wiring: RankWiring | None) -> None:
         self.rank_of, self.wiring = rank_of, wiring
         self.known: dict[tuple[tuple[int, ...], int], Any] = {}
         self.order_of: dict[tuple[int, frozenset[int]], tuple[int, ...]] = {}

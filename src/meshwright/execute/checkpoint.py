@@ -23,11 +23,12 @@ from meshwright.errors import InputError
 from meshwright.execute.finite import find_flaws, refuse_flaws
 from meshwright.execute.holding import (
     Written,
+    check_state,
     choose_parts,
     describe_os,
+    fill_parts,
     join_parts,
     name_parts,
-    read_parts,
     write_parts,
 )
 from meshwright.execute.manifest import (
@@ -40,7 +41,7 @@ from meshwright.execute.manifest import (
     read_manifest,
 )
 from meshwright.execute.message import gather, share
-from meshwright.execute.piece import Holding
+from meshwright.execute.piece import TensorHolding
 from meshwright.execute.progress import Progress, Unwatched
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -66,7 +67,7 @@ def save_checkpoint(
     step: int,
     state: Mapping[str, torch.Tensor],
     *,
-    holdings: Mapping[str, Holding] = MappingProxyType({}),
+    holdings: Mapping[str, TensorHolding] = MappingProxyType({}),
     unchecked: Collection[str] = (),
     weights: Sequence[str] = (),
     keep: int = 2,
@@ -136,7 +137,7 @@ def load_checkpoint(
     checkpoint: Checkpoint,
     state: Mapping[str, torch.Tensor],
     progress: Progress | None = None,
-    holdings: Mapping[str, Holding] = MappingProxyType({}),
+    holdings: Mapping[str, TensorHolding] = MappingProxyType({}),
 ) -> None:
     """Fill the given tensors in place; this rank reads on its own, and only what it needs.
 
@@ -147,7 +148,8 @@ def load_checkpoint(
     path = checkpoint.path
     with _working(progress or Unwatched()) as tick:
         try:
-            read_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
+            check_state(state, checkpoint.manifest.tensors, holdings)
+            fill_parts(path, checkpoint.manifest.tensors, state, holdings, tick)
         except InputError as error:
             raise InputError(f"checkpoint {path}: {error}") from None
 

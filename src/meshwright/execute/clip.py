@@ -13,7 +13,7 @@ import torch
 
 from meshwright.capture.torch_private import multiply_each, norm_each
 from meshwright.execute.cut.cut import Cut
-from meshwright.execute.item import Key, Part, Piece, RunSegment
+from meshwright.execute.item import Key, Piece, RankPart, RunSegment
 from meshwright.execute.message import gather
 from meshwright.execute.scale import LossScale
 from meshwright.execute.shard import Share
@@ -23,7 +23,7 @@ from meshwright.execute.traced import Layout
 from meshwright.execute.update import gradients, held_name, is_update, updated_name
 
 _SMALL = 1e-6
-"""As torch adds to the norm."""
+"""The number that torch adds to the norm before it divides by it."""
 _SMALL_TYPES = {torch.float16, torch.bfloat16, torch.float32}
 """Their norms are found in 32 bits, since 16 may not hold them."""
 
@@ -38,7 +38,7 @@ class Clip:
     shares: torch.Tensor
     """How much of each this rank counts."""
     loss_scale: LossScale | None
-    """What the gradients are larger by."""
+    """The factor by which losses, and so gradients, are larger; None: they are not scaled."""
 
     def squares(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """This rank's part of the square of the norm; `values` are those of what is read."""
@@ -67,7 +67,7 @@ class _Gradient(NamedTuple):
 
     key: Key
     name: str
-    """Of the parameter."""
+    """The name of the parameter."""
     updated: Layout
     """What of the parameter, as the rank holds it, is updated."""
 
@@ -75,7 +75,7 @@ class _Gradient(NamedTuple):
 def make_clip(
     max_norm: float,
     loss_scale: LossScale | None,
-    part: Part,
+    part: RankPart,
     steps: TracedSteps,
     device: torch.device,
 ) -> Clip:
@@ -108,7 +108,7 @@ def _share(name: str, piece: str, held: Sequence[Mapping[str, str]]) -> float:
     return 1.0 / sum(each.get(name) == piece for each in held)
 
 
-def _find_gradients(part: Part, steps: TracedSteps) -> list[_Gradient]:
+def _find_gradients(part: RankPart, steps: TracedSteps) -> list[_Gradient]:
     """What updates read that is no state."""
     found: list[_Gradient] = []
     for item in part.items:

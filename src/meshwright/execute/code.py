@@ -16,13 +16,12 @@ from meshwright.capture.torch_private import add_each
 from meshwright.execute.arrived import check_rows
 from meshwright.execute.compiled import FILE_NAME, Compiled, Extra, Function
 from meshwright.execute.draw import Draw, drawn_kernel, is_repeatable, seeded
-from meshwright.execute.item import Line, Segment
+from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.last_use import find_last_uses, made_name
 from meshwright.execute.region.compiler import compile_regions
 from meshwright.execute.region.recipe import SCALE, Compiler, Region, RegionFunction
-from meshwright.execute.scope import Scope
+from meshwright.execute.scope import CodeScope, OpCall
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.traced import TracedStep
 from meshwright.execute.update import update_key
 
 
@@ -45,20 +44,20 @@ def compile_segment(
     regions: list[tuple[Region, RegionFunction]] = []
     if compiler is not None and extra is not Extra.CHECKS:
         regions = compile_regions(segment, steps, compiler)
-    scope = Scope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
-    writer = _Writer(segment, steps, scope, extra, regions)
+    scope = CodeScope(device, group_of, has_rates=has_rates, is_scaled=segment.is_scaled)
+    writer = _SegmentWriter(segment, steps, scope, extra, regions)
     writer.write()
     return Compiled(writer.function(), tuple(writer.first_text), tuple(map(len, writer.runs)))
 
 
-class _Writer:
+class _SegmentWriter:
     """The source text as it grows."""
 
     def __init__(
         self,
         segment: Segment,
         steps: TracedSteps,
-        scope: Scope,
+        scope: CodeScope,
         extra: Extra,
         regions: Sequence[tuple[Region, RegionFunction]],
     ) -> None:
@@ -86,11 +85,11 @@ class _Writer:
         self.text.append(f"return [{outputs}]")
 
     def _write_line(self, number: int) -> None:
-        line = self.segment.lines[number]
-        step, kernel = self._kernel(number)
+        op = self._op(number)
+        kernel = op.kernel
         self.first_text.append(len(self.text))
-        self._load(name for _, name in line.reads)
-        self._call(number, line, step, kernel)
+        self._load(op.names.values())
+        self._call(op)
         if self.extra is Extra.CHECKS and kernel.bytes_written:  # else it is not initialised
             made = [(version, self.made[number, version]) for version in kernel.made]
             self.text += [f"held.look({version}, {name})" for version, name in made]
@@ -98,10 +97,10 @@ class _Writer:
         if self.extra is Extra.TIMES:
             self.text.append("held.mark()")
 
-    def _kernel(self, number: int) -> tuple[TracedStep, Kernel]:
+    def _op(self, number: int) -> OpCall:
         line = self.segment.lines[number]
         step = self.steps[line.samples]
-        return step, step.ledger.kernels[line.op]
+        return OpCall(number, line, step, step.ledger.kernels[line.op], dict(line.reads))
 
     @cached_property
     def runs(self) -> list[list[int]]:
@@ -115,9 +114,10 @@ class _Writer:
                 until, last = self.regions[number][0].lines.stop, None
             if number < until:
                 continue
-            key = update_key(*self._kernel(number), self.scope.group_of)
+            op = self._op(number)
+            key = update_key(op.step, op.kernel, self.scope.group_of)
             before = runs[-1] if runs and key is not None and key == last else []
-            made = {made_name(each, v) for each in before for v in self._kernel(each)[1].made}
+            made = {made_name(each, v) for each in before for v in self._op(each).kernel.made}
             if before and not made & {name for _, name in line.reads}:
                 before.append(number)
             else:
@@ -133,8 +133,7 @@ class _Writer:
         given, made = self.scope.new("g"), self.scope.new("r")
         self.text.append(f"{given} = [{', '.join(self.local[name] for name in region.inputs)}]")
         for number in region.lines:
-            line, (step, kernel) = self.segment.lines[number], self._kernel(number)
-            self._keep_written(number, step, kernel, dict(line.reads))
+            self._keep_written(self._op(number))
         own = set(region.inputs)
         self.scope.let_go(
             name for k in region.lines for name in self.last_use.get(k, ()) if name in own
@@ -144,9 +143,9 @@ class _Writer:
             self._keep_result(number, version, f"{made}[{place}]")
         self.text.append(f"del {given}, {made}")
         for number in region.lines:
-            step, kernel = self._kernel(number)
-            if step.loss_version in kernel.made:
-                self._keep_loss(number, step)
+            op = self._op(number)
+            if op.step.loss_version in op.kernel.made:
+                self._keep_loss(op)
             self._finish(number)
         if self.extra is Extra.TIMES:
             self.text.append("held.mark()")
@@ -154,20 +153,19 @@ class _Writer:
     def _update(self, together: Sequence[int]) -> None:
         """Update several parameters by one call, which is one kernel instead of many."""
         counters: list[str] = []
-        first, named = self._kernel(together[0])[1], list[str]()
+        first, named = self._op(together[0]).kernel, list[str]()
         lists: list[list[str]] = [[] for _ in first.node.args]
         for number in together:
-            line, (step, kernel) = self.segment.lines[number], self._kernel(number)
+            op = self._op(number)
             self.first_text.append(len(self.text))
-            self._load(name for _, name in line.reads)
-            names = dict(line.reads)
-            self._copy_written(number, step, kernel, names)
-            counters += self._counters(line, step, kernel, names)
-            for several, own in zip(lists, kernel.node.args, strict=True):
+            self._load(op.names.values())
+            self._copy_written(op)
+            counters += self._counters(op)
+            for several, own in zip(lists, op.kernel.node.args, strict=True):
                 assert isinstance(own, list | tuple)  # see `update_key`
-                several += [self.scope.value(each, kernel, names, step) for each in own]
-            named = self.scope.named(kernel, names, step)
-            self._keep_written(number, step, kernel, names)
+                several += [self.scope.value(each, op) for each in own]
+            named = self.scope.named(op)
+            self._keep_written(op)
         if counters:
             self.text.append(
                 f"{self.scope.object_name(add_each)}([{', '.join(counters)}], {self.scope.counts})"
@@ -205,14 +203,14 @@ class _Writer:
                 assert isinstance(name, tuple) and name[0] == "state", name
                 self.local[name] = f"state[{name[1]}]"
 
-    def _call(self, number: int, line: Line, step: TracedStep, kernel: Kernel) -> None:
-        names = dict(line.reads)
-        self._copy_written(number, step, kernel, names)
-        counters = self._counters(line, step, kernel, names)
+    def _call(self, op: OpCall) -> None:
+        number, line, step, kernel = op.number, op.line, op.step, op.kernel
+        self._copy_written(op)
+        counters = self._counters(op)
         self.text += [f"{each}.add_({self.scope.counts})" for each in counters]
-        self.scope.rows = self.scope.rows_of(kernel, names, step)
-        by_place = [self.scope.value(each, kernel, names, step) for each in kernel.node.args]
-        args = ", ".join([*by_place, *self.scope.named(kernel, names, step)])
+        self.scope.rows = self.scope.rows_of(op)
+        by_place = [self.scope.value(each, op) for each in kernel.node.args]
+        args = ", ".join([*by_place, *self.scope.named(op)])
         result = self.scope.new("r")
         draw = self.draws(line.samples).get(line.op)
         if hasattr(kernel.node.target, "begin"):  # a `Talk`
@@ -233,11 +231,11 @@ class _Writer:
                 self.text.append(f"{result}.mul_(held.scale.value)")
         if not any(self.made.get((number, v)) == result for v in kernel.made):
             self.text.append(f"del {result}")
-        self._keep_written(number, step, kernel, names)
+        self._keep_written(op)
         if step.loss_version in kernel.made:
-            self._keep_loss(number, step)
+            self._keep_loss(op)
 
-    def _drawn(self, line: Line, kernel: Kernel, draw: Draw) -> str:
+    def _drawn(self, line: OpLine, kernel: Kernel, draw: Draw) -> str:
         """The call of an op that draws, up to its first own argument."""
         if not is_repeatable(kernel.node):
             seed = f"held.seed_of({draw.op}, {line.samples})"
@@ -259,43 +257,40 @@ class _Writer:
         )
         self._keep(number, version, variable)
 
-    def _counters(
-        self, line: Line, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
-    ) -> list[str]:
+    def _counters(self, op: OpCall) -> list[str]:
         """The optimiser's counters that an op advances first."""
         found = []
-        for counter in step.counters.get(line.op, ()):
+        for counter in op.step.counters.get(op.line.op, ()):
             first = counter.args[0]
             assert isinstance(first, Node)
-            version = kernel.reads.get(first.name, kernel.reads.get(counter.name, -1))
-            found.append(self.local[names[version]])
+            reads = op.kernel.reads
+            version = reads.get(first.name, reads.get(counter.name, -1))
+            found.append(self.local[op.names[version]])
         return found
 
-    def _keep_written(
-        self, number: int, step: TracedStep, kernel: Kernel, names: Mapping[int, Hashable]
-    ) -> None:
-        """What was written in place is the same variable."""
-        for version in kernel.made:
-            old = step.ledger.versions[version].replaces
-            if old >= 0 and names[old] in self.local:  # else a region has made it, too
-                self._keep(number, version, self.local[names[old]])
+    def _keep_written(self, op: OpCall) -> None:
+        """Keep what was written in place, which is the same variable."""
+        for version in op.kernel.made:
+            old = op.step.ledger.versions[version].replaces
+            if old >= 0 and op.names[old] in self.local:  # else a region has made it, too
+                self._keep(op.number, version, self.local[op.names[old]])
 
-    def _keep_loss(self, number: int, step: TracedStep) -> None:
-        base = self.made[number, step.loss_version]
+    def _keep_loss(self, op: OpCall) -> None:
+        step = op.step
+        base = self.made[op.number, step.loss_version]
         view = self.scope.view(base, step.layouts[step.loss_version], step.loss_layout)
         self.text.append(f"held.losses.append({view}.detach() * {self.segment.loss_weight!r})")
 
-    def _copy_written(
-        self, number: int, step: TracedStep, kernel: Kernel, names: dict[int, Hashable]
-    ) -> None:
+    def _copy_written(self, op: OpCall) -> None:
         """Copy what is about to be written in place but is read elsewhere."""
-        for version in kernel.made:
-            if (number, version) in self.segment.copied:
-                old = step.ledger.versions[version].replaces
+        names = op.names
+        for version in op.kernel.made:
+            if (op.number, version) in self.segment.copied:
+                old = op.step.ledger.versions[version].replaces
                 copy = self.scope.new("c")
-                stride = self.scope.object_name(step.layouts[old].stride)
+                stride = self.scope.object_name(op.step.layouts[old].stride)
                 self.text.append(f"{copy} = relaid({self.local[names[old]]}, {stride}, True)")
-                names[old] = made_name(number, version)
+                names[old] = made_name(op.number, version)
                 self.local[names[old]] = copy
 
     def _keep(self, number: int, version: int, variable: str) -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from meshwright.execute.holding import choose_parts, name_parts, name_type
 from meshwright.execute.message import gather, message_device
-from meshwright.execute.piece import Box, Holding, whole_box
+from meshwright.execute.piece import Box, TensorHolding, whole_box
 from meshwright.execute.tensor_file import find_type
 
 _Facts = tuple[str, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -20,7 +20,7 @@ and shape of the box."""
 
 
 def collect(
-    state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
+    state: Mapping[str, torch.Tensor], holdings: Mapping[str, TensorHolding]
 ) -> dict[str, torch.Tensor]:
     """Every tensor of which ranks hold shards, whole and on the CPU; nothing on ranks other than
     the first."""

@@ -13,11 +13,11 @@ import torch
 
 from meshwright.execute.scale import LossScale
 
-Function = Callable[[list[Any], "Held"], list[Any]]
+Function = Callable[[list[Any], "RankState"], list[Any]]
 """From inputs (a list that it empties) and what is held to outputs."""
 
 FILE_NAME = "<segment>"
-"""Of generated code, in tracebacks."""
+"""The name that generated code has in tracebacks."""
 
 
 class Extra(Enum):
@@ -25,9 +25,9 @@ class Extra(Enum):
 
     NOTHING = "nothing"
     TIMES = "times"
-    """It says when each op is done, by `Held.mark`."""
+    """It says when each op is done, by `RankState.mark`."""
     CHECKS = "checks"
-    """It shows the results of each op, to `Held.look`."""
+    """It shows the results of each op, to `RankState.look`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Compiled:
 
 
 @dataclass(slots=True)
-class Held:
+class RankState:
     """What a rank holds from step to step, and what generated code needs to know of the moment."""
 
     state: list[torch.Tensor]

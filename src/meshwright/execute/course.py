@@ -7,14 +7,14 @@ from typing import Any, NoReturn
 
 import torch
 
-from meshwright.capture.deferred import Deferred
+from meshwright.capture.deferred.deferred import DeferredWorkload
 from meshwright.capture.inputs import Inputs, as_inputs
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError, RankError
 from meshwright.execute.environment import CHECK_OPS
-from meshwright.execute.groups import Schedule, make_schedule
+from meshwright.execute.groups import RateSchedule, make_schedule
 from meshwright.execute.keep import Keeper
-from meshwright.execute.loader import Collate, Loader, Place, endless
+from meshwright.execute.loader import Collate, DataPlace, Loader, endless
 from meshwright.execute.log import Log
 from meshwright.execute.pulse import Pulse
 from meshwright.execute.settings import Settings
@@ -27,16 +27,16 @@ class Course:
 
     trainer: Trainer
     loaders: list[Loader] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
+    places: list[DataPlace] = field(default_factory=list)
     """Where the loaders of the run that is resumed had come to."""
-    schedule: Schedule | None = None
+    schedule: RateSchedule | None = None
     log: Log | None = None
-    """On the first rank, where one is kept."""
+    """The log of the run, on the first rank, where one is kept."""
     keeper: Keeper | None = None
     heeds_signals: bool = False
     """Whether the run may be asked to stop."""
     before: Pulse | None = None
-    """Of the step before the last."""
+    """What ranks told each other of the step before the last."""
     validation: "Validation | None" = None
 
     def add(self, pulse: Pulse) -> bool:
@@ -65,7 +65,7 @@ class Course:
         if len(self.loaders) <= len(self.places):
             loader.seek(self.places[len(self.loaders) - 1])
 
-    def resume(self, places: Sequence[Place], step: int) -> None:
+    def resume(self, places: Sequence[DataPlace], step: int) -> None:
         """Go on after a step, also after an earlier one, with loaders at these places."""
         if self.schedule is not None:
             self.schedule.seek(step)
@@ -90,7 +90,7 @@ class Validation:
     trainer: Trainer
     loader: Loader
     every: int = 0
-    """After so many steps each; 0: after the last alone."""
+    """After how many steps each losses are taken; 0: after the last alone."""
     last: int = 0
 
     def is_due(self, step: int) -> bool:
@@ -99,7 +99,7 @@ class Validation:
 
     def loss(self) -> float:
         """The mean over all whole batches."""
-        self.loader.seek(Place())
+        self.loader.seek(DataPlace())
         pulses = [self.trainer.evaluate(*as_inputs(batch)) for batch in self.loader]
         return sum(pulse.loss for pulse in pulses) / len(pulses)
 
@@ -133,19 +133,27 @@ def make_course(
         )
     course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
     if trainer.rank == 0:
-        course.log = Log(
-            settings.log,
-            batch=trainer.lowered.rows.batch,
-            first_step=trainer.num_steps,
-            steps=settings.steps,
-            say=say,
-            tensorboard=settings.tensorboard,
-            callbacks=settings.callbacks,
-        )
+        course.log = open_log(trainer, settings, settings.steps, say)
     if settings.checkpoint is not None:
         course.keeper = Keeper(trainer, settings.checkpoint, settings.every, course.loaders)
     course.heeds_signals = course.keeper is not None or settings.is_measured
     return course
+
+
+def open_log(
+    trainer: Trainer, settings: Settings, steps: int | None, say: Callable[[str], None]
+) -> Log:
+    """The log that settings ask for, on the first rank; `steps`: how many there will be, None: that
+    is not known."""
+    return Log(
+        settings.log,
+        batch=trainer.lowered.rows.batch,
+        first_step=trainer.num_steps,
+        steps=steps,
+        say=say,
+        tensorboard=settings.tensorboard,
+        callbacks=settings.callbacks,
+    )
 
 
 def make_loaders(
@@ -168,12 +176,12 @@ def make_loaders(
     return [loader]
 
 
-def repeat_batches(loaders: Sequence[Loader], deferred: Deferred) -> Iterator[Inputs]:
+def repeat_batches(loaders: Sequence[Loader], deferred: DeferredWorkload) -> Iterator[Inputs]:
     """The batches of the first loader, epoch after epoch, or the workload's own again and again."""
     return endless(loaders[0]) if loaders else repeat(_real_inputs(deferred))
 
 
-def _real_inputs(deferred: Deferred) -> Inputs:
+def _real_inputs(deferred: DeferredWorkload) -> Inputs:
     """The workload's own batch, with values."""
     workload = deferred.workload
     args, kwargs = pytree.tree_map_only(

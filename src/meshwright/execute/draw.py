@@ -26,7 +26,7 @@ from meshwright.execute.random.attention import (
     fused_attention_backward,
     may_fuse,
 )
-from meshwright.execute.random.bits import KERNELS, WRITTEN, Source, limit
+from meshwright.execute.random.bits import KERNELS, WRITTEN, BitSource, limit
 from meshwright.execute.random.distribution import DISTRIBUTIONS, whole, whole_end
 from meshwright.execute.random.keys import sample_keys
 from meshwright.execute.sample import Growth, count_blocks, find_growth
@@ -146,17 +146,17 @@ class Drawn:
     parts: tuple[Share, ...]
     layout: Layout | None
     """Of its result, where that is a tensor."""
-    source: Source
+    source: BitSource
     is_fused: bool | None = None
     """Whether it is attention that one kernel computes with its dropout; None: if there is one."""
 
     @property
     def name(self) -> str:
-        """Of the op and its overload."""
+        """The name of the op and its overload."""
         return _name(self.target)
 
     def __call__(self, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Run the op."""
+        """Run the op with the numbers of these keys."""
         return self._call(self.target, keys, *args, **kwargs)
 
     def _call(self, target: Any, keys: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +203,7 @@ class Drawing:
     parts: tuple[Share, ...]
     keys: Callable[[int], Tensor]
     """Those of so many samples; 0: the key of what has none."""
-    source: Source
+    source: BitSource
     make: Callable[[], Tensor] | None
     """Makes its result, where that is a tensor of numbers that are yet to be drawn."""
     is_fused: bool | None = None
@@ -277,7 +277,7 @@ def _bounds(dtype: torch.dtype, *given: int | None) -> tuple[int, int]:
     return low or 0, whole_end(dtype) if high is None else high
 
 
-def _drawn_mask(source: Source, share: float, keys: Tensor, rows: int, inner: int) -> Tensor:
+def _drawn_mask(source: BitSource, share: float, keys: Tensor, rows: int, inner: int) -> Tensor:
     return source.mask(keys, rows, inner, share)
 
 
@@ -296,7 +296,7 @@ def _find_kernel(name: str) -> _Kernel | None:
 
 
 def _name(target: Any) -> str:
-    """As in `native_dropout.default`."""
+    """The name of an op and its overload, such as `native_dropout.default`."""
     packet = getattr(target, "_overloadpacket", None)
     return f"{getattr(packet, '__name__', '')}.{getattr(target, '_overloadname', '')}"
 

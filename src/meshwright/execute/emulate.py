@@ -13,10 +13,11 @@ from collections.abc import Mapping
 
 import torch
 
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
+from meshwright.execute.talk import nothing
 from meshwright.execute.walk import Times, clock
-from meshwright.execute.work import Finish, Work
+from meshwright.execute.work import Communication, Finish
 from meshwright.program.program import Kind, Program
 
 _AT_ONCE = 1e-4
@@ -28,7 +29,7 @@ _SLACK_NANOSECONDS = 1000
 class Emulation:
     """The worker that waits."""
 
-    def __init__(self, program: Program, part: Part, exchange: Exchange) -> None:
+    def __init__(self, program: Program, part: RankPart, exchange: RankExchange) -> None:
         self.program, self.exchange = program, exchange
         self.seconds: list[float] = program.instructions["seconds"].tolist()
         self.bytes: list[float] = program.instructions["bytes"].tolist()
@@ -41,19 +42,19 @@ class Emulation:
         self.times: Times | None = None
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step, whose first op finds the device free."""
         assert not inputs
         self.times = times
         self.free_at = clock()
 
     def end(self) -> None:
-        """End it."""
+        """Do nothing: a step that was emulated leaves nothing."""
 
     def compute(self, item: RunSegment) -> None:
         """Wait for as long as the segment takes."""
         self._occupy(item.instructions)
 
-    def join(self, item: Start) -> None:
+    def join(self, item: StartItem) -> None:
         """Wait for as long as it takes."""
         self._occupy((item.instruction,))
 
@@ -72,7 +73,7 @@ class Emulation:
         if left > 0:
             time.sleep(left)
 
-    def pack(self, item: Start) -> torch.Tensor:
+    def pack(self, item: StartItem) -> torch.Tensor:
         """As many bytes as are sent."""
         return self.scratch[: self._size(item.instruction)]
 
@@ -81,51 +82,40 @@ class Emulation:
         return self.scratch[: self._size(receive.instruction)]
 
     def accept(self, receive: Receive, flat: torch.Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: the bytes that arrive have no meaning."""
 
-    def collect(self, item: Start) -> tuple[Work, Finish]:
+    def collect(self, item: StartItem) -> tuple[Communication, Finish]:
         """Start a collective over as many bytes."""
-        size = self._size(item.instruction)
-        if item.kind == Kind.ALL_GATHER:
-            members = len(self.program.groups[item.group])
-            piece = max(1, size // members)
+        size, exchange, group = self._size(item.instruction), self.exchange, item.group
+        members = len(self.program.groups[group])
+        piece = max(1, size // members)
+        if item.kind in (Kind.ALL_GATHER, Kind.ALL_TO_ALL):
             parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
+            if item.kind == Kind.ALL_TO_ALL:
+                return exchange.all_to_all(parts, [piece] * members, group)[0], nothing
             own = torch.zeros(piece, dtype=torch.uint8)
-            return self.exchange.all_gather(parts, own, item.group), _nothing
+            return exchange.all_gather(parts, own, group), nothing
         if item.kind == Kind.REDUCE_SCATTER:
-            members = len(self.program.groups[item.group])
             piece = max(1, size // 4 // members)
             rows = self.sums[: members * piece].view(members, piece)
-            return self.exchange.reduce_scatter(rows[0].clone(), rows, item.group), _nothing
-        if item.kind == Kind.ALL_TO_ALL:
-            members = len(self.program.groups[item.group])
-            piece = max(1, size // members)
-            parts = [self.scratch[k * piece : (k + 1) * piece] for k in range(members)]
-            return self.exchange.all_to_all(parts, [piece] * members, item.group)[0], _nothing
+            return exchange.reduce_scatter(rows[0].clone(), rows, group), nothing
         if item.kind == Kind.SHIFT:
             own = torch.zeros(size, dtype=torch.uint8)
-            return self.exchange.shift(self.scratch[:size], own, item.group), _nothing
-        flat = self.sums[: max(1, size // 4)]
-        start = (
-            self.exchange.all_reduce if item.kind == Kind.ALL_REDUCE else self.exchange.broadcast
-        )
-        return start(flat, item.group), _nothing
+            return exchange.shift(self.scratch[:size], own, group), nothing
+        start = exchange.all_reduce if item.kind == Kind.ALL_REDUCE else exchange.broadcast
+        return start(self.sums[: max(1, size // 4)], group), nothing
 
     def _size(self, instruction: int) -> int:
         return max(1, round(self.bytes[instruction]))
 
 
-def _communicated(part: Part) -> list[int]:
-    sent = [_instruction(item) for item in part.items if isinstance(item, Start)]
+def _communicated(part: RankPart) -> list[int]:
+    sent = [_instruction(item) for item in part.items if isinstance(item, StartItem)]
     return [*sent, *(each.instruction for each in part.receives)]
 
 
 def _instruction(item: Item) -> int:
     return item.instructions[0] if isinstance(item, RunSegment) else item.instruction
-
-
-def _nothing() -> None:
-    pass
 
 
 def hasten_wakeups() -> None:

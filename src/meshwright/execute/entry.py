@@ -9,10 +9,10 @@ class Entry:
     """What is known of a step once it was taken."""
 
     step: int
-    """From one."""
+    """The number of the step, counted from one."""
     loss: float
     learning_rate: float
-    """Of the optimiser's first group."""
+    """The learning rate of the optimiser's first group."""
     seconds: float
     samples_per_second: float
     validation_loss: float | None = None

@@ -41,7 +41,7 @@ _LEAST_TOKEN_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """One rank's place among the others."""
 
     rank: int = 0
@@ -87,7 +87,7 @@ def own_rank(variables: Mapping[str, str] = os.environ) -> tuple[int, int]:
     return _read_below(variables, "RANK", "WORLD_SIZE", num_ranks), num_ranks
 
 
-def read_place(variables: Mapping[str, str] = os.environ) -> Place:
+def read_place(variables: Mapping[str, str] = os.environ) -> RankPlace:
     """Everything that the environment says about this rank, checked."""
     rank, num_ranks = own_rank(variables)
     num_local = _read_whole(variables, "LOCAL_WORLD_SIZE", 1, _MOST_RANKS, default=1)
@@ -100,7 +100,7 @@ def read_place(variables: Mapping[str, str] = os.environ) -> Place:
     folder = run_folder(variables)
     if folder is not None and not folder.is_dir():
         raise InputError(f"{RUN_FOLDER}: must be a folder, got {quoted(str(folder))}")
-    return Place(
+    return RankPlace(
         rank=rank,
         num_ranks=num_ranks,
         local_rank=_read_below(variables, "LOCAL_RANK", "LOCAL_WORLD_SIZE", limit, default=0),

@@ -186,24 +186,15 @@ class EvaluatedSteps(TracedSteps):
     """The steps of a rank in `eval` mode, of which forward is there to be run."""
 
     def __init__(self, steps: TracedSteps, changes: Mapping[int, Change]) -> None:
+        super().__init__()
         self.steps, self.changes = steps, changes
-        self._made: dict[int, TracedStep] = {}
+        self._made[steps.any().samples] = self._make(steps.any().samples)  # so that one is there
 
-    def __getitem__(self, samples: int) -> TracedStep:
-        if not self.changes:
-            return self.steps[samples]
-        if samples not in self._made:
-            self._made[samples] = _changed(self.steps[samples], self.changes)
-        return self._made[samples]
+    def _make(self, samples: int) -> TracedStep:
+        step = self.steps[samples]
+        return _changed(step, self.changes) if self.changes else step
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.steps)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def draws(self, samples: int) -> dict[int, Draw]:
-        """By kernel that draws random numbers: how."""
+    def _find_draws(self, samples: int) -> dict[int, Draw]:
         known = self.steps.draws(samples)
         return {op: draw for op, draw in known.items() if op not in self.changes}
 

@@ -6,34 +6,34 @@ from dataclasses import replace
 import torch
 
 from meshwright.execute.bind import bind_part
-from meshwright.execute.compiled import Held
+from meshwright.execute.compiled import RankState
 from meshwright.execute.evaluated import EvaluatedSteps, find_changes
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Key, Part
-from meshwright.execute.lookup import Lookup, count_terms
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Key, RankPart
+from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.progress import Progress
 from meshwright.execute.region.recipe import Compiler
-from meshwright.execute.steps import Steps, TracedSteps
-from meshwright.execute.tensors import Tensors
-from meshwright.execute.walk import Walk
+from meshwright.execute.steps import PlannedSteps, TracedSteps
+from meshwright.execute.tensors import TensorWorker
+from meshwright.execute.walk import ProgramWalk
 from meshwright.program.forward import keep_needed
 
 _TWO = 2
 """Samples at which steps are compared: one sample may need other ops than the graph has."""
 
 
-class Evaluation:
+class RankEvaluation:
     """One rank's forward; every rank opens and runs it alike."""
 
     def __init__(
         self,
         lowered: Lowered,
-        planned: Steps,
+        planned: PlannedSteps,
         steps: TracedSteps,
-        part: Part,
-        held: Held,
-        exchange: Exchange,
+        part: RankPart,
+        held: RankState,
+        exchange: RankExchange,
         *,
         is_mean: bool,
         compiler: Compiler | None,
@@ -47,15 +47,15 @@ class Evaluation:
             steps, {op: changes[each] for op, each in enumerate(origin) if each in changes}
         )
         self.lowered = lower_forward(lowered, evaluated)
-        lookup = Lookup.of(self.lowered, evaluated, is_mean=is_mean, terms=count_terms(lowered))
+        lookup = Lookup(lowered=self.lowered, steps=evaluated, is_mean=is_mean)
         self.part = bind_part(lookup, part.device)
         self.trained, self.places = held, [part.state.index(name) for name in self.part.state]
         self.held = replace(held, state=[], sums=[None] * self.part.num_sums, losses=[])
         program = self.lowered.program
-        worker = Tensors(
+        worker = TensorWorker(
             program, self.part, evaluated, lowered.rows, exchange, self.held, compiler=compiler
         )
-        self.walk = Walk(program, self.part, exchange, worker, progress)
+        self.walk = ProgramWalk(program, self.part, exchange, worker, progress)
 
     def run(self, inputs: Mapping[Key, torch.Tensor]) -> list[torch.Tensor]:
         """This rank's parts of the loss of one batch, with the state as it is now."""

@@ -22,12 +22,12 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.bundle import Bundle, Opener
 from meshwright.execute.gloo import Ranks, start_gather, start_scatter, start_sum, start_swap
 from meshwright.execute.stage import Begin, CudaSide, Launched, Side, Staged
-from meshwright.execute.way import Wiring
-from meshwright.execute.work import Line, Plain, Work, join_works
+from meshwright.execute.way import RankWiring
+from meshwright.execute.work import Communication, LaneQueue, Plain, join_works
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Exchange:
+class RankExchange:
     """The ways between this rank and the others."""
 
     device: torch.device
@@ -40,10 +40,10 @@ class Exchange:
     channels: Mapping[tuple[int, int], Bundle]
     """Under NCCL, and with rails: the process groups of each ordered pair of devices."""
     default: Bundle
-    """Of all other pairs."""
+    """The process group of all other pairs of devices."""
     gatherers: Mapping[int, Bundle] = field(default_factory=dict)
     """Like `groups`, for gathering where that takes others."""
-    lines: MutableMapping[Hashable, Line] = field(default_factory=dict)
+    lines: MutableMapping[Hashable, LaneQueue] = field(default_factory=dict)
     """Where collectives of a group wait for those of its lane, and what is staged between two
     devices for what was before; of none: they do so by themselves."""
     open_side: Callable[[], Side] | None = None
@@ -51,7 +51,8 @@ class Exchange:
     sides: MutableMapping[Hashable, Side] = field(default_factory=dict)
     """The streams made so far, by the line or communicator that uses each."""
     is_gloo: bool = True
-    """Not NCCL, which knows messages between two ranks by their order only, not by tags."""
+    """Whether messages go through gloo, else NCCL, which knows those between two ranks by their
+    order only, not by tags."""
     opened: Sequence[Any] = ()
     """All process groups that were made."""
 
@@ -62,10 +63,10 @@ class Exchange:
 
     @property
     def num_members(self) -> int:
-        """Of the largest group."""
+        """How many members the largest group has."""
         return max(map(len, self.members.values()), default=1)
 
-    def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
+    def send(self, flat: torch.Tensor, source: int, target: int, task: int) -> Communication:
         """Start to send a flat tensor of bytes to a device."""
 
         def begin(given: Sequence[torch.Tensor], _: Sequence[torch.Tensor]) -> Any:
@@ -78,7 +79,7 @@ class Exchange:
 
         return self._move((source, target), [flat], [], begin)
 
-    def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Work:
+    def receive(self, flat: torch.Tensor, source: int, target: int, task: int) -> Communication:
         """Start to receive a flat tensor of bytes from a device."""
 
         def begin(_: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
@@ -97,7 +98,7 @@ class Exchange:
     def _tag(self, task: int) -> int:
         return task + 1 if self.is_gloo else 0
 
-    def all_reduce(self, flat: torch.Tensor, group: int, *, is_max: bool = False) -> Work:
+    def all_reduce(self, flat: torch.Tensor, group: int, *, is_max: bool = False) -> Communication:
         """Start to add up a flat tensor over a group, in place, or to find the greatest numbers."""
         ranks = self.groups[group].ranks
         what = dist.ReduceOp.MAX if is_max else dist.ReduceOp.SUM
@@ -109,7 +110,7 @@ class Exchange:
 
         return self._in_place(flat, group, start)
 
-    def broadcast(self, flat: torch.Tensor, group: int) -> Work:
+    def broadcast(self, flat: torch.Tensor, group: int) -> Communication:
         """Start to overwrite a flat tensor with that of the group's first rank."""
         root = self.members[group][0]
         return self._in_place(
@@ -118,19 +119,21 @@ class Exchange:
 
     def _in_place(
         self, flat: torch.Tensor, group: int, start: Callable[[torch.Tensor, Any], Any]
-    ) -> Work:
+    ) -> Communication:
         def begin(_: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> Any:
             return join_works([start(*each) for each in self.groups[group].cut(found[0])])
 
         return self._move(group, [flat], [flat], begin)
 
-    def all_gather(self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int) -> Work:
+    def all_gather(
+        self, flats: Sequence[torch.Tensor], own: torch.Tensor, group: int
+    ) -> Communication:
         """Start to gather equally long flat tensors of all members."""
         return self._move(
             group, [own], flats, lambda given, found: self._gather(found, given[0], group)
         )
 
-    def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Work:
+    def reduce_scatter(self, own: torch.Tensor, rows: torch.Tensor, group: int) -> Communication:
         """Start to add up a row for each member, of which this rank gets its own."""
         bundle = self.groups[group]
         order = self._order(group)
@@ -155,7 +158,7 @@ class Exchange:
 
     def all_to_all(
         self, given: Sequence[torch.Tensor], sizes: Sequence[int], group: int
-    ) -> tuple[Work, list[torch.Tensor]]:
+    ) -> tuple[Communication, list[torch.Tensor]]:
         """Start to send flat tensors of bytes, one to each member, and to receive so many bytes
         from each; on one rail, because the pieces of several would not begin at the same row."""
         bundle = self.groups[group]
@@ -180,7 +183,7 @@ class Exchange:
         parts = dict(zip(order, pieces, strict=True))
         return work, [parts[each] for each in range(len(order))]
 
-    def shift(self, made: torch.Tensor, own: torch.Tensor, group: int) -> Work:
+    def shift(self, made: torch.Tensor, own: torch.Tensor, group: int) -> Communication:
         """Start to send a flat tensor to the next member of a group, and to receive as much from
         the one before."""
         bundle, ranks = self.groups[group], self.members[group]
@@ -223,12 +226,12 @@ class Exchange:
         given: Sequence[torch.Tensor],
         found: Sequence[torch.Tensor],
         begin: Begin,
-    ) -> Work:
+    ) -> Communication:
         """Begin after what the lane of a group or pair has begun before: send what is given, fill
         what is found, and keep both until that is done."""
         if self.is_staged:
             if lane not in self.lines:
-                self.lines[lane] = Line()
+                self.lines[lane] = LaneQueue()
             staged = Staged(self._side(lane), given, found, begin)
             if not given:
                 staged.post()
@@ -254,8 +257,8 @@ def open_exchange(
     groups: Sequence[tuple[int, ...]],
     used: Mapping[int, int],
     pairs: Sequence[tuple[int, int]],
-    wiring: Wiring | None = None,
-) -> Exchange:
+    wiring: RankWiring | None = None,
+) -> RankExchange:
     """Make the process groups of a program; all ranks call it with the same arguments.
 
     `groups` are those of the program, as device numbers, `used` the lanes of those that
@@ -263,7 +266,7 @@ def open_exchange(
     With `wiring`, whose names alone are a rank's own, these go over several interfaces.
     """
     if not dist.is_initialized():  # one rank by itself
-        return Exchange(
+        return RankExchange(
             device=device,
             rank_of=tuple(rank_of),
             groups={},
@@ -283,7 +286,7 @@ def open_exchange(
         channels = {each: opener.open_pair(*each) for each in sorted(set(pairs))}
     else:
         channels = opener.open_rails()
-    return Exchange(
+    return RankExchange(
         device=device,
         rank_of=tuple(rank_of),
         groups=made,
@@ -298,13 +301,13 @@ def open_exchange(
     )
 
 
-def _open_lines(lane_of: Mapping[int, int]) -> dict[Hashable, Line]:
+def _open_lines(lane_of: Mapping[int, int]) -> dict[Hashable, LaneQueue]:
     """By group the line of its lane."""
-    lines = {lane: Line() for lane in sorted(set(lane_of.values()))}
+    lines = {lane: LaneQueue() for lane in sorted(set(lane_of.values()))}
     return {group: lines[lane] for group, lane in lane_of.items()}
 
 
-def close_exchange(exchange: Exchange) -> None:
+def close_exchange(exchange: RankExchange) -> None:
     """Give the process groups back."""
     for line in set(exchange.lines.values()):
         line.close()

@@ -1,42 +1,33 @@
-"""The traced steps of an expansion, on one rank: as `Steps`, of what the rank really runs."""
+"""The traced steps of an expansion on one rank: like `PlannedSteps`, of what it really runs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.draw import Draw
+from meshwright.execute.lowered import Lowered
 from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.rebuild import find_cuts, rebuild
 from meshwright.execute.rebuild.ring import KEYS
+from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.shard import Share
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import PlannedSteps, TracedSteps
 from meshwright.execute.traced import TracedStep
-from meshwright.execute.ways import Ways
 from meshwright.graph.stack.find import find_tokens
-from meshwright.plan.plan import Plan
-from meshwright.program.expand.expansion import Expansion
 
 
 class ExpandedSteps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are built."""
 
-    def __init__(
-        self,
-        planned: Steps,
-        plan: Plan,
-        expansion: Expansion,
-        shards: Expansion | None,
-        device: str,
-    ) -> None:
-        """`shards`: the expansion by tensor and context teams alone, if there are any."""
-        self.planned, self.plan, self.expansion = planned, plan, expansion
-        self.shard_expansion, self.device = shards, device
-        self._built: dict[int, TracedStep] = {}
-        self._draws: dict[int, dict[int, Draw]] = {}
+    def __init__(self, planned: PlannedSteps, lowered: Lowered, device: int) -> None:
+        """`device`: the number of the device that this rank runs."""
+        super().__init__()
+        self.planned, self.plan, self.expansion = planned, lowered.plan, lowered.expansion
+        self.shard_expansion, self.device = lowered.shards, lowered.program.device_names[device]
 
     @cached_property
-    def ways(self) -> Ways:
+    def rank_shares(self) -> RankShares:
         """How this rank runs; found out on the first step that is traced."""
         cuts: Mapping[str, AnyCut] = {}
         tokens = 0
@@ -45,39 +36,27 @@ class ExpandedSteps(TracedSteps):
             alone = replace(
                 self.plan, parts=tuple(replace(each, zero=0, expert=1) for each in self.plan.parts)
             )
-            finder = Ways(alone, self.shard_expansion, self.device, None, tokens)
+            finder = RankShares(alone, self.shard_expansion, self.device, None, tokens)
             cuts = find_cuts(self.planned.any(), self.shard_expansion, finder)
-        return Ways(self.plan, self.expansion, self.device, cuts, tokens)
+        return RankShares(self.plan, self.expansion, self.device, cuts, tokens)
 
-    def __getitem__(self, samples: int) -> TracedStep:
-        if samples not in self._built:
-            step = self.planned[samples]
-            self._built[samples] = rebuild(step, self.expansion, self.ways)
-        return self._built[samples]
+    def _make(self, samples: int) -> TracedStep:
+        return rebuild(self.planned[samples], self.expansion, self.rank_shares)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._built)
-
-    def __len__(self) -> int:
-        return len(self._built)
-
-    def draws(self, samples: int) -> dict[int, Draw]:
-        """By kernel that draws random numbers: how. What is computed again draws the same."""
-        if samples not in self._draws:
-            known = self.planned.draws(samples)
-            origin = self.expansion.origin.tolist()
-            self._draws[samples] = {
-                op: self._own_draw(samples, op, known[each])
-                for op, each in enumerate(origin)
-                if each in known
-            }
-        return self._draws[samples]
+    def _find_draws(self, samples: int) -> dict[int, Draw]:
+        """The draws of planned ops; what is computed again draws the same numbers."""
+        known = self.planned.draws(samples)
+        return {
+            op: self._own_draw(samples, op, known[each])
+            for op, each in enumerate(self.expansion.origin.tolist())
+            if each in known
+        }
 
     def _own_draw(self, samples: int, op: int, draw: Draw) -> Draw:
         """A member of a team draws for whole samples, and uses its part."""
         meta = self[samples].ledger.kernels[op].node.meta
         parts = []
-        for key, team in ((ROWS, self.ways.context(op)), (CUT, self.ways.team(op))):
+        for key, team in ((ROWS, self.rank_shares.context(op)), (CUT, self.rank_shares.team(op))):
             cut = meta.get(key, WHOLE)
             first = cut[0] if isinstance(cut, tuple) else cut
             parts.append(Share(first, team.width, team.member))
@@ -86,11 +65,11 @@ class ExpandedSteps(TracedSteps):
 
     def shares(self) -> Mapping[str, Share]:
         """What of the state the rank holds a shard of only, by name."""
-        return self.ways.shares(self.planned.any())
+        return self.rank_shares.shares(self.planned.any())
 
     def other(self, samples: int) -> TracedStep:
         """One at another number of samples, to see what grows."""
-        for count, step in self._built.items():
+        for count, step in self._made.items():
             if count != samples:
                 return step
         return self[self.planned.other(samples).samples]

@@ -9,12 +9,10 @@ import torch
 from meshwright.errors import InputError, quoted
 from meshwright.execute.checkpoint import find_checkpoint, load_checkpoint
 from meshwright.execute.tensor_file import find_type
-from meshwright.execute.weights import FILE_BYTES, write_weights
+from meshwright.execute.weights import write_weights
 
 
-def export_weights(
-    checkpoints: Path, folder: Path, say: Callable[[str], None], file_bytes: int = FILE_BYTES
-) -> list[Path]:
+def export_weights(checkpoints: Path, folder: Path, say: Callable[[str], None]) -> list[Path]:
     """Write the model's weights of the latest intact checkpoint of a folder; the files.
 
     Names are those of the model's `state_dict`, of tied weights the first. At no time is more than
@@ -38,4 +36,4 @@ def export_weights(
         load_checkpoint(found, {name: values})
         return values
 
-    return write_weights(folder, heads, load, file_bytes)
+    return write_weights(folder, heads, load)

@@ -10,11 +10,11 @@ import torch
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, some
-from meshwright.execute.item import Key, Part
+from meshwright.execute.item import Key, RankPart
 from meshwright.execute.labels import check_labels, count_labels, divided_bounds, find_labels
 from meshwright.execute.lowered import Lowered
 from meshwright.execute.pulse import LabelCount
-from meshwright.execute.steps import Steps, TracedSteps
+from meshwright.execute.steps import PlannedSteps, TracedSteps
 
 
 class Feed:
@@ -23,9 +23,9 @@ class Feed:
     def __init__(
         self,
         lowered: Lowered,
-        planned: Steps,
+        planned: PlannedSteps,
         steps: TracedSteps,
-        part: Part,
+        part: RankPart,
         device: torch.device,
         *,
         is_mean: bool,

@@ -74,7 +74,7 @@ class HostCopy:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> "HostCopy":
-        """Begin to copy."""
+        """Begin to copy a tensor."""
         value = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         value.copy_(tensor, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]

@@ -89,7 +89,7 @@ def read_settings(optimizer: Optimizer, *, has_rates: bool = True) -> list[dict[
     ]
 
 
-class Rates:
+class LearningRates:
     """Learning rates in a device's memory, from where recorded updates read them."""
 
     def __init__(self, groups: Sequence[Mapping[str, Any]], device: torch.device) -> None:
@@ -160,7 +160,7 @@ def advance(scheduler: Any, optimizer: Optimizer) -> None:
     scheduler.step()
 
 
-class Schedule:
+class RateSchedule:
     """A scheduler that goes with the steps of a run, and to any step where the run goes on."""
 
     def __init__(self, scheduler: Any, optimizer: Optimizer) -> None:
@@ -198,7 +198,7 @@ class Schedule:
         self.step = 0
 
 
-def make_schedule(given: Any, optimizer: Optimizer) -> Schedule | None:
+def make_schedule(given: Any, optimizer: Optimizer) -> RateSchedule | None:
     """The schedule of a scheduler that a user gives, as `make_scheduler` takes it, if any."""
     scheduler = make_scheduler(given, optimizer)
-    return None if scheduler is None else Schedule(scheduler, optimizer)
+    return None if scheduler is None else RateSchedule(scheduler, optimizer)

@@ -21,7 +21,7 @@ from meshwright.execute.manifest import (
     check_pieces,
     name_file,
 )
-from meshwright.execute.piece import Box, Holding, find_overlaps, whole_holding
+from meshwright.execute.piece import Box, TensorHolding, find_overlaps, whole_holding
 from meshwright.execute.tensor_file import Extract, find_type, read_extracts, write_tensors
 
 _PIECE = " @ "
@@ -29,7 +29,7 @@ _PIECE = " @ "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class HeldBox:
     """A box of a tensor that a rank has."""
 
     name: str
@@ -45,15 +45,17 @@ class Part:
         return self.data.numel() * self.data.element_size()
 
 
-def _holding_of(name: str, tensor: torch.Tensor, holdings: Mapping[str, Holding]) -> Holding:
+def _holding_of(
+    name: str, tensor: torch.Tensor, holdings: Mapping[str, TensorHolding]
+) -> TensorHolding:
     found = holdings.get(name) or whole_holding(tensor)
     assert tensor.numel() == found.size, f"{name}: the holding is of another tensor"
     return found
 
 
 def name_parts(
-    state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]
-) -> dict[str, Part]:
+    state: Mapping[str, torch.Tensor], holdings: Mapping[str, TensorHolding]
+) -> dict[str, HeldBox]:
     """The boxes that a rank holds, by their names in a file; equal boxes of a tensor have equal
     names, and empty ones are left out."""
     found = {}
@@ -64,7 +66,7 @@ def name_parts(
             if not (box.size or holding.is_whole):
                 continue
             key = name if holding.is_whole else name + _PIECE + repr((box.offset, box.shape))
-            found[key] = Part(name=name, shape=holding.shape, box=box, data=tile.view(tensor))
+            found[key] = HeldBox(name=name, shape=holding.shape, box=box, data=tile.view(tensor))
     return found
 
 
@@ -103,7 +105,7 @@ def choose_parts(held: Sequence[Mapping[str, int]], rank: int) -> list[str]:
 
 
 def write_parts(
-    folder: Path, rank: int, parts: Mapping[str, Part], tick: Callable[[], None]
+    folder: Path, rank: int, parts: Mapping[str, HeldBox], tick: Callable[[], None]
 ) -> Written:
     """Write a rank's file, if it has tensors to write."""
     if not parts:
@@ -142,23 +144,11 @@ def join_parts(step: int, parts: Sequence[Written], weights: Sequence[str] = ())
     return Manifest(version=version, step=step, files=files, tensors=tensors, weights=list(weights))
 
 
-def read_parts(
-    path: Path,
-    saved: Mapping[str, SavedTensor],
-    state: Mapping[str, torch.Tensor],
-    holdings: Mapping[str, Holding],
-    tick: Callable[[], None],
-) -> None:
-    """Fill tensors in place from the files of a checkpoint; only the bytes they need are read."""
-    _check_state(state, saved, holdings)
-    fill_parts(path, saved, state, holdings, tick)
-
-
 def fill_parts(
     path: Path,
     saved: Mapping[str, SavedTensor],
     state: Mapping[str, torch.Tensor],
-    holdings: Mapping[str, Holding],
+    holdings: Mapping[str, TensorHolding],
     tick: Callable[[], None],
 ) -> None:
     """Fill tensors in place, of which it is known that the files have them in these shapes.
@@ -186,7 +176,7 @@ class _Read:
     """Where it goes: a view of the wanted tensor."""
 
 
-def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> Iterator[_Read]:
+def _find_reads(saved: SavedTensor, wanted: TensorHolding, tensor: torch.Tensor) -> Iterator[_Read]:
     """The reads that together fill what a rank wants of a saved tensor."""
     boxes = [each.box for each in saved.pieces]
     overlaps, missing = find_overlaps(wanted.boxes, boxes)
@@ -206,10 +196,10 @@ def _find_reads(saved: SavedTensor, wanted: Holding, tensor: torch.Tensor) -> It
         )
 
 
-def _check_state(
+def check_state(
     state: Mapping[str, torch.Tensor],
     saved: Mapping[str, SavedTensor],
-    holdings: Mapping[str, Holding],
+    holdings: Mapping[str, TensorHolding],
 ) -> None:
     """Check that a checkpoint has every tensor of the state, in its shape and type."""
     missing = [quoted(name) for name in state if name not in saved]

@@ -12,13 +12,13 @@ from meshwright.cluster.way import find_exits
 from meshwright.errors import InputError, quoted
 from meshwright.execute.environment import INTERFACES, check_interfaces, read_place
 from meshwright.execute.message import gather
-from meshwright.execute.way import Rails, Wiring, find_rails, number_hosts
+from meshwright.execute.way import Rails, RankWiring, find_rails, number_hosts
 from meshwright.program.program import Program
 
 
 def find_wiring(
     cluster: Cluster, program: Program, rank_of: Sequence[int], hosts: Sequence[str], rank: int
-) -> Wiring | None:
+) -> RankWiring | None:
     """The rails of a run, and their names here; None: it needs none, or no rank knows of any.
 
     All ranks call it; `hosts` are the names of the hosts that they run on.
@@ -39,7 +39,7 @@ def find_wiring(
         if other >= 0:
             wanted = rails.num_interfaces[host_of[device]]
             check_names(cluster.devices[device].host, wanted, everywhere[other])
-    return Wiring(rails=rails, host_of=host_of, names=name_rails(rails, own, names))
+    return RankWiring(rails=rails, host_of=host_of, names=name_rails(rails, own, names))
 
 
 def name_rails(rails: Rails, host: int, names: Sequence[str]) -> dict[int, str]:

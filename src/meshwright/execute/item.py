@@ -10,7 +10,7 @@ from meshwright.program.program import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class OpLine:
     """One op of a segment: where each version that it reads comes from."""
 
     op: int
@@ -24,7 +24,7 @@ class Line:
 class Segment:
     """Ops that run one after the other without any communication between them."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[OpLine, ...]
     inputs: tuple[Hashable, ...]
     """Names of what it is given."""
     last: tuple[bool, ...]
@@ -32,7 +32,7 @@ class Segment:
     outputs: tuple[tuple[int, int], ...]
     """Line and version of what it gives back."""
     sums: tuple[tuple[int, int, int, bool], ...] = ()
-    """Line, version, place in `Held.sums`, and whether others read that version, too."""
+    """Line, version, place in `RankState.sums`, and whether others read that version, too."""
     copied: frozenset[tuple[int, int]] = frozenset()
     """Line and version of what it writes in place although somebody else still reads it."""
     weight: float = 1.0
@@ -43,7 +43,7 @@ class Segment:
 
 
 def state_name(slot: int) -> Hashable:
-    """The name of a place in `Held.state`."""
+    """The name of a place in `RankState.state`."""
     return "state", slot
 
 
@@ -91,7 +91,7 @@ class RunSegment:
     """A `Piece` is made for this segment alone."""
     outputs: tuple[int, ...]
     sums: tuple[tuple[int, int], ...]
-    """Places in `Held.sums` that are complete after it, and the buffers that they are."""
+    """Places in `RankState.sums` that are complete after it, and the buffers that they are."""
     waits: tuple[int, ...]
     """Instructions that run beside the main thread and must be done first."""
     drops: tuple[int, ...] = ()
@@ -99,13 +99,13 @@ class RunSegment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartItem:
     """Start a send or a collective, or run a join."""
 
     instruction: int
     kind: Kind
     pieces: tuple[Piece, ...]
-    """What it reads."""
+    """The rows of buffers that it reads."""
     peer: int = -1
     group: int = -1
     task: int = -1
@@ -120,7 +120,7 @@ class Start:
     """Of a collective that is an op: its call, as a segment of one line. What it adds to sums
     stands among the outputs of the segment, after the buffers."""
     sums: tuple[tuple[int, int], ...] = ()
-    """Places in `Held.sums` of these, and the buffers that they are when all have been added."""
+    """Places in `RankState.sums` of these, and the buffers that they are once all were added."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,11 @@ class Receive:
     transfer starts."""
 
 
-Item = RunSegment | Start
+Item = RunSegment | StartItem
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class RankPart:
     """What one rank does in a step."""
 
     device: int

@@ -3,15 +3,15 @@ that it runs them on."""
 
 import torch
 
-from meshwright.execute.item import Part, RunSegment, Segment
+from meshwright.execute.item import RankPart, RunSegment, Segment
 from meshwright.execute.lowered import Lowered
-from meshwright.execute.random.keys import Keys
+from meshwright.execute.random.keys import SampleKeys
 from meshwright.execute.steps import TracedSteps
 
 
 def find_keys(
-    part: Part, steps: TracedSteps, lowered: Lowered, seed: int, device: torch.device
-) -> Keys:
+    part: RankPart, steps: TracedSteps, lowered: Lowered, seed: int, device: torch.device
+) -> SampleKeys:
     """Room for the keys of what a rank runs."""
     ops: set[int] = set()
     samples: set[int] = set()
@@ -29,7 +29,7 @@ def find_keys(
         for count in counts[id(item.segment)]:
             first = rows.first_sample(item.microbatch, row, count)
             samples.update(range(first, first + count))
-    return Keys(seed, ops, samples, device)
+    return SampleKeys(seed, ops, samples, device)
 
 
 def _find_drawn(segment: Segment, steps: TracedSteps) -> set[tuple[int, int]]:

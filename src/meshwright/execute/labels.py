@@ -19,6 +19,7 @@ from torch.fx import Node
 from meshwright.capture.ledger import op_name
 from meshwright.capture.torch_private import pytree
 from meshwright.errors import InputError
+from meshwright.execute.cut.loss import MEAN
 from meshwright.execute.cut.terms import MOVES
 from meshwright.execute.pulse import LabelCount
 from meshwright.execute.rows import Rows
@@ -26,8 +27,6 @@ from meshwright.execute.traced import TracedStep
 from meshwright.program.program import Program
 
 _LOSSES = ("nll_loss_forward", "nll_loss2d_forward")
-_MEAN = 1
-"""The value of the argument `reduction`."""
 
 _MOVES = MOVES | {"constant_pad_nd", "_to_copy", "full", "full_like", "new_full"}
 """Ops whose results hold what their inputs hold, or constants, at places that shapes decide."""
@@ -41,7 +40,7 @@ class Labels:
     """What a loss is compared with, as a function of the step's inputs."""
 
     samples: int
-    """Of the traced step; a trace holds for its number of samples only."""
+    """How many samples the traced step has, which is valid for that number only."""
     target: Node
     ignored: int
     nodes: tuple[Node, ...]
@@ -110,7 +109,7 @@ def find_labels(step: TracedStep) -> list[Labels]:
     number = {node: place for place, node in enumerate(inputs)}
     found = []
     for kernel in step.ledger.kernels:
-        if op_name(kernel.node) not in _LOSSES or kernel.node.args[3] != _MEAN:
+        if op_name(kernel.node) not in _LOSSES or kernel.node.args[3] != MEAN:
             continue
         target, ignored = kernel.node.args[1], kernel.node.args[4]
         assert isinstance(target, Node) and isinstance(ignored, int)

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Set
 
-from meshwright.execute.item import Line, Segment
+from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.steps import TracedSteps
 
 
@@ -38,7 +38,7 @@ def find_last_uses(
     return found
 
 
-def _replaced(number: int, line: Line, steps: TracedSteps) -> list[tuple[Hashable, Hashable]]:
+def _replaced(number: int, line: OpLine, steps: TracedSteps) -> list[tuple[Hashable, Hashable]]:
     """The names of what a line overwrites, and of what it makes of them."""
     ledger = steps[line.samples].ledger
     names = dict(line.reads)

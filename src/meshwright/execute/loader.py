@@ -25,12 +25,12 @@ Collate = Callable[[list[Any]], Any]
 """From samples to a batch of them."""
 
 
-class Place(NamedTuple):
+class DataPlace(NamedTuple):
     """How far training has come in its data."""
 
     epoch: int = 0
     samples: int = 0
-    """Of that epoch."""
+    """How many samples of that epoch have been trained on."""
 
 
 class Loader:
@@ -63,8 +63,8 @@ class Loader:
         self.num_workers, self.drops_last = num_workers, drops_last
         self.is_indexed = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         _check(self)
-        self._place = self._given = Place()
-        self._begin, self._carried = Place(), list[Any]()
+        self._place = self._given = DataPlace()
+        self._begin, self._carried = DataPlace(), list[Any]()
         """Where iterating goes on, and samples before that which are in no batch yet."""
         self._lists = _Lists()
         self._stream: Iterator[tuple[bool, Any]] | None = None
@@ -76,11 +76,11 @@ class Loader:
         return self._begin.epoch
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DataPlace:
         """How far training has come: after the last batch that it took."""
         return self._place
 
-    def seek(self, place: Place) -> None:
+    def seek(self, place: DataPlace) -> None:
         """Go on from a place where training has come to."""
         self._place = self._given = self._begin = place
         self._carried, self._stream = [], None
@@ -97,9 +97,9 @@ class Loader:
         take = self._by_index if self.is_indexed else self._one_by_one
         batches, rest = take(epoch, skipped, carried)
         for number, own in enumerate(batches, start=1):
-            self._given = Place(epoch, skipped + number * self.batch - len(carried))
+            self._given = DataPlace(epoch, skipped + number * self.batch - len(carried))
             yield own
-        self._begin = Place(epoch + 1, 0)
+        self._begin = DataPlace(epoch + 1, 0)
         self._carried = rest
 
     def _by_index(

@@ -45,7 +45,7 @@ class Log:
         self.callbacks = callbacks
         self._before: tuple[Pulse, float, float] | None = None
         self._validation_loss: float | None = None
-        """Of that step."""
+        """The loss of the validation data after the step before."""
         self._file: TextIO | None = None
         self._last = self._said = clock()
         if path is not None:

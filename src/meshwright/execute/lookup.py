@@ -22,49 +22,29 @@ from meshwright.execute.rows import Rows
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.program.program import JOINS, Kind, Program
-from meshwright.simulate.timeline import Timeline
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lookup:
     """A program to be bound to ranks; what is the same for all of them is worked out once."""
 
-    program: Program
-    rows: Rows
-    split: npt.NDArray[np.int8]
-    """Of each op, as the plan has it: NONE where replicas duplicate it, SUM of losses."""
-    steps: Mapping[int, TracedStep] | None
+    lowered: Lowered
+    steps: Mapping[int, TracedStep] | None = None
     """The traced steps by samples; None: compute is emulated."""
-    timeline: Timeline
-    """When the simulation has every instruction start and finish."""
     is_mean: bool = True
     """Whether the loss is a mean over samples, else a sum."""
     is_scaled: bool = False
     """Whether losses are scaled."""
-    terms: npt.NDArray[np.int32] | None = None
-    """By op: how many devices have a term each of what it sums; None: each device has all of it."""
 
-    @classmethod
-    def of(
-        cls,
-        lowered: Lowered,
-        steps: Mapping[int, TracedStep] | None = None,
-        *,
-        is_mean: bool = True,
-        is_scaled: bool = False,
-        terms: npt.NDArray[np.int32] | None = None,
-    ) -> "Lookup":
-        """Of a lowered plan."""
-        return cls(
-            program=lowered.program,
-            rows=lowered.rows,
-            split=lowered.split,
-            steps=steps,
-            timeline=lowered.timeline,
-            is_mean=is_mean,
-            is_scaled=is_scaled,
-            terms=terms,
-        )
+    @property
+    def program(self) -> Program:
+        """The program that every rank runs a part of."""
+        return self.lowered.program
+
+    @property
+    def rows(self) -> Rows:
+        """The samples of a microbatch."""
+        return self.lowered.rows
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
@@ -129,12 +109,12 @@ class Lookup:
     def transfer_order(self, instruction: int) -> tuple[float, int]:
         """Sends and receives sorted by it are in the order on which both ends agree."""
         row = self.program.instructions[instruction]
-        return float(self.timeline.start[instruction]), int(row["task"])
+        return float(self.lowered.timeline.start[instruction]), int(row["task"])
 
     def samples_of(self, instruction: int) -> int:
         """How many samples an op is run on."""
         row = self.program.instructions[instruction]
-        if self.split[row["op"]] == Split.NONE and self.needs_whole[row["op"]]:
+        if self.lowered.split[row["op"]] == Split.NONE and self.needs_whole[row["op"]]:
             return self.rows.samples
         return self.rows.count(row["rows_from"], row["rows_to"])
 
@@ -172,7 +152,7 @@ class Lookup:
     def first_row(self, buffer: int) -> int:
         """The first sample that a buffer has."""
         row = self.program.instructions[self.program.buffers["writer"][buffer]]
-        if row["op"] >= 0 and self.split[row["op"]] == Split.NONE:
+        if row["op"] >= 0 and self.lowered.split[row["op"]] == Split.NONE:
             return 0
         return self.rows.bound(row["rows_from"])
 
@@ -259,7 +239,21 @@ class Lookup:
         for name in ("op", "microbatch", "rows_from", "rows_to"):
             is_same = is_same & (rows[name] == row[name])
         copies = int(np.count_nonzero(is_same))
-        return copies if self.terms is None else copies // int(self.terms[row["op"]])
+        return copies // int(self.terms[row["op"]])
+
+    @cached_property
+    def terms(self) -> npt.NDArray[np.int32]:
+        """By op: how many members of a context team have a term each of what forward makes of rows,
+        or of such terms."""
+        expansion, graph = self.lowered.expansion, self.lowered.expansion.graph
+        adds = np.zeros(graph.num_ops, dtype=np.bool_)
+        adds[graph.use_op[expansion.rows[graph.use_tensor]]] = True
+        is_term = graph.tensor_partial & ~expansion.rows
+        for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
+            read = graph.inputs[op]
+            adds[op] |= bool((is_term[read] & adds[graph.tensor_source[read]]).any())
+        context = np.array([part.context for part in self.lowered.plan.parts], dtype=np.int32)
+        return np.where(adds, context[expansion.part_of_op], 1).astype(np.int32)
 
     def adds_to(self, instruction: int, buffer: int) -> bool:
         """Whether an op reads a buffer only to add its own result."""
@@ -291,17 +285,3 @@ def held_name(step: TracedStep, version: int) -> str | None:
     """The name of the state that a version is in; None: in none."""
     name = step.held.get(step.roots[version])
     return None if name is None or name.startswith("input ") else name
-
-
-def count_terms(lowered: Lowered) -> npt.NDArray[np.int32]:
-    """By op: how many members of a context team have a term each of what forward makes of rows, or
-    of such terms."""
-    expansion, graph = lowered.expansion, lowered.expansion.graph
-    adds = np.zeros(graph.num_ops, dtype=np.bool_)
-    adds[graph.use_op[expansion.rows[graph.use_tensor]]] = True
-    is_term = graph.tensor_partial & ~expansion.rows
-    for op in np.flatnonzero(graph.phase == Phase.FORWARD).tolist():
-        read = graph.inputs[op]
-        adds[op] |= bool((is_term[read] & adds[graph.tensor_source[read]]).any())
-    context = np.array([part.context for part in lowered.plan.parts], dtype=np.int32)
-    return np.where(adds, context[expansion.part_of_op], 1).astype(np.int32)

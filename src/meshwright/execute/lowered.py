@@ -55,16 +55,14 @@ class Lowered:
         return tuple(np.unique(self.program.instructions["device"]).tolist())
 
 
-def lower_frozen(
-    graph: Graph, cluster: Cluster, plan: Plan, sharing: str = "fair", *, clips: bool = False
-) -> Lowered:
+def lower_frozen(graph: Graph, cluster: Cluster, plan: Plan, *, clips: bool = False) -> Lowered:
     """Lower a plan and fix the order in which every device runs.
 
     `clips`: updates wait for the norm of all gradients.
     """
     found = check_runnable(graph, cluster, plan)
     program = with_norm(found.program) if clips else found.program
-    timeline = run_program(program, cluster, sharing=sharing)
+    timeline = run_program(program, cluster)
     return Lowered(
         graph=found.graph,
         program=freeze_order(program, timeline.start, timeline.finish),

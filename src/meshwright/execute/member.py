@@ -18,10 +18,10 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from meshwright.errors import InputError, quoted
-from meshwright.execute.cut.call import Call, Narrowed, Operand, Uncut, operands_in
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand, Uncut, operands_in
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut, plain_cut
 from meshwright.execute.cut.table import cut_call
-from meshwright.execute.on_parts import OnParts, Taken, Team
+from meshwright.execute.on_parts import OnParts, Taken, TeamPlace
 from meshwright.execute.traced import HELD_OPS, TracedStep
 from meshwright.execute.tree import map_leaves, map_only
 from meshwright.program.expand.expansion import Held
@@ -45,8 +45,8 @@ class Segmented(Exception):  # noqa: N818 - tells the builder to start again
 class Rebuilds(Protocol):
     """What cutting needs of the trace that is being built: `rebuild.builder.Builder` has it."""
 
-    team: Team
-    context: Team
+    team: TeamPlace
+    context: TeamPlace
     step: TracedStep
     tokens: int
 
@@ -57,7 +57,7 @@ class Rebuilds(Protocol):
         """Note how a weight is cut."""
 
 
-class Cutter:
+class MemberCutter:
     """Finds the call that a member makes in place of a planned one, and how weights are cut."""
 
     def __init__(self, builder: Rebuilds, segments: Mapping[str, tuple[int, ...]]) -> None:
@@ -72,7 +72,7 @@ class Cutter:
         held: Held,
         wanted: Any = None,
         has_rows: bool | None = None,
-        change: Callable[[Call], Call] | None = None,
+        change: Callable[[MemberCall], MemberCall] | None = None,
     ) -> Node:
         """Add the call that a member makes in place of an old node's.
 
@@ -104,7 +104,7 @@ class Cutter:
 
     def take_rows(
         self, old: Node, rows: Mapping[Node, AnyCut], has_rows: bool | None = None
-    ) -> Call:
+    ) -> MemberCall:
         """The call of an old node on a context member's rows; the sources of its operands are old
         nodes."""
         builder, context = self.builder, self.builder.context
@@ -114,7 +114,7 @@ class Cutter:
             whole = old.meta.get("val")
             cuts = (WHOLE,) * len(whole) if isinstance(whole, tuple | list) else WHOLE
             assert callable(old.target), "only calls are cut"
-            return Call(target=old.target, args=args, kwargs=kwargs, cuts=cuts)
+            return MemberCall(target=old.target, args=args, kwargs=kwargs, cuts=cuts)
         if has_rows and all(each.cut is WHOLE for each in operands.values()):
             operands = self._by_tokens(operands, builder.tokens)
         if _is_sum(old) and any(each.cut is TERMS for each in operands.values()):
@@ -132,11 +132,11 @@ class Cutter:
     def take_features(
         self,
         old: Node,
-        own: Call,
+        own: MemberCall,
         cut_of: Callable[[Node], AnyCut],
         held: Held,
         wanted: Any = None,
-    ) -> Call:
+    ) -> MemberCall:
         """The call that a member of a tensor team makes of a call on a context member's rows.
 
         The source of each of its operands is a pair: the old node, and the cut of its rows.
@@ -182,14 +182,16 @@ class Cutter:
         return found
 
     def _emit(
-        self, call: Call, news: Mapping[Node, Node], spreads: tuple[tuple[Cut, Team], ...]
+        self,
+        call: MemberCall,
+        news: Mapping[Node, Node],
+        spreads: tuple[tuple[Cut, TeamPlace], ...],
     ) -> Node:
         """Add a node for a member's call.
 
         Within the call, parts of whole arguments are taken, and a result that is wanted as a term
         of a sum is put among zeros.
         """
-        assert not call.reduces, "an op that talks to the team has its words as ops"
         team, context = self.builder.team, self.builder.context
         places: list[Taken] = []
 

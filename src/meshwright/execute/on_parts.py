@@ -12,7 +12,7 @@ from meshwright.execute.tree import map_leaves
 
 
 @dataclass(frozen=True)
-class Team:
+class TeamPlace:
     """A rank's place in a team: the number of members, and its own number."""
 
     width: int = 1
@@ -41,7 +41,7 @@ class Taken:
     """How the argument is cut."""
     new: AnyCut
     """How the op needs the argument to be cut."""
-    team: Team
+    team: TeamPlace
 
     def take(self, whole: Any) -> Any:
         """The member's part of the argument; of one that is to be a term, among zeros."""
@@ -57,7 +57,7 @@ class OnParts(Around):
 
     target: Any
     places: tuple[Taken, ...]
-    spreads: tuple[tuple[Cut, Team], ...] = ()
+    spreads: tuple[tuple[Cut, TeamPlace], ...] = ()
     """How the result is cut that is wanted as a term of a sum: the member's part, zeros
     elsewhere."""
 

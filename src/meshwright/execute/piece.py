@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, local_shape, strips
 from meshwright.execute.shard import Share, bounds
 
@@ -20,12 +21,12 @@ class Box:
     """Numbers of a tensor whose index in each dimension is in a range."""
 
     offset: tuple[int, ...]
-    """The index of the first one."""
+    """The index of its first number in each dimension."""
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """How many numbers the box has."""
         return prod(self.shape)
 
     def within(self, outer: "Box") -> tuple[slice, ...]:
@@ -49,7 +50,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class TensorHolding:
     """What a rank has of a tensor."""
 
     shape: tuple[int, ...]
@@ -63,7 +64,7 @@ class Holding:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """How many numbers the rank has of the tensor."""
         return sum(box.size for box in self.boxes)
 
     @property
@@ -77,13 +78,13 @@ def whole_box(shape: Sequence[int]) -> Box:
     return Box((0,) * len(shape), tuple(shape))
 
 
-def whole_holding(tensor: torch.Tensor) -> Holding:
+def whole_holding(tensor: torch.Tensor) -> TensorHolding:
     """All of a tensor, as it lies in memory."""
     shape = tuple(tensor.shape)
-    return Holding(shape=shape, tiles=(Tile(whole_box(shape), 0, tuple(tensor.stride())),))
+    return TensorHolding(shape=shape, tiles=(Tile(whole_box(shape), 0, tuple(tensor.stride())),))
 
 
-def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Holding:
+def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> TensorHolding:
     """A share of a dense tensor of these strides.
 
     A member's part is dense and in the order of its dimensions, as `Share.part` makes it.
@@ -92,12 +93,12 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
         count = shape[0] // share.experts
         own = hold_share((count, *shape[1:]), stride, replace(share, experts=1, expert=0))
         moved = tuple(_moved(tile, share.expert * count) for tile in own.tiles)
-        return Holding(shape=tuple(shape), tiles=moved)
+        return TensorHolding(shape=tuple(shape), tiles=moved)
     shape, dim, ranges = tuple(shape), 0, [(0, shape[0])] if shape else []
     if isinstance(share.cut, Cut):
         dim, ranges = share.cut.dim, list(strips(share.cut, share.width, share.member))
         shape = local_shape(shape, share.cut, share.width, share.member)
-        stride = _dense_stride(shape)
+        stride = dense_stride(range(len(shape), 0, -1), shape)
     start, stop = bounds(prod(shape), share.holders, share.holder)
     order = sorted(range(len(shape)), key=lambda each: (-stride[each], each))
     tiles: list[Tile] = []
@@ -108,17 +109,13 @@ def hold_share(shape: Sequence[int], stride: Sequence[int], share: Share) -> Hol
     whole = list(shape)
     if isinstance(share.cut, Cut):
         whole[dim] = share.cut.size
-    return Holding(shape=tuple(whole), tiles=tuple(tiles))
+    return TensorHolding(shape=tuple(whole), tiles=tuple(tiles))
 
 
 def _moved(tile: Tile, first: int) -> Tile:
     """A tile of some experts, the first of which has this number."""
     offset, *others = tile.box.offset
     return Tile(Box((first + offset, *others), tile.box.shape), tile.at, tile.stride)
-
-
-def _dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def _cut_strips(local: Tile, dim: int, ranges: Sequence[tuple[int, int]]) -> Iterator[Tile]:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from meshwright.capture.autocast import cuda_autocast
 from meshwright.capture.capture import AUTOCASTS
 from meshwright.capture.certain import UNIFORM
-from meshwright.capture.deferred import Deferred
+from meshwright.capture.deferred.deferred import DeferredWorkload
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.torch_private import TorchDispatchMode
 from meshwright.capture.trace import find_loss
@@ -48,7 +48,7 @@ class RepeatedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seed, self.step, self.place = seed, 0, 0
 
     def begin(self, step: int) -> None:
-        """Begin a step."""
+        """Begin a step, in which the ops draw in their order again."""
         self.step, self.place = step, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,7 +80,7 @@ def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 def train_plainly(
-    deferred: Deferred,
+    deferred: DeferredWorkload,
     batches: Iterator[Inputs],
     *,
     steps: int,

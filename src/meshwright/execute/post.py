@@ -16,7 +16,7 @@ class Posts:
     def __init__(self, lookup: Lookup, mine: Sequence[int], order: Sequence[int]) -> None:
         """`mine`: the device's instructions; `order`: those of its main thread in their order."""
         self.lookup, self.order = lookup, order
-        rows, timeline = lookup.program.instructions, lookup.timeline
+        rows, timeline = lookup.program.instructions, lookup.lowered.timeline
         receives = [each for each in mine if rows["kind"][each] == Kind.RECEIVE]
         done = np.maximum.accumulate(timeline.finish[list(order)])
         places = np.searchsorted(done, timeline.start[receives], side="right").tolist()

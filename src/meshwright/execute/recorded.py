@@ -11,7 +11,7 @@ import torch
 
 from meshwright.capture.torch_private import clear_workspaces
 from meshwright.execute.draw import is_repeatable
-from meshwright.execute.item import Key, Line, Part, RunSegment, Start
+from meshwright.execute.item import Key, OpLine, RankPart, RunSegment, StartItem
 from meshwright.execute.steps import TracedSteps
 from meshwright.program.program import Program
 
@@ -29,18 +29,18 @@ _FEW, _OFTEN = 2, 100
 and memory."""
 
 
-def may_record(program: Program, part: Part, steps: TracedSteps, device: torch.device) -> bool:
+def may_record(program: Program, part: RankPart, steps: TracedSteps, device: torch.device) -> bool:
     """Whether what a rank does can be recorded."""
     if device.type != "cuda" or part.receives:
         return False
     segments = [item.segment for item in part.items if isinstance(item, RunSegment)]
     lines = [line for segment in segments if segment is not None for line in segment.lines]
-    others = [item for item in part.items if isinstance(item, Start)]
+    others = [item for item in part.items if isinstance(item, StartItem)]
     is_alone = all(each.group >= 0 and len(program.groups[each.group]) == 1 for each in others)
     return is_alone and not any(_is_seeded(line, steps) for line in lines)
 
 
-def _is_seeded(line: Line, steps: TracedSteps) -> bool:
+def _is_seeded(line: OpLine, steps: TracedSteps) -> bool:
     """Whether an op draws from a generator that is seeded anew in every step."""
     node = steps[line.samples].ledger.kernels[line.op].node
     return line.op in steps.draws(line.samples) and not is_repeatable(node)

@@ -16,7 +16,7 @@ from meshwright.execute.checkpoint import (
     save_checkpoint,
 )
 from meshwright.execute.group import waiting
-from meshwright.execute.loader import Place
+from meshwright.execute.loader import DataPlace
 from meshwright.execute.message import gather
 from meshwright.execute.progress import Progress
 from meshwright.execute.trainer import Trainer
@@ -58,24 +58,24 @@ def read_losses(found: Checkpoint) -> list[float]:
     return [float(each) for each in losses.tolist()]
 
 
-def read_places(found: Checkpoint | None) -> list[Place]:
+def read_places(found: Checkpoint | None) -> list[DataPlace]:
     """How far each loader had come in its data at a checkpoint."""
     if found is None or _PLACES not in found.manifest.tensors:
         return []
     shape = found.manifest.tensors[_PLACES].shape
-    if len(shape) != 2 or not 1 <= shape[0] <= _MAX_LOADERS or shape[1] != len(Place._fields):
+    if len(shape) != 2 or not 1 <= shape[0] <= _MAX_LOADERS or shape[1] != len(DataPlace._fields):
         raise InputError(
             f"checkpoint {found.path}: {_PLACES} must have shape [1 to {_MAX_LOADERS}, "
-            f"{len(Place._fields)}], have {shape}"
+            f"{len(DataPlace._fields)}], have {shape}"
         )
     places = torch.zeros(shape, dtype=torch.int64)
     load_checkpoint(found, {_PLACES: places})
     if int(places.min()) < 0:
         raise InputError(f"checkpoint {found.path}: {_PLACES} must not be negative")
-    return [Place(*each) for each in places.tolist()]
+    return [DataPlace(*each) for each in places.tolist()]
 
 
-def save_state(folder: Path, trainer: Trainer, places: Sequence[Place] = ()) -> None:
+def save_state(folder: Path, trainer: Trainer, places: Sequence[DataPlace] = ()) -> None:
     """Write a checkpoint of the steps so far, their losses, and how far each loader has come in its
     data; all ranks call it."""
     losses, progress = trainer.gather_losses(), trainer.walk.progress

@@ -18,7 +18,7 @@ from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.attention import LaterRows, find_mask
 
 Shapes = tuple[tuple[int, ...], ...]
-"""Of a member's keys, and of its values."""
+"""The shape of a member's keys, and that of its values."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Block(Around):
 
     target: Any
     names: tuple[str, ...]
-    """Those of the op's arguments, in the order of its schema."""
+    """The names of the op's arguments, in the order of its schema."""
     first: int
     """The number of the block's first key among all keys."""
     num_combined: int
@@ -111,7 +111,7 @@ class Skipped:
     __name__ = "skipped_attention"
 
     def __call__(self, *args: Any) -> tuple[Tensor, Tensor]:
-        """As a block would make it."""
+        """The results so far, and a gradient of zeros for keys."""
         query = next(each for each in args if isinstance(each, Tensor))
         total, *sums = args[len(args) - self.num_combined :]
         total = total.to(query.dtype if self.is_last else total.dtype, copy=True)
@@ -151,7 +151,7 @@ class AddKeys:
     __name__ = "add_keys"
 
     def __call__(self, term: Tensor, total: Tensor) -> list[Tensor]:
-        """Both."""
+        """The gradients of the keys, and those of the values."""
         sizes = [math.prod(shape) for shape in self.shapes]
         parts = torch.split(term + total, sizes)
         return [

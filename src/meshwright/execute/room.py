@@ -14,7 +14,7 @@ from meshwright.program.program import Kind
 from meshwright.simulate.timeline import Timeline
 
 
-class Room:
+class MemoryRoom:
     """One device's memory, to which its rank adds what it holds longer than the simulation."""
 
     def __init__(self, timeline: Timeline, device: int) -> None:
@@ -32,11 +32,11 @@ class Room:
         self.made_bytes = rows["workspace_bytes"] + np.bincount(
             buffers["writer"][here], weights=buffers["bytes"][here], minlength=count
         )
-        """By instruction: what is allocated when it starts ..."""
+        """By instruction: the bytes that are allocated when it starts."""
         self.freed_bytes = rows["workspace_bytes"] + np.bincount(
             last[here], weights=(buffers["bytes"] * ~buffers["lasts"])[here], minlength=count
         )
-        """... and freed when it ends."""
+        """By instruction: the bytes that are freed when it ends."""
         self.late: list[tuple[float, int]] = []
         """Communication that was started and not waited for, by its end."""
         self.last_send = 0.0
@@ -47,7 +47,7 @@ class Room:
         return bool(self.held[self._between(begin, end)].max(initial=0.0) + size <= self.peak_bytes)
 
     def take(self, begin: float, end: float, size: float) -> None:
-        """Hold them."""
+        """Hold so many bytes more from one moment until another."""
         self.held[self._between(begin, end)] += size
 
     def start(self, instruction: int) -> None:

@@ -5,6 +5,7 @@ variable beside that of its base. Knows nothing of segments.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,11 +15,25 @@ from meshwright.capture.ledger import Kernel
 from meshwright.capture.torch_private import pytree
 from meshwright.execute.arrived import check_rows, unknown_rows
 from meshwright.execute.groups import group_values
+from meshwright.execute.item import OpLine
 from meshwright.execute.traced import ARRIVED, Layout, TracedStep, relaid, retyped, shape_of
 from meshwright.execute.update import is_update, takes_step, updated_name
 
 
-class Scope:
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """An op of a segment, as it is written into the text."""
+
+    number: int
+    """The number of its line in the segment."""
+    line: OpLine
+    step: TracedStep
+    kernel: Kernel
+    names: dict[int, Hashable]
+    """By version that it reads: the name of that, which is another one once it was copied."""
+
+
+class CodeScope:
     """A function's text as it grows, and its variables."""
 
     def __init__(
@@ -65,31 +80,27 @@ class Scope:
     def _living(self) -> set[str]:
         return set(self.local.values())
 
-    def value(
-        self, value: Any, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep
-    ) -> str:
+    def value(self, value: Any, op: OpCall) -> str:
         """A value that an op is called with."""
         if isinstance(value, Node):
-            return self._argument(kernel, value, names, step)
+            return self._argument(value, op)
         if isinstance(value, list | tuple) and any(
             isinstance(each, Node) for each in pytree.tree_leaves(value)
         ):
-            return f"[{', '.join(self.value(each, kernel, names, step) for each in value)}]"
+            return f"[{', '.join(self.value(each, op) for each in value)}]"
         if isinstance(value, torch.device):
             value = self.device
         return self._constant(value)
 
-    def named(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> list[str]:
+    def named(self, op: OpCall) -> list[str]:
         """The arguments that go by name."""
-        kwargs = {
-            name: self.value(value, kernel, names, step)
-            for name, value in kernel.node.kwargs.items()
-        }
+        kernel = op.kernel
+        kwargs = {name: self.value(value, op) for name, value in kernel.node.kwargs.items()}
         if not kernel.reads and any(isinstance(each, Node) for each in kernel.node.args):
             # Of the likeness it is given, only the shape counts.
             kwargs["device"] = self._constant(self.device)
         if is_update(kernel):
-            group = self.group_of[updated_name(step, kernel)]
+            group = self.group_of[updated_name(op.step, kernel)]
             if takes_step(kernel):
                 return [f"group={group}", "is_first=held.is_first"]
             kwargs |= group_values(kwargs, group, has_rates=self.has_rates)
@@ -106,9 +117,8 @@ class Scope:
             target = target.overloadpacket.tensor_lr  # type: ignore[union-attr]
         return self.object_name(target)
 
-    def _argument(
-        self, kernel: Kernel, node: Node, names: Mapping[int, Hashable], step: TracedStep
-    ) -> str:
+    def _argument(self, node: Node, op: OpCall) -> str:
+        kernel = op.kernel
         version = kernel.reads.get(node.name)
         wanted = Layout.of(node.meta["val"])
         check_rows(kernel, wanted)
@@ -116,10 +126,10 @@ class Scope:
             if ARRIVED in wanted.shape:
                 raise unknown_rows(kernel)
             return self.object_name(shape_of(node.meta["val"]))
-        base = self.local[names[version]]
-        if ARRIVED in step.layouts[version].shape and ARRIVED not in wanted.shape:
+        base, layout = self.local[op.names[version]], op.step.layouts[version]
+        if ARRIVED in layout.shape and ARRIVED not in wanted.shape:
             raise unknown_rows(kernel)
-        return self.view(base, step.layouts[version], wanted)
+        return self.view(base, layout, wanted)
 
     def view(self, base: str, layout: Layout, wanted: Layout) -> str:
         """The variable of a view; state, which lives on, has none of its views."""
@@ -147,12 +157,12 @@ class Scope:
         """A size of a view; rows that are known at run time only are those of its base."""
         return f"{base}.shape[{layout.shape.index(ARRIVED)}]" if size == ARRIVED else repr(size)
 
-    def rows_of(self, kernel: Kernel, names: Mapping[int, Hashable], step: TracedStep) -> str:
+    def rows_of(self, op: OpCall) -> str:
         """How many rows an op has that are known at run time only, in the generated code."""
-        for version in kernel.reads.values():
-            layout = step.layouts[version]
+        for version in op.kernel.reads.values():
+            layout = op.step.layouts[version]
             if ARRIVED in layout.shape:
-                return self._size(ARRIVED, self.local[names[version]], layout)
+                return self._size(ARRIVED, self.local[op.names[version]], layout)
         return ""
 
     def _constant(self, value: Any) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshwright.execute.item import Key, Line, Piece, RunSegment, Segment, state_name
+from meshwright.execute.item import Key, OpLine, Piece, RunSegment, Segment, state_name
 from meshwright.execute.lookup import Lookup, held_name
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Phase, Split
@@ -20,7 +20,7 @@ class Here:
     """One device: the order in which it runs, and what its segments turn out to need."""
 
     place: Mapping[int, int]
-    """Of each instruction that its main thread runs."""
+    """The place of each instruction that its main thread runs, in their order."""
     last_user: Mapping[int, int]
     """For each buffer the last instruction that reads it."""
     state: dict[str, int] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class _SegmentBinder:
             return True
         return isinstance(key, int) and self.here.last_user.get(key) in self.line_of
 
-    def _line(self, number: int, instruction: int) -> Line:
+    def _line(self, number: int, instruction: int) -> OpLine:
         step = self.lookup.step_of(instruction)
         op = int(self.rows["op"][instruction])
         kernel = step.ledger.kernels[op]
@@ -121,7 +121,7 @@ class _SegmentBinder:
             old = step.ledger.versions[version].replaces
             if old >= 0 and self._is_shared(step, old, instruction, buffers):
                 self.copied.add((number, version))
-        return Line(op, step.samples, reads)
+        return OpLine(op, step.samples, reads)
 
     def _name(
         self, step: TracedStep, version: int, instruction: int, buffers: Mapping[int, int]
@@ -151,7 +151,9 @@ class _SegmentBinder:
         op = self.rows["op"][instruction]
         is_gradient = graph.phase[graph.tensor_source[tensor]] == Phase.BACKWARD
         return bool(
-            is_gradient and graph.tensor_partial[tensor] and self.lookup.split[op] == Split.SUM
+            is_gradient
+            and graph.tensor_partial[tensor]
+            and self.lookup.lowered.split[op] == Split.SUM
         )
 
     def _input_name(self, step: TracedStep, number: int, instruction: int) -> Hashable:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from meshwright.capture.call import describe_call
-from meshwright.capture.deferred import Deferred, record
+from meshwright.capture.deferred.deferred import DeferredWorkload, record
 from meshwright.capture.device import device_software
 from meshwright.capture.inputs import Inputs
 from meshwright.capture.workload import Workload
@@ -30,37 +30,27 @@ from meshwright.execute.environment import read_place, run_folder
 from meshwright.execute.exchange import close_exchange, open_exchange
 from meshwright.execute.fault import TERMINATED, end_process, reported_errors
 from meshwright.execute.finite import find_flaws, refuse_flaws
-from meshwright.execute.group import (
-    joined_group,
-    meet,
-    pick_backend,
-    pick_device,
-    shown_once,
-    waiting,
-    watched,
-)
-from meshwright.execute.interface import find_wiring
+from meshwright.execute.group import shown_once, waiting
 from meshwright.execute.keep import stop_restarts, stopped_by_signals
 from meshwright.execute.lookup import Lookup
-from meshwright.execute.lowered import Lowered, communication, lower_frozen
-from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
+from meshwright.execute.lowered import communication
+from meshwright.execute.make_trainer import make_trainer
 from meshwright.execute.message import gather
 from meshwright.execute.plain import RepeatedDraws, train_plainly
-from meshwright.execute.progress import Progress, note
-from meshwright.execute.ranks import assign_ranks
+from meshwright.execute.progress import note
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_losses, read_places, resume
+from meshwright.execute.seat import Seat, lower_for, seated
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
-from meshwright.execute.walk import Walk
-from meshwright.execute.way import Wiring
+from meshwright.execute.walk import ProgramWalk
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
 from meshwright.simulate.measured import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RankOutcome:
     """What a rank knows at the end; the first rank's is the one to keep."""
 
     rank: int
@@ -68,9 +58,9 @@ class Outcome:
     first_step: int
     """Greater than zero where a checkpoint was resumed; `run` has the steps from there on."""
     losses: tuple[float, ...] = ()
-    """Of all steps, also of those before the checkpoint."""
+    """The losses of all steps, also of those before the checkpoint."""
     plain_losses: tuple[float, ...] = ()
-    """Of plain training in one process, where that was asked for."""
+    """The losses of plain training in one process, where that was asked for."""
     was_stopped: bool = False
     """Whether the run was asked to stop before its last step."""
 
@@ -82,7 +72,7 @@ def run_rank(
     build: Callable[[], Workload] | None,
     settings: Settings,
     say: Callable[[str], None],
-) -> Outcome:
+) -> RankOutcome:
     """Run this process's rank of a plan; without `build` compute is emulated.
 
     An error ends the process, after it was reported.
@@ -93,81 +83,53 @@ def run_rank(
         settings = replace(
             settings, checks_ops=True, check_until=place.check_until, is_checked=False
         )
-    with reported_errors(rank, "", run_folder()), shown_once():
-        lowered = lower_frozen(
-            graph,
-            cluster,
-            choose_statistics(graph, plan, settings),
-            clips=settings.clips,
-        )
-        device = pick_device("cpu" if build is None else settings.device)
-        backend = pick_backend(device, settings.backend)
-        store, hosts = meet(settings.stall_seconds)
-        rank_of = assign_ranks(cluster, lowered.devices, hosts)
-        names = names_by_rank(cluster, rank_of)
-        with (
-            reported_errors(rank, names[rank], run_folder()),
-            shown_once(),
-            watched(names, settings.stall_seconds) as watch,
-            joined_group(backend, store, watch),
-        ):
-            with waiting(watch, "agreeing on network interfaces"):
-                wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
-            if build is None:
-                return _emulate(lowered, rank_of, rank, wiring, settings, watch)
-            return _train(lowered, rank_of, rank, wiring, device, build, settings, watch, say)
+    with _reported(rank):
+        lowered = lower_for(graph, cluster, plan, settings)
+        emulates, reporting = build is None, partial(_reported, rank)
+        with seated(lowered, cluster, settings, is_emulated=emulates, reporting=reporting) as seat:
+            return _emulate(seat, settings) if build is None else _train(seat, build, settings, say)
     raise AssertionError("an error ends the process")
 
 
-def _emulate(
-    lowered: Lowered,
-    rank_of: tuple[int, ...],
-    rank: int,
-    wiring: Wiring | None,
-    settings: Settings,
-    watch: Progress | None,
-) -> Outcome:
-    program = lowered.program
-    part = bind_part(Lookup.of(lowered), rank_of.index(rank))
-    with waiting(watch, "making process groups"):
+@contextmanager
+def _reported(rank: int, device: str = "") -> Iterator[None]:
+    """Within this, an error of a rank is told once and ends the process."""
+    with reported_errors(rank, device, run_folder()), shown_once():
+        yield
+
+
+def _emulate(seat: Seat, settings: Settings) -> RankOutcome:
+    lowered, program = seat.lowered, seat.lowered.program
+    part = bind_part(Lookup(lowered=lowered), seat.rank_of.index(seat.rank))
+    with waiting(seat.watch, "making process groups"):
         exchange = open_exchange(
-            torch.device("cpu"), rank_of, program.groups, *communication(program), wiring
+            seat.device, seat.rank_of, program.groups, *communication(program), seat.wiring
         )
-    walk = Walk(program, part, exchange, Emulation(program, part, exchange), watch)
-    recorder = Recorder(lowered, settings.steps, watch, is_measured=settings.is_measured)
+    walk = ProgramWalk(program, part, exchange, Emulation(program, part, exchange), seat.watch)
+    recorder = Recorder(lowered, settings.steps, seat.watch, is_measured=settings.is_measured)
     for _ in range(settings.steps):
         recorder.step(lambda times: walk.run({}, times))
     run = recorder.finish(is_emulated=True, losses=(), software={"torch": str(torch.__version__)})
     walk.close()
     close_exchange(exchange)
-    return Outcome(rank=rank, run=run, first_step=0)
+    return RankOutcome(rank=seat.rank, run=run, first_step=0)
 
 
 def _train(
-    lowered: Lowered,
-    rank_of: tuple[int, ...],
-    rank: int,
-    wiring: Wiring | None,
-    device: torch.device,
-    build: Callable[[], Workload],
-    settings: Settings,
-    watch: Progress | None,
-    say: Callable[[str], None],
-) -> Outcome:
+    seat: Seat, build: Callable[[], Workload], settings: Settings, say: Callable[[str], None]
+) -> RankOutcome:
+    rank, watch = seat.rank, seat.watch
     found = look_for_checkpoint(settings.checkpoint, watch, say)
     if found is not None and found.step >= settings.steps:
-        return _nothing_to_do(lowered, rank, device, found)
+        return _nothing_to_do(seat, found)
     note(watch, "making the dataset")
     # Before the model: tensors of a module that is imported while the model is recorded have no
     # values, and the dataset may be made of them.
     dataset = None if settings.data is None else settings.data()
     validated = None if settings.validation is None else settings.validation()
-    deferred = _build_model(build, settings.seed, rank, watch, say)
+    deferred = _build_model(seat, build, settings.seed, say)
     note(watch, "tracing the step")
-    trainer = make_trainer(
-        lowered, rank_of, rank, wiring, device, deferred.workload, deferred.real, settings,
-        watch,
-    )  # fmt: skip
+    trainer = make_trainer(seat, deferred.workload, deferred.real, settings)
     note(watch, "reading the checkpoint")
     resume(trainer, found)
     first = trainer.num_steps
@@ -184,7 +146,7 @@ def _train(
     if settings.is_checked and rank == 0 and not was_stopped:
         note(watch, "training in one process")
         plain = _train_plainly(trainer, deferred, dataset, settings)
-    return Outcome(
+    return RankOutcome(
         rank=rank,
         run=run,
         first_step=first,
@@ -195,18 +157,14 @@ def _train(
 
 
 def _build_model(
-    build: Callable[[], Workload],
-    seed: int,
-    rank: int,
-    watch: Progress | None,
-    say: Callable[[str], None],
-) -> Deferred:
+    seat: Seat, build: Callable[[], Workload], seed: int, say: Callable[[str], None]
+) -> DeferredWorkload:
     """Record how the model is built, on all ranks together."""
-    note(watch, "building the model")
+    note(seat.watch, "building the model")
     deferred = record(build, seed)
-    with waiting(watch, "all ranks to build the model"):  # a factory may hang
-        gather(rank, int)
-    if deferred.remark and rank == 0:
+    with waiting(seat.watch, "all ranks to build the model"):  # a factory may hang
+        gather(seat.rank, int)
+    if deferred.remark and seat.rank == 0:
         say(deferred.remark)
     return deferred
 
@@ -244,7 +202,7 @@ def _run_steps(
 
 
 def _train_plainly(
-    trainer: Trainer, deferred: Deferred, dataset: Any, settings: Settings
+    trainer: Trainer, deferred: DeferredWorkload, dataset: Any, settings: Settings
 ) -> list[float]:
     """The losses of the same training in this process alone."""
     loaders = make_loaders(trainer, settings, dataset, is_whole=True)
@@ -292,18 +250,19 @@ def _take_steps(
     return was_asked
 
 
-def _nothing_to_do(lowered: Lowered, rank: int, device: torch.device, found: Checkpoint) -> Outcome:
+def _nothing_to_do(seat: Seat, found: Checkpoint) -> RankOutcome:
     """The outcome where the checkpoint is that of the last step already."""
-    program = lowered.program
-    missing = np.full(lowered.num_planned, np.nan)
+    missing = np.full(seat.lowered.num_planned, np.nan)
     run = Run(
-        device_names=program.device_names,
+        device_names=seat.lowered.program.device_names,
         step_seconds=(),
         start=missing,
         finish=missing,
-        software=device_software(device),
+        software=device_software(seat.device),
     )
-    return Outcome(rank=rank, run=run, first_step=found.step, losses=tuple(read_losses(found)))
+    return RankOutcome(
+        rank=seat.rank, run=run, first_step=found.step, losses=tuple(read_losses(found))
+    )
 
 
 def _calls(trainer: Trainer) -> dict[str, str]:

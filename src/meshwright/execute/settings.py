@@ -48,15 +48,15 @@ class Settings:
     log: Path | None = None
     """A CSV file with a row for each step."""
     tensorboard: Path | None = None
-    """A folder for its files."""
+    """A folder for the files that TensorBoard shows."""
     callbacks: Sequence[Callback] = ()
-    """They are told of every step."""
+    """Functions that are told of every step."""
     data: Callable[[], Any] | None = None
     """Makes the dataset to train on; None: the workload's own batch, again and again."""
     validation: Callable[[], Any] | None = None
-    """Makes the dataset that losses are taken of in `eval` mode, ..."""
+    """Makes the dataset that losses are taken of in `eval` mode."""
     validate_every: int = 0
-    """... after so many steps each, and at the end; 0: at the end alone."""
+    """After how many steps each that is done, besides at the end; 0: at the end alone."""
     shuffles: bool = False
     num_workers: int = 0
     """Processes a rank that load data."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from meshwright.capture.stride import is_dense
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, pieces
 from meshwright.execute.traced import Layout
 
@@ -60,17 +61,6 @@ class Share:
         """The holder's row of a dense part."""
         start, stop = bounds(part.numel(), self.holders, self.holder)
         return part.as_strided((stop - start,), (1,), part.storage_offset() + start)
-
-
-def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether a tensor of these strides has every number of its storage once."""
-    steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size != 1)
-    expected = 1
-    for step, size in steps:
-        if step != expected and 0 not in shape:
-            return False
-        expected *= size
-    return True
 
 
 def storage_row(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,15 @@ from typing import Any, Protocol
 
 import torch
 
-from meshwright.execute.work import Finish, Line, Plain, Span, Together, Waitable, Work
+from meshwright.execute.work import (
+    Communication,
+    EventSpan,
+    Finish,
+    LaneQueue,
+    Plain,
+    Together,
+    Waitable,
+)
 
 Begin = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], Any]
 """Starts to send tensors and to fill others with what arrives; returns torch's work."""
@@ -30,7 +38,7 @@ class Side(Protocol):
         """Copy tensors to the host after an event; returns when they are there."""
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As much memory of the host."""
+        """Memory of the host for the numbers of a tensor."""
 
     def bring(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], after: Any) -> Any:
         """Start to fill tensors with those of the host after an event; the event of its end."""
@@ -66,7 +74,7 @@ class CudaSide:
         return hosts
 
     def room(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Pinned memory."""
+        """Pinned memory for the numbers of a tensor."""
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
     def bring(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], after: Any) -> Any:
@@ -110,10 +118,10 @@ class Staged:
     ) -> None:
         """`given` is sent and `found` filled, which may be the same tensors."""
         self.side, self.given, self.found, self.begin = side, given, found, begin
-        self.span = Span(start=side.mark())
+        self.span = EventSpan(start=side.mark())
         self.rooms: list[torch.Tensor] = []
         self.work: Plain | None = None
-        self.turn: Work | None = None
+        self.turn: Communication | None = None
         self.finishes: list[Finish] = []
 
     def post(self) -> None:
@@ -121,7 +129,7 @@ class Staged:
         self.rooms = [self.side.room(each) for each in self.found]
         self.work = Plain(self.begin((), self.rooms), self.rooms)
 
-    def enter(self, line: Line) -> "Staged":
+    def enter(self, line: LaneQueue) -> "Staged":
         """Stand in a line."""
         self.turn = line.add(self._carry)
         return self
@@ -176,7 +184,7 @@ class Staged:
         """Do something in `wait`, on the main stream."""
         self.finishes.append(finish)
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """The events that it has anyway: the host runs ahead of its device, so communication is
         ready, and a receive posted, when the main stream has come to it."""
         return (self.span,)
@@ -206,6 +214,6 @@ class Launched:
         """Do something in `wait`, on the main stream."""
         self.plain.then(finish)
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """Events from when the main stream had come to it until it was done."""
-        return (Span(start=self.side.mark(), finish=self.side.follow(self.plain.work)),)
+        return (EventSpan(start=self.side.mark(), finish=self.side.follow(self.plain.work)),)

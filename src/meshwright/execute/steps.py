@@ -29,9 +29,34 @@ from meshwright.graph.graph import Graph
 class TracedSteps(Mapping[int, TracedStep]):
     """Steps by their number of samples, of which those that are missing are made."""
 
-    @abstractmethod
+    def __init__(self) -> None:
+        self._made: dict[int, TracedStep] = {}
+        self._drawn: dict[int, dict[int, Draw]] = {}
+
+    def __getitem__(self, samples: int) -> TracedStep:
+        if samples not in self._made:
+            self._made[samples] = self._make(samples)
+        return self._made[samples]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
     def draws(self, samples: int) -> dict[int, Draw]:
         """By kernel of the step on so many samples that draws random numbers: how it does."""
+        if samples not in self._drawn:
+            self._drawn[samples] = self._find_draws(samples)
+        return self._drawn[samples]
+
+    @abstractmethod
+    def _make(self, samples: int) -> TracedStep:
+        """The step on so many samples."""
+
+    @abstractmethod
+    def _find_draws(self, samples: int) -> dict[int, Draw]:
+        """What `draws` returns, when it is first asked for."""
 
     @abstractmethod
     def other(self, samples: int) -> TracedStep:
@@ -46,7 +71,7 @@ class TracedSteps(Mapping[int, TracedStep]):
         return {}
 
 
-class Steps(TracedSteps):
+class PlannedSteps(TracedSteps):
     """Traced steps by their number of samples; those that are missing are traced."""
 
     def __init__(
@@ -61,6 +86,7 @@ class Steps(TracedSteps):
     ) -> None:
         """`on_gpu`: tensors have the types that kernels of GPUs make, and the layouts they like.
         `trace`: of the step on the workload's own samples, where it was traced before as here."""
+        super().__init__()
         self.workload, self.graph, self.on_gpu = workload, graph, on_gpu
         self.optimizer, self.autocast = optimizer, autocast
         _, tied = find_copies(workload.model)
@@ -75,14 +101,9 @@ class Steps(TracedSteps):
         self._known: dict[tuple[int, bool, frozenset[str]], Trace] = {}
         if trace is not None:
             self._known[workload.num_samples, bool(trace.tied), frozenset()] = trace
-        self._traced: dict[int, TracedStep] = {}
-        self._draws: dict[int, dict[int, Draw]] = {}
 
-    def __getitem__(self, samples: int) -> TracedStep:
-        if samples not in self._traced:
-            step = self._trace(samples)
-            self._traced[samples] = self._prepare(step.trace, samples)
-        return self._traced[samples]
+    def _make(self, samples: int) -> TracedStep:
+        return self._prepare(self._trace(samples).trace, samples)
 
     def _trace(self, samples: int) -> TracedStep:
         faults = {}
@@ -128,23 +149,14 @@ class Steps(TracedSteps):
             self._known.clear()  # of the other mode
             return self._prepare(self._trace_at(samples, *self._ways[0]), samples)
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._traced)
-
-    def __len__(self) -> int:
-        return len(self._traced)
-
-    def draws(self, samples: int) -> dict[int, Draw]:
-        """By kernel of the step on so many samples that draws random numbers: how it does."""
-        if samples not in self._draws:
-            step = self[samples]
-            is_random = any(draws(kernel.node) for kernel in step.ledger.kernels)
-            self._draws[samples] = find_draws(step, self.other(samples)) if is_random else {}
-        return self._draws[samples]
+    def _find_draws(self, samples: int) -> dict[int, Draw]:
+        step = self[samples]
+        is_random = any(draws(kernel.node) for kernel in step.ledger.kernels)
+        return find_draws(step, self.other(samples)) if is_random else {}
 
     def other(self, samples: int) -> TracedStep:
         """One at another number of samples, to see what grows."""
-        for count, step in self._traced.items():
+        for count, step in self._made.items():
             if count != samples:
                 return step
         return self[2 * samples]

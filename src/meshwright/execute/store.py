@@ -24,7 +24,7 @@ from typing import Any
 import torch.distributed as dist
 
 from meshwright.errors import InputError, RankError, quoted
-from meshwright.execute.environment import Place, read_place
+from meshwright.execute.environment import RankPlace, read_place
 from meshwright.execute.route import is_local
 
 _DIGEST = "sha256"
@@ -69,11 +69,11 @@ class SignedStore(dist.Store):  # type: ignore[name-defined,misc]
         self.inner.wait(list(keys), self.inner.timeout if timeout is None else timeout)
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key."""
+        """Remove a key; whether it was there."""
         return bool(self.inner.delete_key(key))
 
     def num_keys(self) -> int:
-        """The number of keys."""
+        """How many keys the store has."""
         return int(self.inner.num_keys())
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -145,7 +145,7 @@ def open_store(limit_seconds: float, *, may_serve: bool = False) -> Any:
     return NamedStore(_name_attempt(place), store)
 
 
-def _name_attempt(place: Place) -> str:
+def _name_attempt(place: RankPlace) -> str:
     """What the keys of an attempt begin with: with a token, nobody can guess it."""
     if not place.token:
         return f"meshwright/{place.attempt}"

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.cut import Cut, joined, local_shape, pieces
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.shard import (
     bounds,
     pack,
@@ -22,7 +23,7 @@ from meshwright.execute.shard import (
     unpack_shards,
 )
 from meshwright.execute.traced import Layout
-from meshwright.execute.work import All, Finish, Work
+from meshwright.execute.work import All, Communication, Finish
 
 
 def nothing() -> None:
@@ -35,7 +36,7 @@ class Begun:
 
     made: Any
     """Its results, which hold what they should after `finish`."""
-    work: Work
+    work: Communication
     finish: Finish
     """Makes the results of what arrived: in the thread of the collective's lane, if it has one."""
 
@@ -48,8 +49,8 @@ class Talk(Protocol):
     def __call__(self, *args: Any) -> Any:
         """Tensors as large as its results."""
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the collective over a group on tensors of this rank."""
 
 
 @dataclass(frozen=True)
@@ -62,88 +63,30 @@ class AllReduce:
         """A tensor of the shape of each term."""
         return torch.empty_like(tensor)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it on a copy: others may still read the term."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce on a copy, because others may still read the term."""
         total = torch.empty_like(args[0]).copy_(args[0])
         return Begun(total, exchange.all_reduce(storage_row(total), group), nothing)
 
 
 @dataclass(frozen=True)
 class GatherParts:
-    """An all-gather: the whole tensor from the parts that all members have."""
-
-    cut: Cut
-    width: int
-    __name__ = "gather_parts"
-
-    def __call__(self, part: Tensor) -> Tensor:
-        """A tensor of the whole shape."""
-        return _laid_as(part, _resized(part.shape, self.cut.dim, self.cut.size))
-
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
-        own = args[0].contiguous()
-        parts = [torch.empty_like(own) for _ in range(self.width)]
-        flats = [each.view(-1).view(torch.uint8) for each in parts]
-        work = exchange.all_gather(flats, own.view(-1).view(torch.uint8), group)
-        made = self(args[0])
-
-        def finish() -> None:
-            made.copy_(joined(parts, self.cut))
-
-        return Begun(made, work, finish)
-
-
-@dataclass(frozen=True)
-class ScatterTerms:
-    """A reduce-scatter: a member's part of the sum of all members' tensors."""
-
-    cut: Cut
-    width: int
-    member: int
-    __name__ = "scatter_terms"
-
-    def __call__(self, terms: Tensor) -> Tensor:
-        """A tensor of the shape of the part."""
-        return _laid_as(terms, local_shape(terms.shape, self.cut, self.width, self.member))
-
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
-        parts = [pieces(args[0], self.cut, self.width, each) for each in range(self.width)]
-        made = self(args[0])
-        rows = torch.stack([each.reshape(-1) for each in parts])
-        if made.is_contiguous():
-            return Begun(made, exchange.reduce_scatter(made.view(-1), rows, group), nothing)
-        flat = made.new_empty(made.numel())
-
-        def finish() -> None:
-            made.copy_(flat.view(made.shape))
-
-        return Begun(made, exchange.reduce_scatter(flat, rows, group), finish)
-
-
-@dataclass(frozen=True)
-class GatherSeveral:
-    """An all-gather of several tensors in one message: whole ones from the parts of all members."""
+    """An all-gather of tensors in one message: whole ones from the parts of all members."""
 
     cuts: tuple[Cut, ...]
     width: int
-    __name__ = "gather_several"
+    __name__ = "gather_parts"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
         """Tensors of the whole shapes."""
         return [
-            _laid_as(each, _resized(each.shape, cut.dim, cut.size))
+            _laid_as(each, (*each.shape[: cut.dim], cut.size, *each.shape[cut.dim + 1 :]))
             for each, cut in zip(parts, self.cuts, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
-        own = torch.cat([each.reshape(-1) for each in args])
-        rows = own.new_empty((self.width, len(own)))
-        work = exchange.all_gather(
-            [each.view(torch.uint8) for each in rows], own.view(torch.uint8), group
-        )
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-gather of a row of all parts."""
+        rows, work = _gather_rows(exchange, _in_row(args), self.width, group)
         made = self(*args)
         sizes = [each.numel() for each in args]
 
@@ -156,13 +99,13 @@ class GatherSeveral:
 
 
 @dataclass(frozen=True)
-class ScatterSeveral:
-    """A reduce-scatter of several tensors in one message: a member's parts of their sums."""
+class ScatterTerms:
+    """A reduce-scatter of tensors in one message: a member's parts of their sums."""
 
     cuts: tuple[Cut, ...]
     width: int
     member: int
-    __name__ = "scatter_several"
+    __name__ = "scatter_terms"
 
     def __call__(self, *terms: Tensor) -> list[Tensor]:
         """Tensors of the shapes of the parts."""
@@ -171,17 +114,19 @@ class ScatterSeveral:
             for each, cut in zip(terms, self.cuts, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the reduce-scatter of a row for each member."""
         pairs = list(zip(args, self.cuts, strict=True))
         rows = torch.stack(
             [
-                torch.cat([pieces(term, cut, self.width, each).reshape(-1) for term, cut in pairs])
+                _in_row([pieces(term, cut, self.width, each) for term, cut in pairs])
                 for each in range(self.width)
             ]
         )
-        own = rows.new_empty(rows.shape[1])
         made = self(*args)
+        if len(made) == 1 and made[0].is_contiguous():  # the sums arrive where they belong
+            return Begun(made, exchange.reduce_scatter(made[0].view(-1), rows, group), nothing)
+        own = rows.new_empty(rows.shape[1])
 
         def finish() -> None:
             sizes = [each.numel() for each in made]
@@ -191,6 +136,21 @@ class ScatterSeveral:
         return Begun(made, exchange.reduce_scatter(own, rows, group), finish)
 
 
+def _in_row(tensors: Sequence[Tensor]) -> Tensor:
+    """The numbers of all tensors in a row; a view where one tensor is laid out so."""
+    flats = [each.reshape(-1) for each in tensors]
+    return flats[0] if len(flats) == 1 else torch.cat(flats)
+
+
+def _gather_rows(
+    exchange: RankExchange, own: Tensor, width: int, group: int
+) -> tuple[Tensor, Communication]:
+    """Start to gather the rows of so many members, each as long as this member's own."""
+    rows = own.new_empty((width, len(own)))
+    flats = [each.view(torch.uint8) for each in rows]
+    return rows, exchange.all_gather(flats, own.view(torch.uint8), group)
+
+
 @dataclass(frozen=True)
 class Shift:
     """What the member before has, while the next one gets what this one has."""
@@ -198,11 +158,11 @@ class Shift:
     __name__ = "shift"
 
     def __call__(self, own: Tensor) -> Tensor:
-        """As large."""
+        """A tensor of the shape of what each member has."""
         return own.new_empty(own.shape)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start to send to the next member and to receive from the one before."""
         own = args[0].contiguous().view(-1)
         made = torch.empty_like(own)
         work = exchange.shift(made.view(torch.uint8), own.view(torch.uint8), group)
@@ -229,19 +189,6 @@ def _laid_as(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return tensor.new_empty_strided(tuple(shape), dense_stride(tensor.stride(), shape))
 
 
-def dense_stride(strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a dense tensor whose dimensions lie in memory in the order of these."""
-    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
-    stride, size = [0] * len(shape), 1
-    for dim in reversed(order):
-        stride[dim], size = size, size * shape[dim]
-    return tuple(stride)
-
-
-def _resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
-    return (*shape[:dim], size, *shape[dim + 1 :])
-
-
 @dataclass(frozen=True)
 class GatherWeights:
     """The all-gather of ZeRO 3: whole weights one after the other in one buffer, from the shards of
@@ -255,17 +202,12 @@ class GatherWeights:
         """A buffer as long as all weights together."""
         return torch.empty(sum(each.length for each in self.layouts), dtype=self.layouts[0].dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-gather of the row of all shards."""
         dtype = self.layouts[0].dtype
         row = pack_shards(args, self.layouts, self.holders)[dtype]
-        rows = torch.empty((self.holders, len(row)), dtype=dtype, device=row.device)
-        made = torch.empty(
-            sum(each.length for each in self.layouts), dtype=dtype, device=row.device
-        )
-        work = exchange.all_gather(
-            [each.view(torch.uint8) for each in rows], row.view(torch.uint8), group
-        )
+        made = row.new_empty(sum(each.length for each in self.layouts))
+        rows, work = _gather_rows(exchange, row, self.holders, group)
         return Begun(made, work, lambda: unpack({dtype: rows}, self.weights(made)))
 
     def weights(self, made: Tensor) -> list[Tensor]:
@@ -290,26 +232,20 @@ class SpreadWeights:
         """Nothing: the weights are the result."""
         return torch.empty(0, dtype=weights[0].dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start an all-gather of the updated shards for each type of numbers."""
         layouts = [Layout.of(each) for each in args]
         shards = [
             storage_row(each)[slice(*bounds(each.numel(), self.holders, self.holder))]
             for each in args
         ]
         own = pack_shards(shards, layouts, self.holders)
-        gathered = {
-            dtype: torch.empty((self.holders, len(row)), dtype=dtype, device=row.device)
-            for dtype, row in own.items()
+        started = {
+            dtype: _gather_rows(exchange, row, self.holders, group) for dtype, row in own.items()
         }
-        works = [
-            exchange.all_gather(
-                [each.view(torch.uint8) for each in gathered[dtype]], row.view(torch.uint8), group
-            )
-            for dtype, row in own.items()
-        ]
-        nothing = torch.empty(0, dtype=args[0].dtype, device=args[0].device)
-        return Begun(nothing, All(works), lambda: unpack(gathered, args))
+        gathered = {dtype: rows for dtype, (rows, _) in started.items()}
+        works = [work for _, work in started.values()]
+        return Begun(args[0].new_empty(0), All(works), lambda: unpack(gathered, args))
 
 
 @dataclass(frozen=True)
@@ -330,8 +266,8 @@ class ScatterGradients:
             for each, (start, stop) in zip(gradients, sizes, strict=True)
         ]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start a reduce-scatter of the gradients for each type of numbers."""
         buffers = pack(args, self.holders, self.layouts)
         own = {dtype: each.new_empty(each.shape[1]) for dtype, each in buffers.items()}
         works = [

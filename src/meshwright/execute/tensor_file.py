@@ -111,7 +111,7 @@ class Header:
     """What a file says of a tensor."""
 
     dtype: str
-    """As torch calls it."""
+    """The name of its type, as torch calls it."""
     shape: tuple[int, ...]
 
 
@@ -147,9 +147,9 @@ class Extract:
     key: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    """Of the tensor as the file must have it."""
+    """The shape that the tensor must have in the file."""
     where: tuple[slice, ...]
-    """One a dimension."""
+    """The range of indices that is read, for each dimension."""
 
 
 def read_extracts(

@@ -15,9 +15,9 @@ from meshwright.errors import RankError
 from meshwright.execute.blame import Inspector
 from meshwright.execute.clip import Clip
 from meshwright.execute.code import compile_segment
-from meshwright.execute.compiled import Compiled, Extra, Held
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Key, Part, Piece, Receive, RunSegment, Segment, Start
+from meshwright.execute.compiled import Compiled, Extra, RankState
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Key, Piece, RankPart, Receive, RunSegment, Segment, StartItem
 from meshwright.execute.marks import Marks
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.rows import Rows
@@ -26,21 +26,21 @@ from meshwright.execute.steps import TracedSteps
 from meshwright.execute.talk import Begun, Talk, nothing
 from meshwright.execute.traced import Layout
 from meshwright.execute.walk import Times
-from meshwright.execute.work import All, Finish, Work
+from meshwright.execute.work import All, Communication, Finish
 from meshwright.program.program import Kind, Program
 
 
-class Tensors:
+class TensorWorker:
     """The worker that computes."""
 
     def __init__(
         self,
         program: Program,
-        part: Part,
+        part: RankPart,
         steps: TracedSteps,
         rows: Rows,
-        exchange: Exchange,
-        held: Held,
+        exchange: RankExchange,
+        held: RankState,
         *,
         inspector: Inspector | None = None,
         compiler: Compiler | None = None,
@@ -61,24 +61,24 @@ class Tensors:
         self.marks = Marks(self.device, program.instructions["seconds"])
         self.compiled: dict[tuple[Segment, Extra], Compiled] = {}
         segments = [item for item in part.items if isinstance(item, RunSegment)]
-        segments += [item.run for item in part.items if isinstance(item, Start) and item.run]
+        segments += [item.run for item in part.items if isinstance(item, StartItem) and item.run]
         first = program.instructions["rows_from"]
         self.first_row = {id(item): rows.bound(first[item.instructions[0]]) for item in segments}
         self.functions = {id(each): self._compiled(each).run for each in segments}
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step on these inputs, which is timed where there are times to fill."""
         self.kept.update(inputs)
         self.times = times
 
     def end(self) -> None:
-        """End it."""
+        """End the step: let go of all that was kept, and read its times."""
         self.kept.clear()
         if self.times is not None:
             self.marks.read(self.times)
 
     def compute(self, item: RunSegment) -> None:
-        """Run a segment."""
+        """Run a segment, and keep what others read of its results."""
         kept, held = self.kept, self.held
         given = self._given(item)
         held.moment = item.microbatch, self.first_row[id(item)]
@@ -158,7 +158,7 @@ class Tensors:
             )
         return self.compiled[key]
 
-    def pack(self, item: Start) -> torch.Tensor:
+    def pack(self, item: StartItem) -> torch.Tensor:
         """What is sent, as bytes in a row."""
         flats = [self._flat_rows(piece) for piece in item.pieces]
         self._drop(item)
@@ -191,8 +191,8 @@ class Tensors:
             shaped = flat.view(layout.dtype).as_strided(layout.shape, layout.stride)
             self.kept[piece.buffer] = shaped
 
-    def collect(self, item: Start) -> tuple[Work, Finish]:
-        """Start a collective."""
+    def collect(self, item: StartItem) -> tuple[Communication, Finish]:
+        """Start a collective; returns what to wait for, and what to do then."""
         if item.run is not None:
             return self._talk(item, item.run)
         if not item.pieces:
@@ -206,7 +206,7 @@ class Tensors:
         self._drop(item)
         return started
 
-    def _talk(self, item: Start, run: RunSegment) -> tuple[Work, Finish]:
+    def _talk(self, item: StartItem, run: RunSegment) -> tuple[Communication, Finish]:
         """Begin a collective that is an op; its results are there before they hold anything."""
         begun: list[Begun] = []
 
@@ -239,12 +239,12 @@ class Tensors:
             self.held.sums[place] = None
             self.added[place] = 0
 
-    def _add_up(self, item: Start, buffer: int) -> tuple[Work, Finish]:
+    def _add_up(self, item: StartItem, buffer: int) -> tuple[Communication, Finish]:
         base = self.kept[item.pieces[0].buffer].clone()
         work = self.exchange.all_reduce(_flat(base), item.group)
         return work, lambda: self.kept.update({buffer: base})
 
-    def _collect_bucket(self, item: Start) -> tuple[Work, Finish]:
+    def _collect_bucket(self, item: StartItem) -> tuple[Communication, Finish]:
         """Add up or overwrite a bucket of gradients, as one flat tensor of each type."""
         bases = [self.kept[piece.buffer] for piece in item.pieces]
         is_sum = item.kind == Kind.ALL_REDUCE
@@ -260,7 +260,7 @@ class Tensors:
             works[-1].then(partial(_unpack, alike, flat))
         return All(works), nothing
 
-    def _clip(self, item: Start) -> tuple[Work, Finish]:
+    def _clip(self, item: StartItem) -> tuple[Communication, Finish]:
         """Find the norm of all gradients, and make those smaller that this rank updates with."""
         clip, kept = self.clip, self.kept
         assert clip is not None
@@ -270,7 +270,7 @@ class Tensors:
         work = All([] if is_alone else [self.exchange.all_reduce(squares, item.group)])
         return work, lambda: clip.scale(kept, squares)
 
-    def _gather(self, item: Start, output: Piece) -> tuple[Work, Finish]:
+    def _gather(self, item: StartItem, output: Piece) -> tuple[Communication, Finish]:
         """All rows of a tensor from its replicas, padded to the longest."""
         own = self._rows(item.pieces[0])
         dim = self._opened(self.kept[item.pieces[0].buffer], item.pieces[0])[1]
@@ -291,7 +291,7 @@ class Tensors:
 
         return work, finish
 
-    def _member_counts(self, item: Start) -> list[int]:
+    def _member_counts(self, item: StartItem) -> list[int]:
         """How many samples each member of a collective has, in the order of the group."""
         rows, reads = self.program.instructions, self.program.reads
         found = []
@@ -301,7 +301,7 @@ class Tensors:
             found.append(self.rows.count(writer["rows_from"], writer["rows_to"]))
         return found
 
-    def join(self, item: Start) -> None:
+    def join(self, item: StartItem) -> None:
         """Concatenate rows, or add up partial sums."""
         mark = nothing if self.times is None else self.marks.begin((item.instruction,), (1,))
         mark()
@@ -325,7 +325,7 @@ class Tensors:
         self._drop(item)
         mark()
 
-    def _add_buckets(self, item: Start) -> None:
+    def _add_buckets(self, item: StartItem) -> None:
         """On a parameter server: add the received buckets of gradients to its own."""
         received = [self.kept[piece.buffer] for piece in item.pieces if piece.tensor < 0]
         offset = 0
@@ -343,7 +343,7 @@ class Tensors:
         writer = self.program.buffers["writer"][piece.buffer]
         return float(self.program.instructions["rows_from"][writer])
 
-    def _drop(self, item: Start) -> None:
+    def _drop(self, item: StartItem) -> None:
         for buffer in item.drops:
             self.kept.pop(buffer, None)
 

@@ -10,16 +10,21 @@ is left to the operating system.
 
 import atexit
 import os
+import queue
 import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 END_SECONDS = 10.0
 """So long the end of the process waits for its threads; those of a run that has ended are done as
 soon as the store answers or has gone. torchrun kills the other ranks 30 s after one has failed."""
+
+_JOIN_SECONDS = 2.0
+"""A thread is waited for so long when its queue is closed: it may be stuck in a lost connection."""
 
 _started: "weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]]" = (
     weakref.WeakKeyDictionary()
@@ -35,6 +40,33 @@ def start_thread(
     _started[thread] = end
     thread.start()
     return thread
+
+
+Entry = TypeVar("Entry")
+
+
+class Served(Generic[Entry]):
+    """A queue whose entries a thread of its own takes one after the other."""
+
+    def __init__(self, serve: Callable[[Entry], None], name: str) -> None:
+        """`serve` is called with each entry."""
+        self._serve = serve
+        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self.thread = start_thread(self._run, name, end=partial(self._queue.put, None))
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry after all others."""
+        self._queue.put(entry)
+
+    def close(self) -> None:
+        """End the thread after what it has, so that none is in torch when the interpreter ends."""
+        self._queue.put(None)
+        self.thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            self._serve(entry)
+            del entry  # and with it the buffers of the communication that it was
 
 
 @atexit.register

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from meshwright.capture.ledger import Kernel, op_name
 from meshwright.errors import InputError, quoted
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.exchange import RankExchange
 from meshwright.execute.talk import Begun
 from meshwright.execute.traced import ARRIVED
 
@@ -41,8 +41,8 @@ class CountTokens:
         replica."""
         return [ends.new_empty(len(ends) // self.width), ends.new_empty((2, len(ends)))]
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-to-all of numbers of rows."""
         ends = args[0]
         sent = torch.diff(ends, prepend=ends.new_zeros(1))
         own, counts = self(ends)
@@ -70,8 +70,8 @@ class SendTokens:
         """A tensor of such rows, `ARRIVED` of them."""
         return tensor.new_empty((ARRIVED, tensor.numel() // self.rows))
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-to-all of the rows for experts."""
         sent, received = _read_counts(args[1], self.width)
         rows = args[0].reshape(self.rows, -1)
         ends = [0, *accumulate(map(sum, sent))]
@@ -101,8 +101,8 @@ class ReturnTokens:
         """A tensor with as many rows as the replica sent."""
         return tensor.new_empty(self.shape)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-to-all of what experts made of the rows."""
         sent, received = _read_counts(args[1], self.width)
         rows = args[0]
         by_expert = [count for counts in zip(*received, strict=True) for count in counts]
@@ -127,7 +127,7 @@ def _read_counts(counts: Tensor, width: int) -> tuple[Counts, Counts]:
 
 
 def _exchange_rows(
-    exchange: Exchange, group: int, given: Sequence[Tensor], counts: Sequence[int]
+    exchange: RankExchange, group: int, given: Sequence[Tensor], counts: Sequence[int]
 ) -> tuple[Any, list[Tensor]]:
     """Start to send rows to each replica; returns the buffers of what each sends, full once the
     work is done."""

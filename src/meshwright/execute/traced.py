@@ -102,7 +102,7 @@ class Output:
     """One tensor that a kernel allocates: which of its results, and the version it begins."""
 
     place: int | None
-    """Its place in the kernel's tuple of results; None: the result itself."""
+    """The place of the tensor in the kernel's tuple of results; None: the result itself."""
     version: int
 
 

@@ -10,18 +10,18 @@ from torch import nn
 
 from meshwright.capture.trace import Trace
 from meshwright.execute.finite import find_flaw
-from meshwright.execute.piece import Holding, hold_share
+from meshwright.execute.piece import TensorHolding, hold_share
 from meshwright.execute.state import Real, canonical_names, is_saved
 from meshwright.execute.steps import TracedSteps
-from meshwright.execute.weights import Weights
+from meshwright.execute.weights import WeightFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartValues:
     """Where the values come from that training starts from."""
 
     model: nn.Module
-    weights: Weights | None
+    weights: WeightFolder | None
     """Files that have values for some parameters and buffers; None: there are none."""
     real: Real
     """Gives a tensor of the model its values, for what no file has."""
@@ -45,7 +45,7 @@ class Start:
 class Trained:
     """The tensors that a rank holds from step to step."""
 
-    start: Start
+    start: StartValues
     planned: TracedSteps
     """The steps as they were planned."""
     steps: TracedSteps
@@ -64,12 +64,12 @@ class Trained:
         return {name: each[0] for name, each in self._copies().items()}
 
     @property
-    def holdings(self) -> dict[str, Holding]:
+    def holdings(self) -> dict[str, TensorHolding]:
         """Which piece of a tensor this rank holds in `state`, where that is not all of it."""
         shares, step = self.steps.shares(), self.planned.any()
         layouts = {name: step.layouts[version] for version, name in step.held.items()}
         names = canonical_names(step.trace)
-        found: dict[str, Holding] = {}
+        found: dict[str, TensorHolding] = {}
         for name in self.names:
             if name in shares:
                 layout = layouts[name]

@@ -21,21 +21,21 @@ from meshwright.errors import NonFiniteError
 from meshwright.execute.bind_rank import bind_rank
 from meshwright.execute.blame import Finding, Inspector, find_blame
 from meshwright.execute.clip import make_clip
-from meshwright.execute.compiled import Held
-from meshwright.execute.evaluation import Evaluation
-from meshwright.execute.exchange import Exchange, close_exchange, open_exchange
+from meshwright.execute.compiled import RankState
+from meshwright.execute.evaluation import RankEvaluation
+from meshwright.execute.exchange import RankExchange, close_exchange, open_exchange
 from meshwright.execute.fault import name_rank
 from meshwright.execute.feed import Feed
 from meshwright.execute.finite import LossCheck
 from meshwright.execute.group import waiting
 from meshwright.execute.groups import (
     AnyOptimizer,
-    Rates,
+    LearningRates,
     find_groups,
     open_optimizer,
     read_settings,
 )
-from meshwright.execute.item import Line, RunSegment
+from meshwright.execute.item import OpLine, RunSegment
 from meshwright.execute.keyed import find_keys
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.message import gather
@@ -46,12 +46,12 @@ from meshwright.execute.recorded import Recorded, may_record
 from meshwright.execute.region.recipe import Compiler
 from meshwright.execute.scale import LossScale
 from meshwright.execute.state import Real, make_state
-from meshwright.execute.steps import Steps
-from meshwright.execute.tensors import Tensors
-from meshwright.execute.trained import Start, Trained
-from meshwright.execute.walk import Times, Walk
-from meshwright.execute.way import Wiring
-from meshwright.execute.weights import Weights, match_weights
+from meshwright.execute.steps import PlannedSteps
+from meshwright.execute.tensors import TensorWorker
+from meshwright.execute.trained import StartValues, Trained
+from meshwright.execute.walk import ProgramWalk, Times
+from meshwright.execute.way import RankWiring
+from meshwright.execute.weights import WeightFolder, match_weights
 from meshwright.message import say_nothing
 
 _BEHIND = 4
@@ -77,12 +77,12 @@ class Trainer:
         seed: int = 0,
         real: Real | None = None,
         rank_of: Sequence[int] | None = None,
-        wiring: Wiring | None = None,
+        wiring: RankWiring | None = None,
         progress: Progress | None = None,
         checks_ops: bool = False,
         compiler: Compiler | None = None,
         show: Callable[[str], None] | None = None,
-        weights: Weights | None = None,
+        weights: WeightFolder | None = None,
         trace: Trace | None = None,
     ) -> None:
         """`optimizer`: its name, one of torch.optim's, or what makes one for the model;
@@ -101,7 +101,7 @@ class Trainer:
         self.optimizer = open_optimizer(optimizer, workload.model, learning_rate)
         """It holds the numbers that updates are given; it updates nothing itself."""
         self.updates = find_optimiser(self.optimizer)
-        self.planned = Steps(
+        self.planned = PlannedSteps(
             workload,
             lowered.graph,
             self.optimizer,
@@ -123,10 +123,12 @@ class Trainer:
         self.software = device_software(device, is_compiled=compiler is not None)
         self.inspector = Inspector() if checks_ops else None
         self.recorded = None if compiler is None else self._make_recorded(show or say_nothing)
-        self.rates = Rates([] if self.recorded is None else self.optimizer.param_groups, device)
+        self.rates = LearningRates(
+            [] if self.recorded is None else self.optimizer.param_groups, device
+        )
         self.keys = find_keys(self.part, self.steps, lowered, seed, device)
         self.scale = None if loss_scale is None else LossScale(device, loss_scale)
-        start = Start(
+        start = StartValues(
             model=workload.model,
             weights=None if weights is None else match_weights(weights, workload.model),
             real=real or _itself,
@@ -139,7 +141,7 @@ class Trainer:
         self.trained.fill()
         self.walk = self._make_walk(compiler, clip_norm, progress)
         self.is_mean, self.compiler = is_mean, compiler
-        self.evaluation: Evaluation | None = None
+        self.evaluation: RankEvaluation | None = None
         self.feed = Feed(lowered, self.planned, self.steps, self.part, device, is_mean=is_mean)
         self.num_steps = 0
         self.taken: list[float] = []
@@ -154,7 +156,7 @@ class Trainer:
         self.unchecked = self.trained.find_unchecked()
         """Names of state that may hold numbers which are not finite."""
 
-    def _open_exchange(self, wiring: Wiring | None, progress: Progress | None) -> Exchange:
+    def _open_exchange(self, wiring: RankWiring | None, progress: Progress | None) -> RankExchange:
         """The connections to other ranks; all ranks call it."""
         program = self.lowered.program
         with waiting(progress, "making process groups"):
@@ -162,7 +164,7 @@ class Trainer:
                 self.device, self.rank_of, program.groups, *communication(program), wiring
             )
 
-    def _make_held(self, start: Start) -> Held:
+    def _make_held(self, start: StartValues) -> RankState:
         """The state that this rank trains, with the model's own values where files have none."""
         state = make_state(
             self.steps.any(),
@@ -174,7 +176,7 @@ class Trainer:
             self.steps.shares(),
             start.find_given(self.planned.any().trace, self.part.state),
         )
-        return Held(
+        return RankState(
             state=state,
             sums=[None] * self.part.num_sums,
             groups=self.optimizer.param_groups,
@@ -206,13 +208,13 @@ class Trainer:
 
     def _make_walk(
         self, compiler: Compiler | None, clip_norm: float | None, progress: Progress | None
-    ) -> Walk:
+    ) -> ProgramWalk:
         program, clip = self.lowered.program, None
         if clip_norm is not None or self.scale is not None:
             with waiting(progress, "agreeing on who counts which gradients"):
                 limit = inf if clip_norm is None else clip_norm
                 clip = make_clip(limit, self.scale, self.part, self.steps, self.device)
-        worker = Tensors(
+        worker = TensorWorker(
             program,
             self.part,
             self.steps,
@@ -223,7 +225,7 @@ class Trainer:
             compiler=compiler,
             clip=clip,
         )
-        return Walk(program, self.part, self.exchange, worker, progress)
+        return ProgramWalk(program, self.part, self.exchange, worker, progress)
 
     def _make_recorded(self, show: Callable[[str], None]) -> Recorded | None:
         """What records steps and runs them again, where that can be done."""
@@ -238,7 +240,7 @@ class Trainer:
         return self.trained.state
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[OpLine]:
         """The ops that this rank runs."""
         segments = [each.segment for each in self.part.items if isinstance(each, RunSegment)]
         return [line for segment in segments if segment is not None for line in segment.lines]
@@ -296,7 +298,7 @@ class Trainer:
         """The loss of one batch, given as to `step`, with the model in `eval` mode: nothing is
         dropped, batch norm takes its running statistics, nothing that is trained changes."""
         if self.evaluation is None:
-            self.evaluation = Evaluation(
+            self.evaluation = RankEvaluation(
                 self.lowered, self.planned, self.steps, self.part, self.held, self.exchange,
                 is_mean=self.is_mean, compiler=self.compiler, progress=self.walk.progress,
             )  # fmt: skip

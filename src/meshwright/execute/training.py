@@ -18,29 +18,19 @@ from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.collect import collect
-from meshwright.execute.course import Course, open_validation
-from meshwright.execute.environment import read_place
+from meshwright.execute.course import Course, open_log, open_validation
 from meshwright.execute.fault import TERMINATED, show_line
-from meshwright.execute.group import (
-    joined_group,
-    meet,
-    pick_backend,
-    pick_device,
-    waiting,
-    watched,
-)
+from meshwright.execute.group import waiting
 from meshwright.execute.groups import make_schedule, open_optimizer
-from meshwright.execute.interface import find_wiring
 from meshwright.execute.keep import Keeper, stop_restarts, stopped_by_signals
 from meshwright.execute.loader import Collate, Loader
-from meshwright.execute.log import Log
-from meshwright.execute.lowered import Lowered, lower_frozen
-from meshwright.execute.make_trainer import choose_statistics, make_trainer, names_by_rank
+from meshwright.execute.lowered import Lowered
+from meshwright.execute.make_trainer import make_trainer
 from meshwright.execute.progress import Progress
 from meshwright.execute.pulse import Loss, Pulse
-from meshwright.execute.ranks import assign_ranks
 from meshwright.execute.recorder import Recorder
 from meshwright.execute.resume import look_for_checkpoint, read_places, resume, save_state
+from meshwright.execute.seat import lower_for, seated
 from meshwright.execute.settings import Settings
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.unmerge import unmerge
@@ -178,15 +168,7 @@ class Training:
             course.heeds_signals = True
         is_told = settings.log is not None or settings.tensorboard is not None or settings.callbacks
         if is_told and self.rank == 0:
-            course.log = Log(
-                settings.log,
-                batch=self.lowered.rows.batch,
-                first_step=self.num_steps,
-                steps=None,
-                say=show_line,
-                tensorboard=settings.tensorboard,
-                callbacks=settings.callbacks,
-            )
+            course.log = open_log(self.trainer, settings, None, show_line)
         try:
             with stopped_by_signals(self.trainer) if folder is not None else nullcontext():
                 yield
@@ -238,7 +220,6 @@ def open_training(
     """While this holds, this process is a rank of the run; the model's weights must be real.
 
     `trace`: that the graph was captured from, where that was here."""
-    rank = read_place().rank
     for name, each in workload.model.named_parameters():
         if each.is_meta and settings.weights is None:
             raise InputError(
@@ -247,28 +228,11 @@ def open_training(
                 f"`meshwright run` build it"
             )
     _check_buffers(workload.model)
-    lowered = lower_frozen(
-        graph,
-        cluster,
-        choose_statistics(graph, plan, settings),
-        clips=settings.clips,
-    )
-    device = pick_device(settings.device)
-    backend = pick_backend(device, settings.backend)
-    store, hosts = meet(settings.stall_seconds)
-    rank_of = assign_ranks(cluster, lowered.devices, hosts)
-    with (
-        watched(names_by_rank(cluster, rank_of), settings.stall_seconds) as watch,
-        joined_group(backend, store, watch),
-    ):
-        with waiting(watch, "agreeing on network interfaces"):
-            wiring = find_wiring(cluster, lowered.program, rank_of, hosts, rank)
-        trainer = make_trainer(
-            lowered, rank_of, rank, wiring, device, workload, None, settings, watch, trace
-        )
+    with seated(lower_for(graph, cluster, plan, settings), cluster, settings) as seat:
+        trainer = make_trainer(seat, workload, None, settings, trace)
         course = Course(trainer)
         course.schedule = make_schedule(settings.scheduler, trainer.optimizer)
-        training = Training(rank, lowered, trainer, course, watch)
+        training = Training(seat.rank, seat.lowered, trainer, course, seat.watch)
         try:
             with training.kept(settings):
                 yield training

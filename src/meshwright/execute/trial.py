@@ -6,7 +6,7 @@ their ranks will. Joins nobody, and computes and keeps nothing.
 
 from collections.abc import Callable, Iterator
 
-from meshwright.capture.deferred import record
+from meshwright.capture.deferred.deferred import record
 from meshwright.capture.workload import Workload
 from meshwright.cluster.cluster import Cluster
 from meshwright.execute.bind_rank import bind_rank
@@ -14,10 +14,11 @@ from meshwright.execute.feed import match_inputs
 from meshwright.execute.group import pick_backend, pick_device
 from meshwright.execute.groups import find_groups, make_scheduler, open_optimizer
 from meshwright.execute.loader import Loader, endless
-from meshwright.execute.lowered import Lowered, lower_frozen
-from meshwright.execute.make_trainer import check_steps, choose_statistics
+from meshwright.execute.lowered import Lowered
+from meshwright.execute.make_trainer import check_steps
+from meshwright.execute.seat import lower_for
 from meshwright.execute.settings import Settings
-from meshwright.execute.steps import Steps
+from meshwright.execute.steps import PlannedSteps
 from meshwright.execute.weights import match_weights, open_weights
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Plan
@@ -32,12 +33,7 @@ def try_plan(
 ) -> None:
     """Refuse a plan that this machine or this model does not allow, as a rank would."""
     pick_backend(pick_device(settings.device), settings.backend)
-    lowered = lower_frozen(
-        graph,
-        cluster,
-        choose_statistics(graph, plan, settings),
-        clips=settings.clips,
-    )
+    lowered = lower_for(graph, cluster, plan, settings)
     dataset = None if settings.data is None else settings.data()
     workload = record(build, settings.seed).workload
     if dataset is not None:
@@ -48,7 +44,7 @@ def try_plan(
     optimizer = open_optimizer(settings.optimizer, workload.model, settings.learning_rate)
     make_scheduler(settings.scheduler, optimizer)
     find_groups(optimizer, workload.model)
-    planned = Steps(workload, lowered.graph, optimizer, settings.autocast)
+    planned = PlannedSteps(workload, lowered.graph, optimizer, settings.autocast)
     for number in differing_devices(lowered):
         bind_rank(
             lowered,

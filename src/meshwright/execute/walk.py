@@ -6,22 +6,20 @@ beside the main thread. What an instruction does with tensors is its worker's bu
 (`meshwright.execute.tensors`, or `meshwright.execute.emulate`, which only waits).
 """
 
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from meshwright.execute.exchange import Exchange
-from meshwright.execute.item import Item, Key, Part, Receive, RunSegment, Start
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.item import Item, Key, RankPart, Receive, RunSegment, StartItem
 from meshwright.execute.progress import Progress, Unwatched
-from meshwright.execute.thread import start_thread
-from meshwright.execute.work import Finish, Work
+from meshwright.execute.thread import Served
+from meshwright.execute.work import Communication, Finish
 from meshwright.program.program import JOINS, Kind, Program
 
 AHEAD_BYTES = 256 * 2**10
@@ -30,9 +28,6 @@ AHEAD_BYTES = 256 * 2**10
 
 _COLLECTIVES = -1
 """Stands for the peer of collectives, which are complete in their order."""
-
-_JOIN_SECONDS = 2.0
-"""Threads are waited for at the end; not longer, should one be stuck in a lost connection."""
 
 clock = time.perf_counter
 """CLOCK_MONOTONIC: one clock for all processes of a host, also across network namespaces."""
@@ -45,29 +40,29 @@ class Times:
     start: dict[int, float] = field(default_factory=dict)
     finish: dict[int, float] = field(default_factory=dict)
     spans: dict[int, Any] = field(default_factory=dict)
-    """What a device times, a sequence of `Span` each, until it is read at the end of the step."""
+    """What a device times, a sequence of `EventSpan` each, until it is read as the step ends."""
 
 
-class Worker(Protocol):
-    """What instructions do."""
+class RankWorker(Protocol):
+    """Does what instructions say, with tensors or by waiting."""
 
     def begin(self, inputs: Mapping[Key, torch.Tensor], times: Times | None) -> None:
-        """Begin a step."""
+        """Begin a step on these inputs, which is timed where there are times to fill."""
 
     def end(self) -> None:
-        """End it: nothing of it is needed any more."""
+        """End the step, of which nothing is needed any more."""
 
     def compute(self, item: RunSegment) -> None:
-        """Run a segment."""
+        """Run a segment of ops."""
 
-    def join(self, item: Start) -> None:
+    def join(self, item: StartItem) -> None:
         """Concatenate or add up."""
 
-    def pack(self, item: Start) -> torch.Tensor:
+    def pack(self, item: StartItem) -> torch.Tensor:
         """What is sent, as bytes in a row; what nobody reads afterwards is let go of."""
 
-    def collect(self, item: Start) -> tuple[Work, Finish]:
-        """Start a collective."""
+    def collect(self, item: StartItem) -> tuple[Communication, Finish]:
+        """Start a collective; returns what to wait for, and what to do then."""
 
     def empty(self, receive: Receive) -> torch.Tensor:
         """Room for what is received, as bytes in a row."""
@@ -78,9 +73,9 @@ class Worker(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Communication under way."""
+    """Communication of this step that nobody has waited for yet."""
 
-    work: Work
+    work: Communication
     finish: Finish
     size: int = 0
     done: threading.Event | None = None
@@ -90,6 +85,12 @@ class _Pending:
     def is_done(self) -> bool:
         """Whether nobody would wait for it."""
         return self.work.is_done if self.done is None else self.done.is_set()
+
+
+_Sent = list[Any]
+"""A send, its instruction, and the times to fill if the step is timed; emptied by its thread."""
+_Received = tuple[_Pending, int, Times]
+"""A receive or collective, its instruction, and the times to fill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +104,15 @@ class Doing:
         return self.program.describe(self.instruction)
 
 
-class Walk:
+class ProgramWalk:
     """One rank's part of a program, step after step."""
 
     def __init__(
         self,
         program: Program,
-        part: Part,
-        exchange: Exchange,
-        worker: Worker,
+        part: RankPart,
+        exchange: RankExchange,
+        worker: RankWorker,
         progress: Progress | None = None,
     ) -> None:
         self.program, self.part, self.exchange, self.worker = program, part, exchange, worker
@@ -128,12 +129,12 @@ class Walk:
         self.sent_to = {
             item.instruction: item.peer
             for item in part.items
-            if isinstance(item, Start) and item.kind == Kind.SEND
+            if isinstance(item, StartItem) and item.kind == Kind.SEND
         }
         self.group = {
             item.instruction: item.group
             for item in part.items
-            if isinstance(item, Start) and item.group >= 0
+            if isinstance(item, StartItem) and item.group >= 0
         }
         self.others = {each: self._others(each) for each in set(self.group.values())}
         self.pending: dict[int, _Pending] = {}
@@ -160,9 +161,10 @@ class Walk:
         self.worker.end()
 
     def close(self) -> None:
-        """End the threads."""
-        self.sends.close()
-        self.waiters.close()
+        """End the threads that wait for communication."""
+        self.sends.queue.close()
+        for each in self.waiters.queues.values():
+            each.close()
 
     def _others(self, group: int) -> tuple[int, ...]:
         mine = self.exchange.rank_of[self.part.device]
@@ -188,7 +190,7 @@ class Walk:
                 self.times.start[item.instruction] = clock()
             self._wait_for(item.instruction, _Pending(*self.worker.collect(item)), _COLLECTIVES)
 
-    def _send(self, item: Start) -> None:
+    def _send(self, item: StartItem) -> None:
         flat = self.worker.pack(item)
         if self.times is not None:
             self.times.start[item.instruction] = clock()
@@ -296,19 +298,18 @@ class _Sends:
     """
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[tuple[Work, int, Times | None] | None] = queue.SimpleQueue()
         self.count = self.done = 0
         self.number: dict[int, int] = {}
         """By instruction how many were started up to its last one."""
         self.error: BaseException | None = None
         self.idle = threading.Condition()
-        self.thread = start_thread(self._serve, "sends", end=partial(self.queue.put, None))
+        self.queue = Served(self._serve, "sends")
 
-    def add(self, work: Work, instruction: int, times: Times | None) -> None:
+    def add(self, work: Communication, instruction: int, times: Times | None) -> None:
         """Take care of a send."""
         self.count += 1
         self.number[instruction] = self.count
-        self.queue.put((work, instruction, times))
+        self.queue.put([work, instruction, times])
 
     def wait(self, instruction: int) -> None:
         """Return when one is done, and all before it."""
@@ -324,40 +325,32 @@ class _Sends:
         if self.error is not None:
             raise self.error
 
-    def close(self) -> None:
-        """End the thread, so that none is left in torch when the interpreter ends."""
-        self.queue.put(None)
-        self.thread.join(_JOIN_SECONDS)
-
-    def _serve(self) -> None:
-        while (entry := self.queue.get()) is not None:
-            work, instruction, times = entry
-            try:
-                work.until_done()
-            except BaseException as error:
-                self.error = error
-            if times is not None:
-                times.finish[instruction] = clock()
-            del work, entry
-            with self.idle:
-                self.done += 1
-                self.idle.notify_all()
+    def _serve(self, entry: _Sent) -> None:
+        work, instruction, times = entry
+        entry.clear()
+        try:
+            work.until_done()
+        except BaseException as error:
+            self.error = error
+        if times is not None:
+            times.finish[instruction] = clock()
+        del work  # what was sent is let go of before anybody hears that it is gone
+        with self.idle:
+            self.done += 1
+            self.idle.notify_all()
 
 
 class _Waiters:
     """A thread for every peer that notes when each receive is complete, and one for collectives."""
 
     def __init__(self) -> None:
-        self.queues: dict[int, queue.SimpleQueue[tuple[_Pending, int, Times] | None]] = {}
-        self.threads: list[threading.Thread] = []
+        self.queues: dict[int, Served[_Received]] = {}
         self.error: BaseException | None = None
 
     def add(self, peer: int, pending: _Pending, instruction: int, times: Times) -> None:
         """Let a peer's thread wait for a receive."""
         if peer not in self.queues:
-            self.queues[peer] = queue.SimpleQueue()
-            end = partial(self.queues[peer].put, None)
-            self.threads.append(start_thread(self._serve, "receives", self.queues[peer], end=end))
+            self.queues[peer] = Served(self._serve, "receives")
         self.queues[peer].put((pending, instruction, times))
 
     def check(self) -> None:
@@ -365,20 +358,12 @@ class _Waiters:
         if self.error is not None:
             raise self.error
 
-    def close(self) -> None:
-        """End the threads."""
-        for each in self.queues.values():
-            each.put(None)
-        for thread in self.threads:
-            thread.join(_JOIN_SECONDS)
-
-    def _serve(self, entries: "queue.SimpleQueue[tuple[_Pending, int, Times] | None]") -> None:
-        while (entry := entries.get()) is not None:
-            pending, instruction, times = entry
-            try:
-                pending.work.until_done()
-            except BaseException as error:
-                self.error = error
-            times.finish[instruction] = clock()
-            assert pending.done is not None
-            pending.done.set()
+    def _serve(self, entry: _Received) -> None:
+        pending, instruction, times = entry
+        try:
+            pending.work.until_done()
+        except BaseException as error:
+            self.error = error
+        times.finish[instruction] = clock()
+        assert pending.done is not None
+        pending.done.set()

@@ -60,7 +60,7 @@ class Rails:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class RankWiring:
     """The rails of a run, and what this rank calls its ends of them."""
 
     rails: Rails
@@ -81,7 +81,7 @@ def find_rails(cluster: Cluster, program: Program) -> Rails | None:
 
     None where no host that takes part has several interfaces: then there is nothing to choose.
     """
-    finder, rows = _Finder(cluster, program.allocations), program.instructions
+    finder, rows = _RailFinder(cluster, program.allocations), program.instructions
     if all(finder.num_interfaces[finder.host_of[each]] < 2 for each in np.unique(rows["device"])):
         return None
     sends = rows[rows["kind"] == Kind.SEND]
@@ -98,7 +98,7 @@ def find_rails(cluster: Cluster, program: Program) -> Rails | None:
     )
 
 
-class _Finder:
+class _RailFinder:
     """Rails by their switch, and what is allocated on each."""
 
     def __init__(self, cluster: Cluster, allocations: Sequence[Allocation]) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from meshwright.errors import InputError, quoted, some
 from meshwright.execute.holding import fill_parts, name_type
 from meshwright.execute.manifest import SavedPiece, SavedTensor
-from meshwright.execute.piece import Holding, whole_box
+from meshwright.execute.piece import TensorHolding, whole_box
 from meshwright.execute.tensor_file import Header, find_type, read_headers, write_tensors
 from meshwright.files import decode_json, write_bytes
 
@@ -33,7 +33,7 @@ class _Index(msgspec.Struct):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightFolder:
     """The tensors of a folder."""
 
     folder: Path
@@ -46,7 +46,9 @@ class Weights:
         self.fill({name: values}, {})
         return values
 
-    def fill(self, state: Mapping[str, torch.Tensor], holdings: Mapping[str, Holding]) -> None:
+    def fill(
+        self, state: Mapping[str, torch.Tensor], holdings: Mapping[str, TensorHolding]
+    ) -> None:
         """Fill shards in place from the tensors of the same names; only the bytes of the shards are
         read."""
         try:
@@ -55,7 +57,7 @@ class Weights:
             raise InputError(f"weights {self.folder}: {error}") from None
 
 
-def open_weights(folder: Path) -> Weights:
+def open_weights(folder: Path) -> WeightFolder:
     """The weights of a folder."""
     found: dict[str, SavedTensor] = {}
     for file, expected in _list_files(folder).items():
@@ -71,7 +73,7 @@ def open_weights(folder: Path) -> Weights:
             )
         for name in headers if expected is None else expected:
             found[name] = _whole_tensor(headers[name], file, name)
-    return Weights(folder=folder, tensors=found)
+    return WeightFolder(folder=folder, tensors=found)
 
 
 def _whole_tensor(header: Header, file: str, key: str) -> SavedTensor:
@@ -113,7 +115,7 @@ def persistent_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def match_weights(weights: Weights, model: nn.Module) -> Weights:
+def match_weights(weights: WeightFolder, model: nn.Module) -> WeightFolder:
     """The weights by the first names of a model's tensors; refused unless they are the model's."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     folder, aliases = weights.folder, persistent_names(model)
@@ -146,7 +148,7 @@ def match_weights(weights: Weights, model: nn.Module) -> Weights:
                 f"weights {folder}: {quoted(saved.pieces[0].file)}: {quoted(there[0])} must have "
                 f"the model's type {name_type(held[name].dtype)}, got {saved.dtype}"
             )
-    return Weights(folder=folder, tensors=found)
+    return WeightFolder(folder=folder, tensors=found)
 
 
 def _is_float(dtype: str) -> bool:

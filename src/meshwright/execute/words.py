@@ -14,13 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.execute.cut.cut import WHOLE, AnyCut, pieces
-from meshwright.execute.cut.loss import own_classes, sample_weights
-from meshwright.execute.exchange import Exchange
+from meshwright.execute.cut.loss import MEAN, NONE, sample_weights
+from meshwright.execute.exchange import RankExchange
+from meshwright.execute.shard import Share
 from meshwright.execute.talk import Begun, nothing
-
-_MEAN = 1
-"""The value of the argument `reduction` that stands for a mean."""
 
 
 def start_log_softmax(scores: Tensor, dim: int, to_float: bool) -> list[Tensor]:
@@ -40,37 +37,25 @@ def log_softmax_backward(
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Which rows of the targets a member of a context team has; by default all of them."""
-
-    cut: AnyCut = WHOLE
-    width: int = 1
-    member: int = 0
-
-    def of(self, targets: Tensor) -> Tensor:
-        """The member's own rows of a tensor."""
-        return pieces(targets, self.cut, self.width, self.member)
-
-
-@dataclass(frozen=True)
 class NllLoss:
     """The loss from the log-probabilities of the targets, and the total weight of all rows.
 
     A member of a context team gets its term of the loss, from its own rows.
     """
 
-    rows: Rows
+    rows: Share
+    """The rows of the targets that a member of a context team has."""
     __name__ = "nll_loss_forward"
 
     def __call__(
         self, picked: Tensor, targets: Tensor, weight: Tensor | None, reduction: int, ignored: int
     ) -> tuple[Tensor, Tensor]:
-        """Both."""
+        """The loss, and the total weight."""
         counts = sample_weights(targets, weight, ignored, picked.dtype)
         terms, total = -picked * self.rows.of(counts), counts.sum()
-        if reduction == 0:
+        if reduction == NONE:
             return terms, total.new_zeros(())
-        return (terms.sum() / total if reduction == _MEAN else terms.sum()), total
+        return (terms.sum() / total if reduction == MEAN else terms.sum()), total
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,8 @@ class NllLossBackward:
 
     first: int
     """The number of the member's first class."""
-    rows: Rows
+    rows: Share
+    """The rows of the targets that a member of a context team has."""
     __name__ = "nll_loss_backward"
 
     def __call__(
@@ -92,16 +78,24 @@ class NllLossBackward:
         ignored: int,
         total: Tensor,
     ) -> list[Tensor]:
-        """Both."""
+        """The part of the gradient, and its sums over classes."""
         target = self.rows.of(targets)
         counts = sample_weights(target, weight, ignored, torch.float32)
-        each = -counts * (gradient / total if reduction == _MEAN else gradient)
-        own, is_own = own_classes(scores, target, self.first)
+        each = -counts * (gradient / total if reduction == MEAN else gradient)
+        own, is_own = _own_classes(scores, target, self.first)
         made = torch.zeros_like(scores)
         if scores.shape[-1]:
             kept = each.masked_fill(~is_own, 0).to(scores.dtype)
             made.scatter_(-1, own.unsqueeze(-1), kept.unsqueeze(-1))
         return [made, each.clone()]
+
+
+def _own_classes(logs: Tensor, target: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Targets counted from the member's first class, zero where they are not its own, and where
+    they are."""
+    own = target - first
+    is_own = (own >= 0) & (own < logs.shape[-1])
+    return own.where(is_own, 0), is_own
 
 
 @dataclass(frozen=True)
@@ -112,11 +106,11 @@ class TeamMax:
     __name__ = "team_max"
 
     def __call__(self, own: Tensor) -> Tensor:
-        """Both."""
+        """A tensor for the own numbers and for the greatest."""
         return torch.empty((2, *own.shape), dtype=own.dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce of the greatest numbers."""
         both = torch.stack([args[0], args[0]])
         return Begun(both, exchange.all_reduce(both[1].view(-1), group, is_max=True), nothing)
 
@@ -128,11 +122,11 @@ class TeamLogSum:
     __name__ = "team_log_sum"
 
     def __call__(self, both: Tensor) -> Tensor:
-        """One number a row."""
+        """A tensor of one number a row."""
         return torch.empty(both.shape[1:], dtype=both.dtype)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce of the sums of exponentials."""
         own, top = args[0][0], args[0][1]
         made = (own - top).exp()
         work = exchange.all_reduce(made.view(-1), group)
@@ -147,18 +141,19 @@ class PickTargets:
     first: int
     """The number of the member's first class."""
     ignored: int
-    rows: Rows
+    rows: Share
+    """The rows of the targets that a member of a context team has."""
     __name__ = "pick_targets"
 
     def __call__(self, _scores: Tensor, targets: Tensor, _log_sum: Tensor) -> Tensor:
-        """One number a row."""
+        """A tensor of one number a row."""
         return torch.empty(self.rows.of(targets).shape, dtype=torch.float32)
 
-    def begin(self, exchange: Exchange, group: int, args: Sequence[Any]) -> Begun:
-        """Start it."""
+    def begin(self, exchange: RankExchange, group: int, args: Sequence[Any]) -> Begun:
+        """Start the all-reduce of the log-probabilities, zero for classes of other members."""
         scores, targets, log_sum = args
         target = self.rows.of(targets)
-        own, is_own = own_classes(scores, target, self.first)
+        own, is_own = _own_classes(scores, target, self.first)
         found = torch.zeros(target.shape, dtype=torch.float32, device=scores.device)
         if scores.shape[-1]:
             picked = scores.gather(-1, own.unsqueeze(-1)).float() - log_sum

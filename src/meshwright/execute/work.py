@@ -3,19 +3,14 @@
 Knows nothing of process groups.
 """
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from meshwright.execute.thread import start_thread
-
-_JOIN_SECONDS = 2.0
-"""As in `meshwright.execute.walk`."""
+from meshwright.execute.thread import Served
 
 Finish = Callable[[], None]
 """What is done with what communication brought."""
@@ -29,7 +24,7 @@ class Waitable(Protocol):
 
 
 @dataclass(slots=True)
-class Span:
+class EventSpan:
     """When communication was ready to start and when it was done, as CUDA events."""
 
     start: Any
@@ -37,8 +32,8 @@ class Span:
     """None: not known yet, or to the host's clock only."""
 
 
-class Work(Waitable, Protocol):
-    """Communication under way."""
+class Communication(Waitable, Protocol):
+    """Communication under way, whose end can be waited for in several ways."""
 
     def until_done(self) -> None:
         """Return when it is done; any thread may call it, because no stream is made to wait."""
@@ -50,7 +45,7 @@ class Work(Waitable, Protocol):
     def then(self, finish: Finish) -> None:
         """Do something when it is done: beside the main thread, or else before `wait` returns."""
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         """Let the device time it; none: whoever waits until it is done knows when that is."""
 
 
@@ -85,8 +80,8 @@ class Plain:
         """Do something in `wait`."""
         self.finishes.append(finish)
 
-    def watch(self) -> Sequence[Span]:
-        """None: the host's clock times it."""
+    def watch(self) -> Sequence[EventSpan]:
+        """No span, because the host's clock times it."""
         return ()
 
 
@@ -94,7 +89,7 @@ class Plain:
 class All:
     """Several works as one, which end in their order."""
 
-    works: Sequence[Work]
+    works: Sequence[Communication]
 
     def until_done(self) -> None:
         """Return when all are done."""
@@ -115,8 +110,8 @@ class All:
         """Do something after the last."""
         self.works[-1].then(finish)
 
-    def watch(self) -> Sequence[Span]:
-        """Those of each."""
+    def watch(self) -> Sequence[EventSpan]:
+        """The spans of all works."""
         return [span for each in self.works for span in each.watch()]
 
 
@@ -155,7 +150,7 @@ class _Queued:
     def is_done(self) -> bool:
         return self.done.is_set()
 
-    def watch(self) -> Sequence[Span]:
+    def watch(self) -> Sequence[EventSpan]:
         return ()
 
     def then(self, finish: Finish) -> None:
@@ -166,14 +161,13 @@ class _Queued:
         finish()
 
 
-class Line:
+class LaneQueue:
     """Runs collectives one after the other, beside the threads that ask for them."""
 
     def __init__(self) -> None:
-        self.queue: queue.SimpleQueue[_Queued | None] = queue.SimpleQueue()
-        self.thread = start_thread(self._serve, "collectives", end=partial(self.queue.put, None))
+        self.queue = Served(torch.no_grad()(_Queued.run), "collectives")
 
-    def add(self, start: Callable[[], Waitable]) -> Work:
+    def add(self, start: Callable[[], Waitable]) -> Communication:
         """Start a collective after all that came before."""
         queued = _Queued(start)
         self.queue.put(queued)
@@ -181,14 +175,7 @@ class Line:
 
     def close(self) -> None:
         """End the thread after what it has."""
-        self.queue.put(None)
-        self.thread.join(_JOIN_SECONDS)
-
-    @torch.no_grad()
-    def _serve(self) -> None:
-        while (queued := self.queue.get()) is not None:
-            queued.run()
-            del queued
+        self.queue.close()
 
 
 @dataclass(frozen=True, slots=True)

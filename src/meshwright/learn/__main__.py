@@ -22,7 +22,7 @@ from meshwright.cluster.catalogue import load_cluster
 from meshwright.errors import InputError
 from meshwright.files import write_bytes
 from meshwright.learn.scene import Stock
-from meshwright.learn.train import Schedule, train
+from meshwright.learn.train import SelfPlaySchedule, train
 from meshwright.learn.twin import Twin
 from meshwright.message import remark, say
 from meshwright.search.method.deploy.tree.net import SHIPPED
@@ -68,7 +68,7 @@ def _make_parser() -> argparse.ArgumentParser:
         help="prior to go on from (default: that of the package for models or clusters of your "
         "own, else none)",
     )
-    for each in fields(Schedule):
+    for each in fields(SelfPlaySchedule):
         name = each.name.replace("_", "-")
         parser.add_argument(f"--{name}", type=int, default=each.default, metavar="N")
     parser.add_argument("--out", type=Path, required=True, help="the checkpoint (safetensors)")
@@ -82,7 +82,9 @@ def _train(chosen: argparse.Namespace) -> None:
     if chosen.batches and not chosen.models:
         raise InputError(f"batches: need models of your own, got batches {chosen.batches} alone")
     torch.set_num_threads(1)  # so that sums, and with them weights, do not depend on the machine
-    schedule = Schedule(**{each.name: getattr(chosen, each.name) for each in fields(Schedule)})
+    schedule = SelfPlaySchedule(
+        **{each.name: getattr(chosen, each.name) for each in fields(SelfPlaySchedule)}
+    )
     stock = Stock(
         graphs=tuple(
             load_graph(model, batch, say=remark)
@@ -93,7 +95,7 @@ def _train(chosen: argparse.Namespace) -> None:
     )
     is_own = bool(stock.graphs or stock.clusters)
     start = chosen.start or (SHIPPED if is_own else None)
-    told = {each.name: str(getattr(schedule, each.name)) for each in fields(Schedule)}
+    told = {each.name: str(getattr(schedule, each.name)) for each in fields(SelfPlaySchedule)}
     told |= {name: " ".join(getattr(chosen, name)) for name in ("models", "clusters") if is_own}
     lines: list[str] = []
 

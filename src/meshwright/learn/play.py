@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.graph.graph import Floats
-from meshwright.learn.scene import Scene
+from meshwright.learn.scene import TrainingScene
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
@@ -45,7 +45,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One scene played."""
+    """What was found while one scene was played."""
 
     examples: tuple[Example, ...]
     reward: float
@@ -71,7 +71,7 @@ class NoisyPrior:
         return (1 - NOISE) * belief + NOISE * noise
 
 
-def play(scene: Scene, prior: Prior, *, iterations: int, seed: int) -> Episode | None:
+def play(scene: TrainingScene, prior: Prior, *, iterations: int, seed: int) -> Episode | None:
     """Search a scene twice: widely, and then as usual.
 
     The second search remembers what the first simulated, and its visits are the targets. Beside

@@ -42,7 +42,7 @@ _EQUAL_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scene:
+class TrainingScene:
     """A model at a batch on a cluster."""
 
     name: str
@@ -62,7 +62,7 @@ class Stock:
     graphs: tuple[Graph, ...] = ()
     """None: models of ours at random."""
     clusters: tuple[Cluster, ...] = ()
-    """None: random ones."""
+    """The clusters to draw from; none: random ones are made."""
 
     def __post_init__(self) -> None:
         for cluster in self.clusters:
@@ -78,16 +78,16 @@ RANDOM = Stock()
 
 def draw_scene(
     generator: np.random.Generator, seeds: tuple[int, int], stock: Stock = RANDOM
-) -> Scene:
+) -> TrainingScene:
     """A scene of several devices on which every op can run."""
     name, graph = _draw_graph(generator, stock.graphs)
     if stock.clusters:
         cluster = stock.clusters[int(generator.integers(len(stock.clusters)))]
-        return Scene(name=name, graph=graph, cluster=cluster)
+        return TrainingScene(name=name, graph=graph, cluster=cluster)
     while True:
         cluster = _draw_cluster(generator, seeds)
         if cluster.num_devices > 1:
-            return Scene(name=name, graph=graph, cluster=cluster)
+            return TrainingScene(name=name, graph=graph, cluster=cluster)
 
 
 def _draw_cluster(generator: np.random.Generator, seeds: tuple[int, int]) -> Cluster:

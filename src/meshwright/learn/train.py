@@ -18,8 +18,8 @@ from meshwright.learn.scene import (
     RANDOM,
     TRAINING_SEEDS,
     VALIDATION_SEEDS,
-    Scene,
     Stock,
+    TrainingScene,
     draw_scene,
 )
 from meshwright.learn.twin import Twin
@@ -33,12 +33,12 @@ KEPT_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class SelfPlaySchedule:
     """How much is played and trained."""
 
     rounds: int = 3
     episodes: int = 80
-    """Scenes a round."""
+    """How many scenes are played in a round."""
     iterations: int = 60
     """Of a search, beside those for each action."""
     epochs: int = 15
@@ -52,7 +52,7 @@ Tell = Callable[[Twin, dict[str, object]], None]
 
 
 def train(
-    schedule: Schedule,
+    schedule: SelfPlaySchedule,
     tell: Tell,
     sizes: Sizes | None = None,
     stock: Stock = RANDOM,
@@ -101,7 +101,7 @@ def train(
 
 
 def _play_round(
-    schedule: Schedule,
+    schedule: SelfPlaySchedule,
     number: int,
     generator: np.random.Generator,
     prior: Prior,
@@ -120,9 +120,9 @@ def _play_round(
     return examples, gains
 
 
-def _draw_judges(schedule: Schedule, stock: Stock) -> list[Analysis]:
+def _draw_judges(schedule: SelfPlaySchedule, stock: Stock) -> list[Analysis]:
     generator = np.random.default_rng(schedule.seed + 1)
-    scenes: list[Scene] = [
+    scenes: list[TrainingScene] = [
         draw_scene(generator, VALIDATION_SEEDS, stock) for _ in range(schedule.validation_scenes)
     ]
     found = [scene.analyse() for scene in scenes]

@@ -1,4 +1,8 @@
-"""Runs a traced step on whole tensors, and for all members of a team in lockstep."""
+"""Runs a traced step on whole tensors, and for all members of a team in lockstep.
+
+Scores over classes that are cut are joined for the loss: teams exchange a few numbers a row
+instead, by ops of their own (`test_execute_teams.py`).
+"""
 
 import warnings
 from collections.abc import Mapping
@@ -11,11 +15,13 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from meshwright.capture.capture import trace_workload
+from meshwright.capture.ledger import op_name
 from meshwright.capture.trace import Trace
 from meshwright.capture.workload import Workload
-from meshwright.execute.cut.call import Call, Operand, Uncut
+from meshwright.execute.cut.call import MemberCall, Operand, Uncut
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, joined
 from meshwright.execute.cut.table import cut_call
+from meshwright.execute.rebuild.loss import LOSSES
 
 
 def trace_step(model: nn.Module, kwargs: Mapping[str, Any]) -> Trace:
@@ -72,10 +78,10 @@ class Lockstep:
             calls = self._calls(node)
         except Uncut:
             terms = [each for each in node.all_input_nodes if self.cuts[each] is TERMS]
-            if not terms:
+            if not terms and op_name(node) not in LOSSES:
                 raise
-            for each in terms:
-                self.summed.append(each.name)
+            self.summed += [each.name for each in terms]
+            for each in terms or node.all_input_nodes:
                 self.values[each] = [self.whole(each)] * self.width
                 self.cuts[each] = WHOLE
             calls = self._calls(node)
@@ -99,7 +105,7 @@ class Lockstep:
         parts = [shards(each, cut, self.width) for each, cut in zip(made, cuts, strict=True)]
         self.values[node] = list(zip(*parts, strict=True))
 
-    def _calls(self, node: Node) -> list[Call]:
+    def _calls(self, node: Node) -> list[MemberCall]:
         def operand(leaf: Any) -> Any:
             if isinstance(leaf, Node):
                 return Operand(leaf.meta["val"], self.cuts[leaf], leaf)

@@ -1,64 +1,22 @@
 """Runs one op on whole tensors, and on the shards of all members of a team in one process."""
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from meshwright.execute.cut.call import AllReduce, Call, Narrowed, Operand
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand
 from meshwright.execute.cut.cut import WHOLE, AnyCut, joined, local_shape, pieces
 from meshwright.execute.cut.table import cut_call
 
 
-class ThreadTeam:
-    """All-reduces between threads that each run one member."""
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self.made: list[AllReduce] = []
-        self._barrier = threading.Barrier(width, timeout=60)
-        self._given: list[Tensor] = [torch.empty(0)] * width
-        self._member = threading.local()
-
-    def run(self, functions: Sequence[Callable[[], Any]]) -> list[Any]:
-        def one(member: int) -> Any:
-            self._member.number = member
-            try:
-                return functions[member]()
-            except BaseException:
-                self._barrier.abort()
-                raise
-
-        with ThreadPoolExecutor(self.width) as pool:
-            return list(pool.map(one, range(self.width)))
-
-    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        return self._reduce("sum", tensor, lambda given: given.sum(0))
-
-    def all_reduce_max(self, tensor: Tensor) -> Tensor:
-        return self._reduce("max", tensor, lambda given: given.amax(0))
-
-    def _reduce(self, operation: Any, tensor: Tensor, add: Callable[[Tensor], Tensor]) -> Tensor:
-        member = self._member.number
-        self._given[member] = tensor
-        self._barrier.wait()
-        result = add(torch.stack(self._given))
-        if member == 0:
-            self.made.append(AllReduce(operation, tuple(tensor.shape), tensor.dtype))
-        self._barrier.wait()
-        return result
-
-
-def run_members(calls: Sequence[Call], locals_of: Callable[[Operand, int], Any]) -> list[Any]:
+def run_members(calls: Sequence[MemberCall], locals_of: Callable[[Operand, int], Any]) -> list[Any]:
     """What every member's call returns; `locals_of`: what a member has of an operand."""
     width = len(calls)
-    team = ThreadTeam(width)
 
-    def runner(member: int) -> Callable[[], Any]:
+    def run(member: int) -> Any:
         call = calls[member]
 
         def local(leaf: Any) -> Any:
@@ -67,15 +25,9 @@ def run_members(calls: Sequence[Call], locals_of: Callable[[Operand, int], Any])
             return locals_of(leaf, member) if isinstance(leaf, Operand) else leaf
 
         args, kwargs = pytree.tree_map(local, (call.args, dict(call.kwargs)))
-        first = (team,) if call.reduces else ()
-        return lambda: call.target(*first, *args, **kwargs)
+        return call.target(*args, **kwargs)
 
-    runners = [runner(member) for member in range(width)]
-    if not calls[0].reduces:
-        return [run() for run in runners]
-    results = team.run(runners)
-    assert tuple(team.made) == calls[0].reduces
-    return results
+    return [run(member) for member in range(width)]
 
 
 def as_terms(tensor: Tensor, width: int) -> list[Tensor]:

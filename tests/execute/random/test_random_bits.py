@@ -12,7 +12,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from meshwright.execute.random.bits import KERNELS, WRITTEN, limit  # noqa: E402
-from meshwright.execute.random.keys import Keys, make_keys, sample_keys, seed_of  # noqa: E402
+from meshwright.execute.random.keys import SampleKeys, make_keys, sample_keys, seed_of  # noqa: E402
 
 CPU = torch.device("cpu")
 FULL = (1 << 32) - 1
@@ -118,7 +118,7 @@ def test_samples_ops_and_steps_are_not_alike() -> None:
 
 
 def test_a_rank_has_the_keys_of_its_samples_and_of_no_sample() -> None:
-    keys = Keys(11, ops=[4, 2], samples=[6, 7, 3], device=CPU)
+    keys = SampleKeys(11, ops=[4, 2], samples=[6, 7, 3], device=CPU)
     keys.begin(5)
     whole = torch.from_numpy(make_keys(11, 5, [2, 4], range(8)))
     assert torch.equal(keys.of(4, 6, 2), whole[1, 6:8])

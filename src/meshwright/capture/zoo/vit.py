@@ -7,7 +7,7 @@ from meshwright.capture.zoo.attention import Attention, perceptron
 from meshwright.capture.zoo.loss import classification_loss
 
 NORM_EPSILON = 1e-6
-"""The released network's."""
+"""What the released network adds to variances."""
 
 
 class EncoderLayer(nn.Module):

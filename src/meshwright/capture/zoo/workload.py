@@ -16,6 +16,6 @@ class Recipe:
     name: str
     """The model's in `meshwright.zoo`, which has all that needs no torch."""
     make: Callable[[], Any]
-    """The model."""
+    """Makes the model."""
     inputs: Callable[[int, int], Inputs]
     """(batch, sequence) to arguments and keyword arguments."""

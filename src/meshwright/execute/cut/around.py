@@ -51,7 +51,7 @@ class Around(ABC):
         """The same wrapper around another op with the same arguments."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the op."""
+        """Run the op on the arguments that it is to be given."""
         return self.call(self.target, *args, **kwargs)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> Any:

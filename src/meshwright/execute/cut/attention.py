@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from meshwright.execute.cut.around import Around
-from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Operand, Request
 from meshwright.execute.cut.cut import Cut, plain_bounds
 from meshwright.execute.cut.label import Pattern, cut_along
 from meshwright.execute.cut.pointwise import broadcast_labels
@@ -72,7 +72,7 @@ def find_mask(names: Sequence[str], arguments: Mapping[str, Any]) -> tuple[str, 
     return name, arguments.get(name)
 
 
-def cut_attention(request: Request) -> Call:
+def cut_attention(request: Request) -> MemberCall:
     """Every head of every sample is on its own. With one key head for all query heads, the key is
     whole, and its gradients are terms; so it is where queries are cut along their rows."""
     query = request["query"].value
@@ -103,7 +103,7 @@ def cut_attention(request: Request) -> Call:
     return replace(call, draws=dropout > 0)
 
 
-def _after(request: Request, call: Call, front: int) -> Call:
+def _after(request: Request, call: MemberCall, front: int) -> MemberCall:
     """The call on rows of queries that may not be the first ones."""
     cut = request["query"].cut
     if not isinstance(cut, Cut) or cut.dim != front:

@@ -1,18 +1,17 @@
 """The data of rules: a call that is to be cut, and the call that a member makes instead.
 
 A `Request` is a call on whole tensors whose arguments are known by their names in the op's schema.
-A rule answers it with a `Call`, or refuses it with `Uncut`.
+A rule answers it with a `MemberCall`, or refuses it with `Uncut`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from meshwright.errors import InputError
-from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Shape, local_shape
+from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, local_shape
 from meshwright.execute.tree import find_only, map_only
 
 
@@ -36,40 +35,17 @@ class Narrowed:
     cut: AnyCut
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduce:
-    """An all-reduce over the team that a call makes while it runs."""
-
-    operation: Literal["sum", "max"]
-    shape: Shape
-    dtype: torch.dtype
-
-
-class Team(Protocol):
-    """What a call with all-reduces needs: both return what all members have together."""
-
-    def all_reduce_sum(self, tensor: Tensor) -> Tensor:
-        """The sum of the members' tensors."""
-        ...
-
-    def all_reduce_max(self, tensor: Tensor) -> Tensor:
-        """The greatest of the members' tensors, entry by entry."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Call:
+class MemberCall:
     """What one member of a team calls."""
 
     target: Callable[..., Any]
-    """An op, or a function of ours; one that makes all-reduces takes the `Team` first."""
+    """An op, or a function of ours."""
     args: tuple[Any, ...]
     """Tensors are `Operand`, where the member takes what it has, or `Narrowed`."""
     kwargs: Mapping[str, Any]
     cuts: Any
     """How the result is cut; a tuple of as many cuts where it is a list of tensors."""
-    reduces: tuple[AllReduce, ...] = ()
-    """The all-reduces that it makes, in their order."""
     draws: bool = False
     """Whether it draws random numbers. Those of the whole result count: a member uses its part."""
 
@@ -116,7 +92,7 @@ class Request:
 
     @property
     def values(self) -> list[Any]:
-        """The whole results."""
+        """The results of the call on whole tensors, as a list."""
         return list(self.value) if isinstance(self.value, tuple | list) else [self.value]
 
     def __getitem__(self, name: str) -> Any:
@@ -132,12 +108,12 @@ class Request:
 
     def answer(
         self, cuts: Sequence[AnyCut], target: Any = None, /, args: Any = None, **changes: Any
-    ) -> Call:
+    ) -> MemberCall:
         """The call with other arguments, given by name, or of another function on `args`."""
         made = tuple(cuts) if isinstance(self.value, tuple | list) else cuts[0]
         draws = torch.Tag.nondeterministic_seeded in self.target.tags
         if target is not None:
-            return Call(target=target, args=tuple(args), kwargs={}, cuts=made, draws=draws)
+            return MemberCall(target=target, args=tuple(args), kwargs={}, cuts=made, draws=draws)
         arguments, given = self.arguments | changes, self.given | changes.keys()
         args, kwargs, pending = [], {}, []
         for each in self.target._schema.arguments:
@@ -148,9 +124,11 @@ class Request:
             pending.append(arguments[each.name])
             if each.name in given:
                 args, pending = args + pending, []
-        return Call(target=self.target, args=tuple(args), kwargs=kwargs, cuts=made, draws=draws)
+        return MemberCall(
+            target=self.target, args=tuple(args), kwargs=kwargs, cuts=made, draws=draws
+        )
 
-    def same(self, cut: AnyCut = WHOLE) -> Call:
+    def same(self, cut: AnyCut = WHOLE) -> MemberCall:
         """The very same call, whose results are all cut alike."""
         return self.answer([cut] * len(self.values))
 

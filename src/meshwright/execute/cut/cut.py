@@ -18,7 +18,7 @@ from meshwright.errors import InputError
 Shape = tuple[int, ...]
 
 
-class Copy(Enum):
+class Undivided(Enum):
     """States of a tensor of which every member has one of the whole shape."""
 
     WHOLE = "whole"
@@ -28,9 +28,9 @@ class Copy(Enum):
         return self.name
 
 
-WHOLE = Copy.WHOLE
+WHOLE = Undivided.WHOLE
 """Every member has the whole tensor."""
-TERMS = Copy.TERMS
+TERMS = Undivided.TERMS
 """Every member has one term of the sum that the whole tensor is."""
 
 
@@ -83,7 +83,7 @@ class Cut:
         return f"Cut({self.dim}: {parts})"
 
 
-AnyCut = Cut | Copy
+AnyCut = Cut | Undivided
 
 
 def plain_cut(dim: int, size: int) -> Cut:

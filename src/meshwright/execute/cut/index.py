@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Operand, Request
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, local_size, plain_bounds
 from meshwright.execute.cut.label import Labels, Pattern, cut_along
 from meshwright.execute.cut.pointwise import broadcast_labels
@@ -44,7 +44,7 @@ def embed_rows_backward(
     return made
 
 
-def cut_embedding(request: Request) -> Call:
+def cut_embedding(request: Request) -> MemberCall:
     """Rows of a weight. Where its rows are cut, every member has those that it knows."""
     weight, indices = request["weight"], request["indices"]
     if isinstance(weight.cut, Cut) and weight.cut.dim == 0:
@@ -58,7 +58,7 @@ def cut_embedding(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def cut_embedding_backward(request: Request) -> Call:
+def cut_embedding_backward(request: Request) -> MemberCall:
     """The gradient of a weight: tokens that are cut add up in it."""
     gradient, indices = request["grad_output"], request["indices"]
     wanted = request.wanted
@@ -80,14 +80,14 @@ def cut_embedding_backward(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def _rows_backward(request: Request, wanted: Cut) -> Call:
+def _rows_backward(request: Request, wanted: Cut) -> MemberCall:
     first = plain_bounds(wanted.size, request.width, request.member)[0]
     count = local_size(wanted, request.width, request.member)
     args = (request["grad_output"], request["indices"], first, count, request["padding_idx"])
     return request.answer([wanted], embed_rows_backward, args=args)
 
 
-def cut_gather(request: Request) -> Call:
+def cut_gather(request: Request) -> MemberCall:
     """A gather from or a scatter into a dimension that is not cut. Neither is one in which some
     operand has fewer entries than the others, as these are the first ones of the whole."""
     operands = request.operands
@@ -103,7 +103,7 @@ def cut_gather(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def cut_index_select(request: Request) -> Call:
+def cut_index_select(request: Request) -> MemberCall:
     """Some entries of a dimension that is not cut."""
     operand: Operand = request["self"]
     dim = request["dim"] % operand.value.dim()
@@ -120,7 +120,7 @@ def add_terms(
     return made
 
 
-def cut_index_put(request: Request) -> Call:
+def cut_index_put(request: Request) -> MemberCall:
     """Values put, or added, at places along first dimensions that are not cut.
 
     Of values that are added, members may have different ones: what each makes is then a term.
@@ -155,7 +155,7 @@ def cut_index_put(request: Request) -> Call:
     return replace(call, target=add_terms, args=(*call.args[:3], request.member), kwargs={})
 
 
-def cut_index(request: Request) -> Call:
+def cut_index(request: Request) -> MemberCall:
     """Indexing by tensors, along dimensions that are not cut; or by tensors that are cut."""
     operand, given = request["self"], list(request["indices"])
     rank = operand.value.dim()

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.execute.cut.call import Call, Narrowed, Operand, Request, has_terms
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand, Request, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE, AnyCut, Cut
 from meshwright.execute.tree import map_only
 
@@ -32,7 +32,7 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class LabelSpread:
     """A pattern with the label along which it is cut."""
 
     label: Hashable
@@ -48,12 +48,12 @@ class Spread:
         return map_only(Operand, lambda each: self.parts.get(id(each), each), tree)
 
 
-def cut_along(request: Request, pattern: Pattern, **changes: Any) -> Call:
+def cut_along(request: Request, pattern: Pattern, **changes: Any) -> MemberCall:
     """The same op on the parts; `changes`: arguments that must change, too."""
     return cut_spread(request, spread_label(request, pattern), **changes)
 
 
-def cut_spread(request: Request, spread: Spread, **changes: Any) -> Call:
+def cut_spread(request: Request, spread: LabelSpread, **changes: Any) -> MemberCall:
     """As `cut_along`, where the label is known."""
     given = {name: request[name] for name in request.given}
     parts = spread.apply(given)
@@ -61,7 +61,7 @@ def cut_spread(request: Request, spread: Spread, **changes: Any) -> Call:
     return request.answer(spread.cuts, **(parts | changes))
 
 
-def spread_label(request: Request, pattern: Pattern) -> Spread:
+def spread_label(request: Request, pattern: Pattern) -> LabelSpread:
     """Find the label along which operands are cut, and cut everything along it."""
     known = {id(operand) for operand, _ in pattern.inputs}
     others = [each for each in request.operands if id(each) not in known]
@@ -78,7 +78,7 @@ def spread_label(request: Request, pattern: Pattern) -> Spread:
         _result(request, pattern, value, labels, label, cut)
         for value, labels in zip(request.values, pattern.outputs, strict=True)
     ]
-    return Spread(label=label, cut=cut, parts=parts, cuts=tuple(cuts))
+    return LabelSpread(label=label, cut=cut, parts=parts, cuts=tuple(cuts))
 
 
 def _find_cuts(request: Request, pattern: Pattern) -> set[tuple[Hashable, Cut]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from meshwright.execute.cut.call import Call, Narrowed, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand, Request
 from meshwright.execute.cut.cut import WHOLE, Cut
 from meshwright.execute.cut.label import Labels, Pattern, cut_along
 
@@ -26,18 +26,18 @@ def pointwise_pattern(request: Request, operands: Sequence[Operand]) -> Pattern:
     )
 
 
-def cut_pointwise(request: Request) -> Call:
+def cut_pointwise(request: Request) -> MemberCall:
     """Results are cut as the operands are."""
     return cut_along(request, pointwise_pattern(request, request.operands))
 
 
-def cut_like(request: Request) -> Call:
+def cut_like(request: Request) -> MemberCall:
     """A new tensor in the shape of one whose numbers do not count: the sum of terms is as good."""
     cut = request.operands[0].cut
     return request.same(cut if isinstance(cut, Cut) else WHOLE)
 
 
-def cut_new(request: Request) -> Call:
+def cut_new(request: Request) -> MemberCall:
     """A new tensor of a given size; it is cut as the operand is, where it has its shape."""
     operand = request["self"]
     is_like = list(operand.value.shape) == list(request["size"])
@@ -46,7 +46,7 @@ def cut_new(request: Request) -> Call:
     return request.answer([operand.cut], size=request.local(operand.value.shape, operand.cut))
 
 
-def cut_update(request: Request) -> Call:
+def cut_update(request: Request) -> MemberCall:
     """A fused update of lists of parameters: all that belongs to a parameter is cut as it is."""
     lists = {name: each for name, each in request.arguments.items() if isinstance(each, list)}
     changes = {

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from meshwright.capture.fake import ALIGNED_BYTES
-from meshwright.execute.cut.call import Call, Operand, Request, has_terms
+from meshwright.execute.cut.call import MemberCall, Operand, Request, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE, local_size
 from meshwright.execute.cut.label import Labels, Pattern, cut_along, cut_spread, spread_label
 
@@ -28,7 +28,7 @@ _NEEDS = (
 )
 
 
-def cut_product(request: Request) -> Call:
+def cut_product(request: Request) -> MemberCall:
     """A product, to which a bias may be added."""
     *factors, result = _PRODUCTS[request.name]
     named = dict(each.split(":") for each in factors)
@@ -49,7 +49,7 @@ def cut_product(request: Request) -> Call:
     return _with_bias(request, pattern)
 
 
-def _with_bias(request: Request, pattern: Pattern) -> Call:
+def _with_bias(request: Request, pattern: Pattern) -> MemberCall:
     """Where products are terms, the first member adds the bias. Others give it the factor zero, for
     which torch does not read it."""
     spread = spread_label(request, pattern)
@@ -58,7 +58,7 @@ def _with_bias(request: Request, pattern: Pattern) -> Call:
     return cut_spread(request, spread)
 
 
-def cut_grouped_product(request: Request) -> Call:
+def cut_grouped_product(request: Request) -> MemberCall:
     """A product of groups of rows, each with its own matrix, or its gradients; groups stay whole.
 
     Groups are of the dimension without a matrix each: rows, columns, or the depth of both.
@@ -91,7 +91,7 @@ def multiply_padded(left: Tensor, right: Tensor, *others: Any, **named: Any) -> 
     return made[..., : made.shape[-1] - columns].contiguous()
 
 
-def cut_convolution(request: Request) -> Call:
+def cut_convolution(request: Request) -> MemberCall:
     """A convolution, cut along samples or, where there are no groups, along output channels."""
     samples, made = request["input"], request["weight"]
     fixed = _fixed(request, "i")
@@ -102,7 +102,7 @@ def cut_convolution(request: Request) -> Call:
     return cut_along(request, Pattern(inputs=inputs, outputs=outputs, fixed=fixed))
 
 
-def cut_convolution_backward(request: Request) -> Call:
+def cut_convolution_backward(request: Request) -> MemberCall:
     """The gradients of input, weight and bias."""
     given, samples, weight = request["grad_output"], request["input"], request["weight"]
     inputs = [

@@ -4,7 +4,7 @@ from collections.abc import Hashable
 
 from torch import Tensor
 
-from meshwright.execute.cut.call import Call, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Operand, Request
 from meshwright.execute.cut.label import Labels, Pattern, cut_along
 from meshwright.execute.cut.pointwise import broadcast_labels
 
@@ -12,7 +12,7 @@ _ADDING = {"sum"}
 """Reductions that add up, so that a member's part is a term."""
 
 
-def cut_reduction(request: Request) -> Call:
+def cut_reduction(request: Request) -> MemberCall:
     """A reduction of some dimensions, or of all."""
     operand: Operand = request["self"]
     rank = operand.value.dim()
@@ -34,7 +34,7 @@ def cut_reduction(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def cut_along_others(request: Request) -> Call:
+def cut_along_others(request: Request) -> MemberCall:
     """An op along one dimension, as softmax, that leaves the others: these may be cut."""
     operands = request.operands
     rank = operands[0].value.dim()
@@ -47,7 +47,7 @@ def cut_along_others(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def cut_norm(request: Request) -> Call:
+def cut_norm(request: Request) -> MemberCall:
     """Layer and RMS normalisation and their gradients, of features that are whole, on rows that are
     cut: these add up in the gradients of weights."""
     shape = request["input"].value.shape

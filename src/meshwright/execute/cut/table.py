@@ -11,7 +11,7 @@ from meshwright.capture.torch_private import OpOverload
 from meshwright.execute.cut import attention, index, loss, pointwise, product, reduction, view
 from meshwright.execute.cut.around import Around
 from meshwright.execute.cut.call import (
-    Call,
+    MemberCall,
     Operand,
     Request,
     Uncut,
@@ -23,7 +23,7 @@ from meshwright.execute.cut.call import (
 from meshwright.execute.cut.cut import WHOLE, AnyCut, check_cut
 from meshwright.execute.cut.terms import MOVES, cut_terms
 
-Rule = Callable[[Request], Call]
+Rule = Callable[[Request], MemberCall]
 
 _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (view.cut_view, "view _unsafe_view reshape"),
@@ -61,7 +61,8 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     ),
     (
         reduction.cut_along_others,
-        "_softmax _softmax_backward_data cumsum cumprod logcumsumexp sort topk",
+        "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data cumsum cumprod "
+        "logcumsumexp sort topk",
     ),
     (
         reduction.cut_norm,
@@ -78,7 +79,6 @@ _FAMILIES: tuple[tuple[Rule, str], ...] = (
     (index.cut_index_select, "index_select"),
     (index.cut_index, "index"),
     (index.cut_index_put, "index_put"),
-    (loss.cut_log_softmax, "_log_softmax _log_softmax_backward_data"),
     (loss.cut_nll_loss, "nll_loss_forward"),
     (loss.cut_nll_loss_backward, "nll_loss_backward"),
 )
@@ -96,7 +96,7 @@ def cut_call(
     width: int,
     member: int,
     wanted: AnyCut | None = None,
-) -> Call:
+) -> MemberCall:
     """The call that a member of a team of `width` makes in place of `target(*args, **kwargs)`.
 
     Tensors among the arguments are `Operand`s, and `value` is the result on whole tensors; of all
@@ -114,7 +114,7 @@ def cut_call(
     if not isinstance(target, OpOverload):
         if are_all(operands, WHOLE):
             cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
-            return Call(target=target, args=tuple(args), kwargs=dict(kwargs), cuts=cuts)
+            return MemberCall(target=target, args=tuple(args), kwargs=dict(kwargs), cuts=cuts)
         raise Uncut(target, [each.cut for each in operands], "whole operands, being no ATen op")
     request = bind_request(target, args, kwargs, value, width, member, wanted)
     return _find_rule(request)(request)
@@ -134,18 +134,18 @@ def _find_rule(request: Request) -> Rule:
     return _refuse if rule is None or is_moved_in_place else rule
 
 
-def _keep(request: Request) -> Call:
+def _keep(request: Request) -> MemberCall:
     """The same call on whole operands."""
     call = request.same()
     dropout = request.arguments.get("dropout", request.arguments.get("dropout_p"))
     return replace(call, draws=call.draws or bool(dropout))
 
 
-def _refuse(request: Request) -> Call:
+def _refuse(request: Request) -> MemberCall:
     raise request.refuse("whole operands, having no rule")
 
 
-def _get_item(args: Sequence[Any]) -> Call:
+def _get_item(args: Sequence[Any]) -> MemberCall:
     listed, place = args
     cut = listed.cut[place] if isinstance(listed, Operand) else WHOLE
-    return Call(target=operator.getitem, args=tuple(args), kwargs={}, cuts=cut)
+    return MemberCall(target=operator.getitem, args=tuple(args), kwargs={}, cuts=cut)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.execute.cut.call import Call, Operand, Request, are_all, has_terms
+from meshwright.execute.cut.call import MemberCall, Operand, Request, are_all, has_terms
 from meshwright.execute.cut.cut import TERMS, WHOLE
 from meshwright.execute.cut.index import add_terms
 
@@ -17,7 +17,7 @@ MOVES = frozenset({
 _NEEDS = "whole operands in place of terms of a sum"
 
 
-def cut_terms(request: Request) -> Call:
+def cut_terms(request: Request) -> MemberCall:
     """Terms that stay terms; all else needs their sum."""
     operands = request.operands
     name = request.name

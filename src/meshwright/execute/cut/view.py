@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 
-from meshwright.execute.cut.call import Call, Narrowed, Operand, Request
+from meshwright.execute.cut.call import MemberCall, Narrowed, Operand, Request
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, plain_cut, through_view
 from meshwright.execute.cut.label import Pattern, cut_along
 
 _aten = torch.ops.aten
 
 
-def cut_view(request: Request) -> Call:
+def cut_view(request: Request) -> MemberCall:
     """A view of another shape. A shard may lie in memory otherwise than the whole tensor does, so
     that it is copied where no view is possible."""
     operand, shape = request["self"], tuple(request.value.shape)
@@ -28,7 +28,7 @@ def cut_view(request: Request) -> Call:
     return request.answer([cut], target, args=(operand, request.local(shape, cut)))
 
 
-def cut_permuted(request: Request) -> Call:
+def cut_permuted(request: Request) -> MemberCall:
     """Dimensions in another order."""
     operand: Operand = request["self"]
     order = list(range(operand.value.dim()))
@@ -42,14 +42,14 @@ def cut_permuted(request: Request) -> Call:
     return _moved(request, order)
 
 
-def cut_unsqueezed(request: Request) -> Call:
+def cut_unsqueezed(request: Request) -> MemberCall:
     """One more dimension of one entry."""
     labels: list[Hashable] = list(range(request["self"].value.dim()))
     labels.insert(request["dim"] % (len(labels) + 1), None)
     return _moved(request, labels)
 
 
-def cut_squeezed(request: Request) -> Call:
+def cut_squeezed(request: Request) -> MemberCall:
     """Without dimensions of one entry. A shard may have one where the whole tensor has more, so
     dimensions are named."""
     shape = request["self"].value.shape
@@ -63,7 +63,7 @@ def cut_squeezed(request: Request) -> Call:
     return request.answer([cut.at(labels.index(cut.dim))], _aten.squeeze.dims, args=args)
 
 
-def cut_expanded(request: Request) -> Call:
+def cut_expanded(request: Request) -> MemberCall:
     """Dimensions of one entry repeated without a copy; the one that is cut has more entries."""
     operand, shape = request["self"], request.value.shape
     behind = len(shape) - operand.value.dim()
@@ -73,7 +73,7 @@ def cut_expanded(request: Request) -> Call:
     return request.answer([cut], size=request.local(shape, cut))
 
 
-def cut_slice(request: Request) -> Call:
+def cut_slice(request: Request) -> MemberCall:
     """A range of a dimension; of the one that is cut, a range of whole segments."""
     operand, dim = request["self"], request["dim"] % request["self"].value.dim()
     size, length = operand.value.shape[dim], request.value.shape[dim]
@@ -89,14 +89,14 @@ def cut_slice(request: Request) -> Call:
     return request.answer([cut], _aten.slice.Tensor, args=args)
 
 
-def cut_select(request: Request) -> Call:
+def cut_select(request: Request) -> MemberCall:
     """One entry of a dimension that is not cut."""
     dim = request["dim"] % request["self"].value.dim()
     labels = [each for each in range(request["self"].value.dim()) if each != dim]
     return _moved(request, labels)
 
 
-def cut_unbound(request: Request) -> Call:
+def cut_unbound(request: Request) -> MemberCall:
     """All entries of a dimension that is not cut, one by one."""
     operand: Operand = request["self"]
     dim = request["dim"] % operand.value.dim()
@@ -107,7 +107,7 @@ def cut_unbound(request: Request) -> Call:
     return cut_along(request, pattern)
 
 
-def cut_split(request: Request) -> Call:
+def cut_split(request: Request) -> MemberCall:
     """Consecutive ranges of a dimension; of the one that is cut, of whole segments each."""
     operand: Operand = request["self"]
     dim = request["dim"] % operand.value.dim()
@@ -121,7 +121,7 @@ def cut_split(request: Request) -> Call:
     return request.answer(cuts, _aten.split_with_sizes.default, args=(operand, lengths, dim))
 
 
-def cut_joined(request: Request) -> Call:
+def cut_joined(request: Request) -> MemberCall:
     """Tensors one after the other; along the cut dimension their segments follow each other."""
     operands: Sequence[Operand] = request["tensors"]
     full = [each for each in operands if tuple(each.value.shape) != (0,)]  # torch leaves these out
@@ -133,7 +133,7 @@ def cut_joined(request: Request) -> Call:
     return cut_along(request, Pattern(inputs=[(each, labels) for each in full], outputs=[labels]))
 
 
-def _joined_along(request: Request, operands: Sequence[Operand], dim: int) -> Call:
+def _joined_along(request: Request, operands: Sequence[Operand], dim: int) -> MemberCall:
     parts: list[Operand | Narrowed] = []
     sizes: list[int] = []
     for each in operands:
@@ -147,7 +147,7 @@ def _joined_along(request: Request, operands: Sequence[Operand], dim: int) -> Ca
     return request.answer([Cut.of(dim, sizes)], tensors=parts)
 
 
-def cut_stacked(request: Request) -> Call:
+def cut_stacked(request: Request) -> MemberCall:
     """Tensors along a new dimension."""
     operands: Sequence[Operand] = request["tensors"]
     rank = operands[0].value.dim()
@@ -157,7 +157,7 @@ def cut_stacked(request: Request) -> Call:
     return cut_along(request, Pattern(inputs=inputs, outputs=[result]))
 
 
-def cut_slice_backward(request: Request) -> Call:
+def cut_slice_backward(request: Request) -> MemberCall:
     """Entries put back into zeros, which are segments beside them where their dimension is cut."""
     sizes, dim = request["input_sizes"], request["dim"] % len(request["input_sizes"])
     operand: Operand = request["grad_output"]
@@ -171,7 +171,7 @@ def cut_slice_backward(request: Request) -> Call:
     return request.answer([cut], input_sizes=request.local(sizes, cut))
 
 
-def _put_back(request: Request, operand: Operand, size: int) -> Call:
+def _put_back(request: Request, operand: Operand, size: int) -> MemberCall:
     """A range of segments among zeros, of which every member has its part, too."""
     start, stop, _ = slice(request["start"], request["end"], request["step"]).indices(size)
     cut: Cut = operand.cut
@@ -183,7 +183,7 @@ def _put_back(request: Request, operand: Operand, size: int) -> Call:
     return request.answer([around], input_sizes=shape, start=start // width, end=stop // width)
 
 
-def cut_beside(request: Request) -> Call:
+def cut_beside(request: Request) -> MemberCall:
     """Ops that move entries along the dimensions that they name, none of which is cut."""
     operand = request.operands[0]
     rank = operand.value.dim()
@@ -199,7 +199,7 @@ def cut_beside(request: Request) -> Call:
     return request.same(operand.cut)
 
 
-def _moved(request: Request, labels: Sequence[Hashable]) -> Call:
+def _moved(request: Request, labels: Sequence[Hashable]) -> MemberCall:
     """The same call, after which the dimensions are these of the operand's."""
     operand: Operand = request["self"]
     pattern = Pattern(inputs=[(operand, range(operand.value.dim()))], outputs=[labels])
@@ -226,7 +226,7 @@ def _range(request: Request, cut: Cut, start: int, length: int) -> tuple[AnyCut,
 
 
 def _borders(cut: Cut) -> set[int]:
-    """Where segments begin."""
+    """The entries of the dimension at which segments begin."""
     sizes = cut.sizes
     found, place = set(), 0
     for size in sizes:

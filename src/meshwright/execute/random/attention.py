@@ -20,7 +20,7 @@ from meshwright.message import say
 _WIDTHS = (16, 32, 64, 128)
 _TYPES = (torch.float16, torch.bfloat16)
 _TOLERANCE = 0.05
-"""Of results of 16 bits around one."""
+"""How far results of 16 bits around one may be from those of the formula."""
 
 
 def may_fuse(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:

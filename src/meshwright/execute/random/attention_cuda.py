@@ -15,9 +15,9 @@ from meshwright.execute.random.bits_cuda import mix
 
 _LOG2E = 1.4426950408889634
 _ROWS, _COLUMNS = 128, 64
-"""Of a tile of scores."""
+"""The rows and columns of a tile of scores in forward."""
 _SMALL_ROWS, _SMALL_COLUMNS = 64, 64
-"""The same in backward, which holds more of them."""
+"""The rows and columns of a tile in backward, which holds several tiles at once."""
 
 
 @triton.jit

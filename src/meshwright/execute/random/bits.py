@@ -18,12 +18,12 @@ from torch import Tensor
 from meshwright.execute.random.bits_cpu import fill_bits, fill_mask
 
 _FACTORS = 0x7FEB352D, 0x846CA68B - (1 << 32)
-"""Of the permutation, as signed numbers."""
+"""The factors of the permutation, as signed numbers."""
 _FLIP = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BitSource:
     """Where bits come from: functions of keys of shape (samples, 2), which make tensors of shape
     (rows, samples, inner). Positions of a sample go through its row, then to the next."""
 
@@ -96,7 +96,7 @@ def _gpu_kernel() -> Callable[[Tensor, Tensor, int | None], Tensor] | None:
     return run_bits
 
 
-KERNELS = Source(_run_bits, _run_mask)
-"""Kernels of the device."""
-WRITTEN = Source(_write_bits, _write_mask)
-"""In ops that a compiler merges with others."""
+KERNELS = BitSource(_run_bits, _run_mask)
+"""Draws by the kernels of the device."""
+WRITTEN = BitSource(_write_bits, _write_mask)
+"""Draws in ops that a compiler merges with others."""

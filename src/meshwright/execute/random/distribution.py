@@ -15,7 +15,7 @@ _DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat
 
 
 def uniform(bits: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """From `low` on, below `high`."""
+    """Numbers that are uniform from `low` on, below `high`."""
     return ((bits >> 8) & 0xFF_FFFF).float() * (_UNIT * (high - low)) + low
 
 
@@ -26,17 +26,17 @@ def normal(bits: Tensor, mean: float = 0.0, deviation: float = 1.0) -> Tensor:
 
 
 def exponential(bits: Tensor, rate: float = 1.0) -> Tensor:
-    """Of a rate."""
+    """Numbers that are distributed exponentially, with a rate."""
     return -_inside(bits).log() / rate
 
 
 def log_normal(bits: Tensor, mean: float = 1.0, deviation: float = 2.0) -> Tensor:
-    """Its logarithm is normal."""
+    """Numbers whose logarithm is normal."""
     return normal(bits, mean, deviation).exp()
 
 
 def cauchy(bits: Tensor, median: float = 0.0, width: float = 1.0) -> Tensor:
-    """Around a median."""
+    """Numbers of the distribution of Cauchy around a median."""
     return (math.pi * (_inside(bits) - 0.5)).tan() * width + median
 
 
@@ -66,7 +66,7 @@ def _others(bits: Tensor) -> Tensor:
 
 
 def _inside(bits: Tensor) -> Tensor:
-    """Above 0, below 1."""
+    """Uniform numbers above 0 and below 1."""
     return ((bits >> 9) & 0x7F_FFFF).float() * (2 * _UNIT) + _UNIT
 
 

@@ -46,7 +46,7 @@ def _mix(word: Words) -> Words:
         return mix_words(word + GOLDEN)
 
 
-class Keys:
+class SampleKeys:
     """The keys that a rank draws with in a step."""
 
     def __init__(

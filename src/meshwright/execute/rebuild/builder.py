@@ -16,14 +16,16 @@ from torch.fx import Node
 from meshwright.capture.ledger import Kernel, counts_steps
 from meshwright.capture.torch_private import FakeTensor, FakeTensorMode
 from meshwright.errors import InputError, quoted
+from meshwright.execute.arrived import has_arrived_rows, with_arrived_rows
 from meshwright.execute.cut.cut import WHOLE, AnyCut
-from meshwright.execute.member import CUT, FROM, ROWS, Cutter
-from meshwright.execute.on_parts import Team
-from meshwright.execute.rebuild.arrived import has_arrived_rows, with_arrived_rows
-from meshwright.execute.rebuild.held import HeldTensors, Shards
+from meshwright.execute.member import CUT, FROM, ROWS, MemberCutter
+from meshwright.execute.on_parts import TeamPlace
+from meshwright.execute.rebuild.held import HeldTensors
+from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_argument
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.execute.tree import find_only, map_only
+from meshwright.plan.plan import Part
 from meshwright.program.expand.expansion import Expansion, Held
 
 
@@ -34,23 +36,24 @@ class Builder:
         self,
         step: TracedStep,
         expansion: Expansion,
-        shards: Shards,
+        shares: RankShares,
         segments: Mapping[str, tuple[int, ...]],
     ) -> None:
         """`segments`: by name of a weight that is several side by side, their sizes."""
-        self.step, self.expansion, self.tokens = step, expansion, shards.tokens
+        self.step, self.expansion, self.shares = step, expansion, shares
+        self.tokens = shares.tokens
         self.graph, self.nodes = expansion.graph, Nodes()
-        self.team = Team()
+        self.team = TeamPlace()
         """The rank's place in the tensor team of the op that is being built."""
-        self.context = Team()
+        self.context = TeamPlace()
         """The rank's place in the context team of the op that is being built."""
         self.mode: FakeTensorMode = next(
             each.meta["val"].fake_mode
             for each in step.trace.graph.nodes
             if isinstance(each.meta.get("val"), FakeTensor)
         )
-        self.held = HeldTensors(step, shards, self.nodes, self.mode)
-        self.cutter = Cutter(self, segments)
+        self.held = HeldTensors(step, shares, self.nodes, self.mode)
+        self.cutter = MemberCutter(self, segments)
         self.cutter.cuts |= self.held.weight_cuts()
         self.root: dict[int, Node] = {}
         """By tensor of the expansion: the new node whose storage it is in."""
@@ -62,6 +65,8 @@ class Builder:
         """By tensor of gathered weights and placeholder: the weights."""
         self.received: set[int] = set()
         """Planned numbers of rows in place of which other rows arrive from replicas."""
+        self.rows_of: dict[int, int] = {}
+        """By tensor that counts the tokens of experts: the planned number of tokens."""
 
     def call(self, target: Callable[..., Any] | str, *args: Any, **kwargs: Any) -> Node:
         """Add a call on new nodes, with what it gives on fake tensors."""
@@ -130,6 +135,18 @@ class Builder:
         """Let ops that read what a collective gives find weights there."""
         pairs = zip(names, layouts, strict=True)
         self.gathered[op] = {self.held.placeholders[name]: layout for name, layout in pairs}
+
+    def part(self, op: int) -> Part:
+        """The plan's part that an op is in."""
+        return self.shares.part(op)
+
+    def kernel(self, op: int) -> Kernel:
+        """The planned kernel that an op of the expansion stands for."""
+        return self.step.ledger.kernels[int(self.expansion.origin[op])]
+
+    def filled_inputs(self, op: int) -> list[int]:
+        """The tensors that an op reads, without those that only keep an order."""
+        return [t for t in self.graph.inputs[op].tolist() if self.graph.tensor_bytes[t] > 0]
 
     def planned_shape(self, tensor: int) -> tuple[int, ...]:
         """The shape that the storage of a tensor of the expansion has in the planned step."""

@@ -4,7 +4,6 @@ The inputs of the step and the constants of the model's code are among them. Kno
 """
 
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from torch.fx import Graph as Nodes
@@ -13,37 +12,19 @@ from torch.fx import Node
 from meshwright.capture.torch_private import FakeTensorMode
 from meshwright.execute.cut.cut import WHOLE, AnyCut, Cut, local_shape
 from meshwright.execute.member import CUT, FROM
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
+from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.traced import HELD_OPS, TracedStep
-
-
-class Shards(Protocol):
-    """Which shards of the tensors that are there before a step a rank has."""
-
-    tokens: int
-    """How many tokens a sample has, where a team divides them."""
-
-    def team_of(self, name: str, step: TracedStep) -> Team:
-        """The rank's place in the tensor team that holds a tensor."""
-
-    def cut(self, name: str) -> AnyCut | None:
-        """How its tensor team cuts a tensor; None: the ops that read it decide that."""
-
-    def hold(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The shard that the rank has of its part of a tensor."""
-
-    def own_experts(self, step: TracedStep, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the size of those experts that the rank holds; other tensors as they are."""
 
 
 class HeldTensors:
     """The placeholders and constants of a trace that is being built."""
 
     def __init__(
-        self, step: TracedStep, shards: Shards, nodes: Nodes, mode: FakeTensorMode
+        self, step: TracedStep, shares: RankShares, nodes: Nodes, mode: FakeTensorMode
     ) -> None:
         """`nodes`: the graph to which they are added, in the order of the planned step."""
-        self.step, self.shards, self.mode = step, shards, mode
+        self.step, self.shares, self.mode = step, shares, mode
         self.constants: dict[str, torch.Tensor] = {}
         """By the target of their nodes."""
         self.nodes: dict[Node, Node] = {}
@@ -62,9 +43,9 @@ class HeldTensors:
         self.nodes[old] = nodes.placeholder(target)
         self.nodes[old].meta["val"] = old.meta["val"]
         name = self.names[old]
-        cut = self.shards.cut(name)
+        cut = self.shares.cut(name)
         if cut is not None:
-            self._set_cut(name, cut, self.shards.team_of(name, self.step))
+            self._set_cut(name, cut, self.shares.team_of(name, self.step))
 
     @cached_property
     def placeholders(self) -> dict[str, Node]:
@@ -100,35 +81,35 @@ class HeldTensors:
         value: torch.Tensor = self.placeholders[name].meta["val"]
         return value
 
-    def part(self, name: str, team: Team) -> torch.Tensor:
+    def part(self, name: str, team: TeamPlace) -> torch.Tensor:
         """A member's part of a tensor, of which ZeRO would divide the numbers further."""
-        value, cut = self.planned(name), self.shards.cut(name)
+        value, cut = self.planned(name), self.shares.cut(name)
         with self.mode:
-            value = self.shards.own_experts(self.step, name, value)
+            value = self.shares.own_experts(self.step, name, value)
         return self._part_of(value, cut, team)
 
     def weight_cuts(self) -> dict[str, AnyCut]:
         """How tensor teams cut the parameters, by name, where that is known from the start."""
-        cuts = {name: self.shards.cut(name) for name in self.step.trace.parameter_names}
+        cuts = {name: self.shares.cut(name) for name in self.step.trace.parameter_names}
         return {name: cut for name, cut in cuts.items() if cut is not None}
 
-    def cut_weight(self, name: str, cut: AnyCut, team: Team) -> None:
+    def cut_weight(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         """Cut a weight, and the optimiser's state of it, for a member of a tensor team."""
         for each in self.placeholders:
             if each == name or (each.startswith(f"{name}.") and each in self._states):
                 self._set_cut(each, cut, team)
 
-    def _set_cut(self, name: str, cut: AnyCut, team: Team) -> None:
+    def _set_cut(self, name: str, cut: AnyCut, team: TeamPlace) -> None:
         value, new = self.planned(name), self.node(name)
         if value.dim() == 0:  # a counter of steps, for instance
             cut = WHOLE
         value = self._part_of(value, cut, team)
         with self.mode:
-            new.meta["val"] = self.shards.hold(self.step, name, value)
+            new.meta["val"] = self.shares.hold(self.step, name, value)
         new.meta[CUT] = cut
         new.meta[FROM] = frozenset((name,)) if isinstance(cut, Cut) else frozenset()
 
-    def _part_of(self, value: torch.Tensor, cut: AnyCut | None, team: Team) -> torch.Tensor:
+    def _part_of(self, value: torch.Tensor, cut: AnyCut | None, team: TeamPlace) -> torch.Tensor:
         """A tensor of the shape of a member's part."""
         if not isinstance(cut, Cut):
             return value

@@ -8,8 +8,9 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute import words
 from meshwright.execute.cut.cut import TERMS, WHOLE, Cut, plain_bounds
 from meshwright.execute.member import CUT, ROWS, with_cuts
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
+from meshwright.execute.shard import Share
 
 LOSSES = frozenset(
     ("_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward")
@@ -43,7 +44,7 @@ def say(builder: Builder, op: int, read: list[int], made: int) -> Node:
         talk = words.TeamMax() if is_first else words.TeamLogSum()
         return with_cuts(builder.call(talk, builder.root[read[0]]), WHOLE)
     loss = next(each for each in graph.readers[made].tolist())
-    kernel = builder.step.ledger.kernels[int(builder.expansion.origin[loss])]
+    kernel = builder.kernel(loss)
     word = [t for t in read if builder.expansion.tensor_origin[t] < 0]
     if op_name(kernel.node) != "nll_loss_forward" or len(word) != 1:
         raise InputError(
@@ -109,16 +110,14 @@ def _keep_word(builder: Builder, op: int, node: Node) -> None:
             builder.root[tensor] = node
 
 
-def _first(scores: Node, team: Team) -> int:
+def _first(scores: Node, team: TeamPlace) -> int:
     """The index of the first class that a member has."""
     cut = scores.meta[CUT]
     assert isinstance(cut, Cut)
     return plain_bounds(cut.size, team.width, team.member)[0]
 
 
-def _rows(scores: Node, builder: Builder) -> words.Rows:
+def _rows(scores: Node, builder: Builder) -> Share:
     """Which rows of the targets a member of a context team has scores of."""
     cut, context = scores.meta.get(ROWS, WHOLE), builder.context
-    return (
-        words.Rows(cut.at(0), context.width, context.member) if cut is not WHOLE else words.Rows()
-    )
+    return Share() if cut is WHOLE else Share(cut.at(0), context.width, context.member)

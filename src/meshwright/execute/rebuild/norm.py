@@ -20,7 +20,7 @@ def add_moments(builder: Builder, op: int) -> Node:
     """Call the all-reduce of the statistics of a batch norm, or of those of its gradient."""
     made = builder.graph.outputs[op].tolist()[0]
     norm = builder.graph.readers[made].tolist()[0]
-    kernel = builder.step.ledger.kernels[int(builder.expansion.origin[norm])]
+    kernel = builder.kernel(norm)
     is_forward = op_name(kernel.node) in NORMS
     names = ("input",) if is_forward else ("grad_out", "input", "save_mean")
     given = _arguments(kernel.node)

@@ -2,12 +2,10 @@
 
 The planned step's kernels are called once more in the order of the expansion, on the tensors that
 the expansion has them read; collectives and other ops that no planned kernel stands for are called
-by `Ways`. Knows nothing of processes.
+by `dispatch`. Knows nothing of processes.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
 
 from torch.fx import Node
 
@@ -16,54 +14,33 @@ from meshwright.capture.torch_private import pytree
 from meshwright.capture.trace import Trace
 from meshwright.execute.cut.cut import WHOLE, AnyCut
 from meshwright.execute.member import CUT, ROWS, Segmented, check_held, check_rows
-from meshwright.execute.on_parts import Team
+from meshwright.execute.on_parts import TeamPlace
 from meshwright.execute.rebuild.builder import Builder
-from meshwright.execute.rebuild.held import Shards
+from meshwright.execute.rebuild.dispatch import (
+    call_collective,
+    find_brought,
+    find_wanted,
+    run_changed,
+)
+from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.rebuild.weight_cut import decide_cuts
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Phase
 from meshwright.program.expand.expansion import Expansion, Held
 
 
-class Ways(Shards, Protocol):
-    """How a rank runs the ops of an expansion: which shards it has, and whom it talks to."""
-
-    def team(self, op: int) -> Team:
-        """The rank's place in the tensor team that runs an op."""
-
-    def context(self, op: int) -> Team:
-        """The rank's place in the context team that runs an op."""
-
-    def whole_weights(self, step: TracedStep) -> frozenset[str]:
-        """The names of the weights that every member of a tensor team updates alike."""
-
-    def brought(self, builder: Builder, op: int) -> Mapping[Node, Node]:
-        """By argument of a planned kernel: the new node that an op reads in its place, where that
-        is no tensor of the planned graph."""
-
-    def talk(self, builder: Builder, op: int) -> list[Node]:
-        """Call a collective, by `Builder.call`; one node for each tensor with bytes it makes."""
-
-    def run(self, builder: Builder, op: int, given: Callable[[Node], Node]) -> Node | None:
-        """Call an op in a way of its own; None: as it was planned, on what the expansion says.
-        `given`: by argument of the planned kernel, the new node that the op reads in its place."""
-
-    def wanted(self, builder: Builder, op: int) -> AnyCut | None:
-        """How what an op makes is best cut, where there is a choice."""
-
-
-def rebuild(step: TracedStep, expansion: Expansion, ways: Ways) -> TracedStep:
+def rebuild(step: TracedStep, expansion: Expansion, shares: RankShares) -> TracedStep:
     """The traced step of an expansion, on one rank."""
-    return _build(Builder(step, expansion, ways, {}), ways)
+    return _build(Builder(step, expansion, shares, {}))
 
 
-def find_cuts(step: TracedStep, expansion: Expansion, ways: Ways) -> dict[str, AnyCut]:
+def find_cuts(step: TracedStep, expansion: Expansion, shares: RankShares) -> dict[str, AnyCut]:
     """How a tensor team cuts every weight, by name: as the ops that read the weight need it."""
     segments: dict[str, tuple[int, ...]] = {}
     while True:
-        builder = Builder(step, expansion, ways, segments)
+        builder = Builder(step, expansion, shares, segments)
         try:
-            _build(builder, ways)
+            _build(builder)
         except Segmented as found:
             segments |= _alike(builder, found)
             continue
@@ -81,19 +58,19 @@ def _alike(builder: Builder, found: Segmented) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _build(builder: Builder, ways: Ways) -> TracedStep:
+def _build(builder: Builder) -> TracedStep:
     """Call all ops of the expansion, and read the trace that they make."""
     graph, expansion = builder.graph, builder.expansion
     num_forward = num_backward = 0
     for op in range(graph.num_ops):
-        builder.team = ways.team(op)
+        builder.team = builder.shares.team(op)
         # Updates read sums over all who hold the same weights, whatever terms these had.
         is_update = graph.phase[op] == Phase.UPDATE
-        builder.context = Team() if is_update else ways.context(op)
+        builder.context = TeamPlace() if is_update else builder.shares.context(op)
         if expansion.is_collective[op] or expansion.origin[op] < 0:
-            _keep_results(builder, op, ways.talk(builder, op))
+            _keep_results(builder, op, call_collective(builder, op))
         else:
-            _run_kernel(builder, ways, op)
+            _run_kernel(builder, op)
         if graph.phase[op] <= Phase.FORWARD:
             num_forward = len(builder.nodes.nodes)
         if graph.phase[op] <= Phase.BACKWARD:
@@ -109,11 +86,11 @@ def _build(builder: Builder, ways: Ways) -> TracedStep:
     return _read(builder, trace)
 
 
-def _run_kernel(builder: Builder, ways: Ways, op: int) -> None:
+def _run_kernel(builder: Builder, op: int) -> None:
     """Call the planned kernel of an op on what the op reads."""
-    kernel = builder.step.ledger.kernels[int(builder.expansion.origin[op])]
+    kernel = builder.kernel(op)
     read, weights = builder.tensors_read(op), builder.weights_read(op)
-    brought = ways.brought(builder, op)
+    brought = find_brought(builder, op)
     made: dict[Node, Node] = {}
 
     def given(old: Node) -> Node:
@@ -124,11 +101,11 @@ def _run_kernel(builder: Builder, ways: Ways, op: int) -> None:
             return builder.shaped(old)
         return builder.view(old, builder.base(version, read), made, weights)
 
-    decide_cuts(builder, op, kernel, ways.whole_weights(builder.step))
-    new = ways.run(builder, op, given)
+    decide_cuts(builder, op, kernel, builder.shares.whole_weights(builder.step))
+    new = run_changed(builder, op, given)
     if new is None:
         held, has_rows = builder.planned_held(op), builder.planned_rows(op)
-        wanted = ways.wanted(builder, op)
+        wanted = find_wanted(builder, op)
         new = builder.call_by_member(kernel.node, given, held, wanted, has_rows)
     builder.latest[kernel.node] = new
     _keep_kernel(builder, op, kernel, new)

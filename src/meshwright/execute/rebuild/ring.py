@@ -9,15 +9,16 @@ import torch
 from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel
+from meshwright.capture.stride import dense_stride
 from meshwright.execute.cut.attention import LaterRows
-from meshwright.execute.cut.call import Call
+from meshwright.execute.cut.call import MemberCall
 from meshwright.execute.cut.cut import WHOLE, AnyCut, plain_cut
 from meshwright.execute.member import CUT, ROWS, with_cuts
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.tokens import keys_of
 from meshwright.execute.ring import AddKeys, Block, Skipped, add_blocks, pack_keys
 from meshwright.execute.shard import Share
-from meshwright.execute.talk import Shift, dense_stride
+from meshwright.execute.talk import Shift
 from meshwright.program.expand.expansion import Held
 from meshwright.program.expand.ring import PACK
 
@@ -59,7 +60,7 @@ def pack_or_add(builder: Builder, op: int) -> list[Node]:
         reader = next(
             each for each in builder.graph.successors[op].tolist() if _is_block(builder, each)
         )
-        kernel = _kernel(builder, reader)
+        kernel = builder.kernel(reader)
         views = [builder.argument(op, kernel, each) for each in keys_of(kernel)]
         return [_packed(builder.call(pack_keys, *views), _Packed.of(views))]
     term, total = _inputs(builder, op)
@@ -76,7 +77,7 @@ def _own_gradients(builder: Builder, op: int, term: Node, total: Node) -> list[N
     block = next(
         each for each in builder.graph.predecessors[op].tolist() if _is_block(builder, each)
     )
-    _, *values = _kernel(builder, block).node.meta["val"]
+    _, *values = builder.kernel(block).node.meta["val"]
     strides = tuple(
         dense_stride(value.stride(), shape)
         for value, shape in zip(values, what.shapes, strict=True)
@@ -105,7 +106,7 @@ def block_keys(builder: Builder, op: int) -> Mapping[Node, Node]:
         view = builder.call(aten.as_strided.default, packed, shape, stride, start)
         views.append(with_cuts(view, cut))
         start += view.meta["val"].numel()
-    return dict(zip(keys_of(_kernel(builder, op)), views, strict=True))
+    return dict(zip(keys_of(builder.kernel(op)), views, strict=True))
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _combined(builder: Builder, op: int) -> list[Node]:
     ]
 
 
-def _change(kernel: Kernel, turn: _Turn, before: list[Node], call: Call) -> Call:
+def _change(kernel: Kernel, turn: _Turn, before: list[Node], call: MemberCall) -> MemberCall:
     """The call of a block instead of one with all keys."""
     names = tuple(each.name for each in kernel.node.target._schema.arguments)  # type: ignore[union-attr]
     tokens = keys_of(kernel)[0].meta["val"].shape[-2] // turn.width
@@ -187,10 +188,5 @@ def _is_block(builder: Builder, op: int) -> bool:
     return bool(builder.expansion.hop[op] >= 0 and builder.expansion.origin[op] >= 0)
 
 
-def _kernel(builder: Builder, op: int) -> Kernel:
-    return builder.step.ledger.kernels[int(builder.expansion.origin[op])]
-
-
 def _inputs(builder: Builder, op: int) -> list[Node]:
-    graph = builder.graph
-    return [builder.root[t] for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+    return [builder.root[t] for t in builder.filled_inputs(op)]

@@ -10,32 +10,28 @@ from meshwright.errors import InputError, quoted
 from meshwright.execute.cut.cut import WHOLE, plain_cut
 from meshwright.execute.member import CUT, ROWS, token_cut, with_cuts
 from meshwright.execute.rebuild.builder import Builder
-from meshwright.execute.talk import GatherSeveral, ScatterSeveral, TakePart
+from meshwright.execute.talk import GatherParts, ScatterTerms, TakePart
 from meshwright.execute.tokens import CountTokens, ReturnTokens, SendTokens, find_rows
 from meshwright.graph.stack.stack import Role
 from meshwright.program.expand.expansion import Axis
 from meshwright.program.program import Kind
 
 
-def travel(builder: Builder, op: int, width: int, rows_of: dict[int, int]) -> list[Node]:
-    """Call an all-to-all that sends tokens to experts or back, or that exchanges their numbers.
-
-    `rows_of`: by tensor that counts tokens, the planned number of tokens; it grows.
-    """
+def travel(builder: Builder, op: int, width: int) -> list[Node]:
+    """Call an all-to-all that sends tokens to experts or back, or that exchanges their numbers."""
     graph, expansion = builder.graph, builder.expansion
     read, made = graph.inputs[op].tolist(), graph.outputs[op].tolist()
     moved = next(each for each in read if expansion.tensor_origin[each] >= 0)
     given = builder.root[moved]
     if len(made) == 2:
-        kernels = builder.step.ledger.kernels
-        readers = [kernels[int(expansion.origin[each])] for each in graph.readers[made[0]]]
+        readers = [builder.kernel(each) for each in graph.readers[made[0]]]
         rows = find_rows(readers, graph.op_names[int(graph.tensor_source[moved])])
         builder.received.add(rows)
-        rows_of[made[1]] = rows
+        builder.rows_of[made[1]] = rows
         both = builder.call(CountTokens(width), given)
         return [builder.item(both, 0), builder.item(both, 1)]
     (counts,) = (each for each in read if each != moved)
-    rows, shape = rows_of[counts], builder.planned_shape(moved)
+    rows, shape = builder.rows_of[counts], builder.planned_shape(moved)
     if math.prod(shape) % rows:
         raise InputError(
             f"op {quoted(graph.op_names[int(graph.tensor_source[moved])])}: what it makes must "
@@ -59,14 +55,14 @@ def is_of_tokens(builder: Builder, op: int) -> bool:
     return bool(rows[graph.outputs[op]].any() and not rows[graph.inputs[op]].any())
 
 
-def exchange_tokens(builder: Builder, op: int, kind: Kind, tokens_of_sample: int) -> list[Node]:
+def exchange_tokens(builder: Builder, op: int, kind: Kind) -> list[Node]:
     """Call a context team's all-gather of rows or reduce-scatter of gradients, or take the member's
     rows of a whole tensor."""
     graph, context = builder.graph, builder.context
-    read = [t for t in graph.inputs[op].tolist() if graph.tensor_bytes[t] > 0]
+    read = builder.filled_inputs(op)
     if kind == Kind.COMPUTE:
         given = builder.root[read[0]]
-        tokens = token_cut(given.meta["val"].shape, builder.step.samples, tokens_of_sample)
+        tokens = token_cut(given.meta["val"].shape, builder.step.samples, builder.tokens)
         part = builder.call(TakePart(tokens, context.width, context.member), given)
         return [with_cuts(part, given.meta.get(CUT, WHOLE), tokens)]
     if kind == Kind.REDUCE_SCATTER:
@@ -75,12 +71,12 @@ def exchange_tokens(builder: Builder, op: int, kind: Kind, tokens_of_sample: int
         reader = next(
             each for each in graph.successors[op].tolist() if builder.expansion.origin[each] >= 0
         )
-        kernel = builder.step.ledger.kernels[int(builder.expansion.origin[reader])]
+        kernel = builder.kernel(reader)
         views = [builder.argument(op, kernel, each) for each in keys_of(kernel)]
     else:
         views = [builder.root[read[0]]]
     cuts = tuple(each.meta[ROWS] for each in views)
-    made = builder.call(GatherSeveral(cuts, context.width), *views)
+    made = builder.call(GatherParts(cuts, context.width), *views)
     return [
         with_cuts(builder.item(made, place), view.meta.get(CUT, WHOLE))
         for place, view in enumerate(views)
@@ -93,7 +89,7 @@ def _scatter_keys(builder: Builder, read: list[int]) -> list[Node]:
     terms = [builder.root[each] for each in read]
     shapes = [each.meta["val"].shape for each in terms]
     cuts = tuple(plain_cut(len(shape) - 2, shape[-2]) for shape in shapes)
-    talk = ScatterSeveral(cuts, context.width, context.member)
+    talk = ScatterTerms(cuts, context.width, context.member)
     made = builder.call(talk, *terms)
     return [
         with_cuts(builder.item(made, place), each.meta.get(CUT, WHOLE), cuts[place])

@@ -29,11 +29,11 @@ def find_again(
     segment: Segment, steps: TracedSteps, regions: Sequence[range]
 ) -> list[tuple[int, ...]]:
     """For every region the lines of earlier regions that it runs again, in order."""
-    finder = _Finder(segment, steps, regions)
+    finder = _AgainFinder(segment, steps, regions)
     return [finder.lines_for(number) for number in range(len(regions))]
 
 
-class _Finder:
+class _AgainFinder:
     """One segment and its regions."""
 
     def __init__(self, segment: Segment, steps: TracedSteps, regions: Sequence[range]) -> None:

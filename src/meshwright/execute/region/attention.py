@@ -15,7 +15,7 @@ from meshwright.capture.attention import attend, attend_backward, choose_kernel
 from meshwright.capture.attention_kernel import Attended
 from meshwright.execute.draw import Drawn
 from meshwright.execute.random.attention import may_fuse
-from meshwright.execute.region.recipe import Base, Call, Recipe, View
+from meshwright.execute.region.recipe import Base, RecipeCall, RecipeView, RegionRecipe
 from meshwright.execute.traced import Layout
 
 _BODIES: dict[Any, tuple[Any, tuple[int, int, int, int]]] = {
@@ -32,7 +32,7 @@ _DROPPING = {
 """The same places of the ops that drop weights, whose first arguments are keys."""
 
 
-def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
+def choose_attention(recipe: RegionRecipe, device: torch.device) -> RegionRecipe:
     """The recipe with a kernel chosen for every attention."""
     layouts = list(recipe.inputs)
     steps = []
@@ -47,7 +47,7 @@ def choose_attention(recipe: Recipe, device: torch.device) -> Recipe:
     return replace(recipe, steps=tuple(steps))
 
 
-def _choose(call: Call, layouts: Sequence[Layout], device: torch.device) -> Call:
+def _choose(call: RecipeCall, layouts: Sequence[Layout], device: torch.device) -> RecipeCall:
     body, places = _BODIES[call.target]
     query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
     assert query is not None and key is not None and value is not None
@@ -58,8 +58,8 @@ def _choose(call: Call, layouts: Sequence[Layout], device: torch.device) -> Call
 
 
 def _choose_dropping(
-    call: Call, drawn: Drawn, layouts: Sequence[Layout], device: torch.device
-) -> Call:
+    call: RecipeCall, drawn: Drawn, layouts: Sequence[Layout], device: torch.device
+) -> RecipeCall:
     """By the device's kernel for attention with dropout, where it has one."""
     places = _DROPPING[drawn.name]
     query, key, value, mask = (_empty(call.args[each], layouts, device) for each in places)
@@ -72,6 +72,6 @@ def _empty(value: Any, layouts: Sequence[Layout], device: torch.device) -> torch
     if value is None:
         return None
     layout = layouts[value.number] if isinstance(value, Base) else value.layout
-    assert isinstance(value, Base | View)
+    assert isinstance(value, Base | RecipeView)
     room = torch.empty(layout.length, dtype=layout.dtype, device=device)
     return room.as_strided(layout.shape, layout.stride, layout.offset)

@@ -14,7 +14,7 @@ from meshwright.array import Longs
 from meshwright.capture.ledger import Kernel
 from meshwright.execute.arrived import has_arrived
 from meshwright.execute.draw import is_repeatable
-from meshwright.execute.item import Line, Segment
+from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.steps import TracedSteps
 from meshwright.execute.update import is_update
 
@@ -97,7 +97,7 @@ def _best_start(start: int, period: int, length: int, is_product: Sequence[bool]
 
 
 def _signatures(
-    lines: Sequence[Line], steps: TracedSteps, kernels: Sequence[Kernel]
+    lines: Sequence[OpLine], steps: TracedSteps, kernels: Sequence[Kernel]
 ) -> list[Hashable]:
     """What makes lines alike: the op, its constants, and the layouts of what it reads and makes."""
     found: list[Hashable] = []

@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from meshwright.execute.region.attention import choose_attention
 from meshwright.execute.region.padding import Padder
-from meshwright.execute.region.recipe import Recipe, RegionFunction, run_recipe
+from meshwright.execute.region.recipe import RegionFunction, RegionRecipe, run_recipe
 
 _aten = torch.ops.aten
 
@@ -26,9 +26,9 @@ class Inductor:
     def __init__(self, device: torch.device, show: Callable[[str], None]) -> None:
         """`show` is told what is compiled, and what cannot be."""
         self.device, self.show = device, show
-        self.functions: dict[Recipe, RegionFunction | None] = {}
+        self.functions: dict[RegionRecipe, RegionFunction | None] = {}
 
-    def __call__(self, recipe: Recipe) -> RegionFunction | None:
+    def __call__(self, recipe: RegionRecipe) -> RegionFunction | None:
         """A function of the recipe's inputs, in kernels of the device's own; None: it cannot."""
         if recipe not in self.functions:
             self.show(f"compiling region {len(self.functions) + 1}: {len(recipe.steps):,} ops")
@@ -39,7 +39,7 @@ class Inductor:
                 self.functions[recipe] = None
         return self.functions[recipe]
 
-    def _compile(self, recipe: Recipe) -> RegionFunction:
+    def _compile(self, recipe: RegionRecipe) -> RegionFunction:
         mode = FakeTensorMode(shape_env=ShapeEnv())
         module, given = trace_recipe(recipe, self.device, mode)
         known = {name: value for name, value in _OPTIONS.items() if name in config._config}
@@ -58,14 +58,14 @@ _OPTIONS = {
 }
 
 
-def _describe(recipe: Recipe, error: Exception) -> str:
+def _describe(recipe: RegionRecipe, error: Exception) -> str:
     first, last = (str(step.call.target) for step in (recipe.steps[0], recipe.steps[-1]))
     reason = str(error).strip().partition("\n")[0]
     return f"{len(recipe.steps):,} ops from {first} to {last}: {type(error).__name__}: {reason}"
 
 
 def trace_recipe(
-    recipe: Recipe, device: torch.device, mode: FakeTensorMode
+    recipe: RegionRecipe, device: torch.device, mode: FakeTensorMode
 ) -> tuple[GraphModule, list[torch.Tensor]]:
     """The recipe as ATen ops that write to nothing but, at the end, to its inputs; and inputs that
     have no values."""

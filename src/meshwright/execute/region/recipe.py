@@ -14,7 +14,7 @@ from torch.fx import Node
 
 from meshwright.capture.ledger import Kernel
 from meshwright.execute.draw import Draw, drawn_kernel
-from meshwright.execute.item import Line, Segment
+from meshwright.execute.item import OpLine, Segment
 from meshwright.execute.last_use import made_name
 from meshwright.execute.rebuild.storage import viewed_node, writes_argument
 from meshwright.execute.steps import TracedSteps
@@ -39,7 +39,7 @@ class Like:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecipeCall:
     """A function called with tensors of the recipe, views of them, and constants."""
 
     target: Any
@@ -48,34 +48,34 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RecipeView:
     """A view of a tensor of the recipe."""
 
-    call: Call
+    call: RecipeCall
     base: Base
     layout: Layout
     """The layout that the traced step has there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecipeStep:
     """One op of a region."""
 
-    call: Call
+    call: RecipeCall
     made: tuple[tuple[int | None, Layout], ...]
     """What it allocates: the place among its results (None: the result itself) and its layout."""
     factor: float = 1.0
-    """What its result is multiplied with, ..."""
+    """What its result is multiplied with."""
     scale: Base | None = None
-    """... and the tensor that it is."""
+    """A tensor that its result is multiplied with, too; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class RegionRecipe:
     """What a region computes."""
 
     inputs: tuple[Layout, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[RecipeStep, ...]
     outputs: tuple[int, ...]
     """The numbers of the tensors that it returns."""
 
@@ -89,12 +89,12 @@ class Region:
     """The names of the tensors that it is given."""
     outputs: tuple[tuple[int, int], ...]
     """Line and version of the tensors that it returns."""
-    recipe: Recipe
+    recipe: RegionRecipe
 
 
 RegionFunction = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """From a list of a region's inputs, which it empties, to its outputs."""
-Compiler = Callable[[Recipe], RegionFunction | None]
+Compiler = Callable[[RegionRecipe], RegionFunction | None]
 """Makes a function of a recipe; None: it cannot."""
 
 
@@ -106,7 +106,8 @@ def write_regions(
 ) -> list[Region]:
     """The regions of these lines of a segment; `again`: earlier lines that each runs once more."""
     writers = [
-        _Writer(segment, steps, (*more, *lines)) for lines, more in zip(regions, again, strict=True)
+        _RecipeWriter(segment, steps, (*more, *lines))
+        for lines, more in zip(regions, again, strict=True)
     ]
     wanted = {made_name(*each) for each in segment.outputs}
     wanted |= {made_name(line, version) for line, version, _, _ in segment.sums}
@@ -119,7 +120,7 @@ def write_regions(
 
 
 def run_recipe(
-    recipe: Recipe, given: Sequence[torch.Tensor], device: torch.device
+    recipe: RegionRecipe, given: Sequence[torch.Tensor], device: torch.device
 ) -> list[torch.Tensor]:
     """What a recipe makes of its inputs, which it may write to."""
     bases = list(given)
@@ -134,7 +135,7 @@ def run_recipe(
     return [bases[number] for number in recipe.outputs]
 
 
-def _run_call(call: Call, bases: Sequence[torch.Tensor], device: torch.device) -> Any:
+def _run_call(call: RecipeCall, bases: Sequence[torch.Tensor], device: torch.device) -> Any:
     args = [_value(each, bases, device) for each in call.args]
     kwargs = {name: _value(each, bases, device) for name, each in call.kwargs}
     return call.target(*args, **kwargs)
@@ -143,14 +144,14 @@ def _run_call(call: Call, bases: Sequence[torch.Tensor], device: torch.device) -
 def _value(value: Any, bases: Sequence[torch.Tensor], device: torch.device) -> Any:
     if isinstance(value, Base):
         return bases[value.number]
-    if isinstance(value, View):
+    if isinstance(value, RecipeView):
         found = _run_call(value.call, bases, device)
         if isinstance(found, torch.Tensor) and not _lies(found, value.layout):
             layout = value.layout  # a kernel of this device made other strides than the traced one
             base = bases[value.base.number]
             return base.as_strided(layout.shape, layout.stride, layout.offset)
         return found
-    if isinstance(value, Call):
+    if isinstance(value, RecipeCall):
         return _run_call(value, bases, device)
     if isinstance(value, Like):
         return value.layout.empty(device)
@@ -166,7 +167,7 @@ def _lies(tensor: torch.Tensor, layout: Layout) -> bool:
     return all(size <= 1 or one == other for size, one, other in triples)
 
 
-class _Writer:
+class _RecipeWriter:
     """A region's calls as they are written."""
 
     def __init__(self, segment: Segment, steps: TracedSteps, lines: Sequence[int]) -> None:
@@ -200,7 +201,7 @@ class _Writer:
         """The region, which returns what others want of its own lines."""
         calls = tuple(self.write(number) for number in self.lines)
         outputs = tuple(self._find_outputs(lines, wanted))
-        recipe = Recipe(
+        recipe = RegionRecipe(
             inputs=tuple(self.inputs.values()),
             steps=calls,
             outputs=tuple(self.numbers[made_name(*each)].number for each in outputs),
@@ -218,7 +219,7 @@ class _Writer:
                 if is_own and (name in wanted or version == step.loss_version):
                     yield number, version
 
-    def write(self, number: int) -> Step:
+    def write(self, number: int) -> RecipeStep:
         """The call of a line."""
         line = self.segment.lines[number]
         step = self.steps[line.samples]
@@ -229,7 +230,7 @@ class _Writer:
         if draw is not None:
             drawn = drawn_kernel(kernel.node, draw, is_written=True)
             keys = self.numbers[_keys_name(draw, line)]
-            call = Call(drawn, (keys, *call.args), call.kwargs)
+            call = RecipeCall(drawn, (keys, *call.args), call.kwargs)
         made = []
         for output in step.outputs(kernel):
             self.numbers[made_name(number, output.version)] = Base(self.count)
@@ -240,10 +241,10 @@ class _Writer:
             if old >= 0:
                 self.numbers[made_name(number, version)] = self.numbers[names[old]]
         if line.op != step.seed_kernel:
-            return Step(call, tuple(made))
-        return Step(call, tuple(made), self.segment.weight, self.numbers.get(SCALE))
+            return RecipeStep(call, tuple(made))
+        return RecipeStep(call, tuple(made), self.segment.weight, self.numbers.get(SCALE))
 
-    def _call(self, kernel: Kernel, names: Mapping[int, Hashable]) -> Call:
+    def _call(self, kernel: Kernel, names: Mapping[int, Hashable]) -> RecipeCall:
         def value(node: Node) -> Any:
             version = kernel.reads.get(node.name)
             if version is None:
@@ -255,10 +256,10 @@ class _Writer:
         kwargs = {name: _frozen(each, value) for name, each in node.kwargs.items()}
         if not kernel.reads and any(isinstance(each, Node) for each in node.args):
             kwargs["device"] = torch.device("cpu")  # stands for the rank's own
-        return Call(node.target, args, tuple(kwargs.items()))
+        return RecipeCall(node.target, args, tuple(kwargs.items()))
 
 
-def _keys_name(draw: Draw, line: Line) -> Hashable:
+def _keys_name(draw: Draw, line: OpLine) -> Hashable:
     """The name of the keys that an op draws with."""
     return "keys", draw.op, draw.samples(line.samples)
 
@@ -284,11 +285,11 @@ def _view(node: Node, base: Base) -> Any:
         assert each is source, f"{node.name}: a view of one tensor"
         return _view(each, base)
 
-    call = Call(
+    call = RecipeCall(
         node.target,
         tuple(_frozen(each, value) for each in node.args),
         tuple((name, _frozen(each, value)) for name, each in node.kwargs.items()),
     )
     if not isinstance(node.meta["val"], torch.Tensor):
         return call  # several views of which one is taken
-    return View(call, base, Layout.of(node.meta["val"]))
+    return RecipeView(call, base, Layout.of(node.meta["val"]))

@@ -11,7 +11,14 @@ from typing import Any
 
 import torch
 
-from meshwright.capture.deferred_call import Call, Draw, Memory, Window, blank, copied
+from meshwright.capture.deferred.call import (
+    Memory,
+    RandomStream,
+    RecordedCall,
+    Window,
+    blank,
+    copied,
+)
 from meshwright.capture.torch_private import pytree, without_modes, without_torch_function
 
 _STREAM_STEP = 0x9E3779B1
@@ -19,11 +26,11 @@ _STREAM_STEP = 0x9E3779B1
 CPU looks at (2**32 divided by the golden ratio: neighbours lie far apart)."""
 
 
-class Tape:
+class CallTape:
     """Calls in their order, and the storages that they are about."""
 
     def __init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.storages: list[torch.UntypedStorage] = []
         """Only their sizes count; they are held, so that no address is used twice."""
         self.constants: Memory = {}
@@ -36,7 +43,7 @@ class Tape:
         self._writers.append([])
         return len(self.storages) - 1
 
-    def add_call(self, call: Call) -> None:
+    def add_call(self, call: RecordedCall) -> None:
         """Put a call at the end."""
         for storage in call.writes | call.creates:
             self._writers[storage].append(len(self.calls))
@@ -94,13 +101,13 @@ class Tape:
         return torch.zeros(num_bytes, dtype=torch.uint8, device="cpu").untyped_storage()
 
 
-def repeat(call: Call, memory: Memory, seed: int) -> Any:
+def repeat(call: RecordedCall, memory: Memory, seed: int) -> Any:
     """Make one call again; what it creates joins the memory."""
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Window):
             return leaf.view(memory)
-        if isinstance(leaf, Draw):
+        if isinstance(leaf, RandomStream):
             return torch.Generator().manual_seed(_stream(leaf, seed))
         return leaf
 
@@ -131,7 +138,7 @@ def real_tensors() -> Iterator[None]:
         torch.default_generator.set_state(state)
 
 
-def _stream(draw: Draw, seed: int) -> int:
+def _stream(draw: RandomStream, seed: int) -> int:
     """The seed of one draw: no two draws of one source share it."""
     source = f"{seed}" if draw.generator_seed is None else f"generator {draw.generator_seed}"
     start = int.from_bytes(hashlib.blake2b(source.encode(), digest_size=4).digest(), "little")

@@ -17,8 +17,15 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from meshwright.capture.deferred_call import Call, Draw, Memory, copied, describe, window
-from meshwright.capture.deferred_tape import Tape, real_tensors, repeat
+from meshwright.capture.deferred.call import (
+    Memory,
+    RandomStream,
+    RecordedCall,
+    copied,
+    describe,
+    window,
+)
+from meshwright.capture.deferred.tape import CallTape, real_tensors, repeat
 from meshwright.capture.torch_private import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -49,7 +56,7 @@ class Recording:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._tape = Tape()
+        self._tape = CallTape()
         self._numbers: dict[int, int] = {}
         self._outside: set[int] = set()
         self._num_draws = 0
@@ -115,7 +122,9 @@ class Recording:
             self._tape.add_call(replace(call, outputs=outputs, creates=creates))
         return made
 
-    def _describe(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _describe(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RecordedCall:
         call = describe(op, args, kwargs, self._find, self._tape.storages)
         for leaf in call.leaves:
             if isinstance(leaf, torch.UntypedStorage) and leaf._cdata not in self._numbers:
@@ -129,16 +138,16 @@ class Recording:
         if torch.Tag.nondeterministic_seeded not in op.tags:
             return replace(call, leaves=leaves)
         self._num_draws += 1
-        draw = Draw(generator_seed=None, number=self._num_draws)
+        draw = RandomStream(generator_seed=None, number=self._num_draws)
         return replace(call, leaves=leaves, draw=draw)
 
-    def _own_draw(self, generator: torch.Generator) -> Draw:
+    def _own_draw(self, generator: torch.Generator) -> RandomStream:
         """Equal for two generators of equal seed that were used equally often."""
         key = (generator, generator.initial_seed())
         self._generators[key] = self._generators.get(key, 0) + 1
-        return Draw(generator_seed=generator.initial_seed(), number=self._generators[key])
+        return RandomStream(generator_seed=generator.initial_seed(), number=self._generators[key])
 
-    def _compute(self, call: Call) -> Any:
+    def _compute(self, call: RecordedCall) -> Any:
         """What the program has to see: a tensor's values, or a shape that depends on them."""
         if call.writes:
             raise UnrecordableError(f"what {call.op} changes depends on values")
@@ -195,13 +204,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "prim":  # asks a tensor for its device
             return func(*args, **(kwargs or {}))
         return self._recording.call(func, args, kwargs or {})
@@ -210,13 +213,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Zeros(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sets what torch.empty leaves unset."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         return made.zero_() if _is_empty(func) else made
 
@@ -234,13 +231,7 @@ def no_remains() -> contextlib.AbstractContextManager[Any]:
 class _Functions(TorchFunctionMode):
     """What torch does to fake tensors apart from calls of ATen ops."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.__deepcopy__ and isinstance(args[0], FakeTensor):
             return _copy(*args)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from meshwright.capture.deferred_recording import Recording
+from meshwright.capture.deferred.recording import Recording
 from meshwright.capture.torch_private import pytree
 from meshwright.capture.workload import Workload
 from meshwright.errors import InputError, some

@@ -1,6 +1,6 @@
 """A workload built without memory, whose tensors each rank makes real for itself, from a seed.
 
-Building is recorded on fake tensors (see `deferred_recording`). A tensor made real has the same
+Building is recorded on fake tensors (see `recording`). A tensor made real has the same
 values on every rank, whatever else that rank makes real and in whatever order: each random call has
 a stream of its own, chosen by the seed and the call's number. Values are always computed on the
 CPU, because devices draw different random numbers; CPUs of different vector instructions differ in
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from meshwright.capture.deferred_model import (
+from meshwright.capture.deferred.model import (
     initialise_model,
     set_inputs,
     settle_plain_tensors,
 )
-from meshwright.capture.deferred_recording import (
+from meshwright.capture.deferred.recording import (
     Recording,
     UnrecordableError,
     is_real,
@@ -32,7 +32,7 @@ from meshwright.errors import some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deferred:
+class DeferredWorkload:
     """A workload whose parameters, buffers and inputs are fake until asked for."""
 
     workload: Workload
@@ -52,7 +52,7 @@ class Deferred:
         return self.recording.real(tensor, self.seed if seed is None else seed)
 
 
-def record(build: Callable[[], Workload], seed: int = 0) -> Deferred:
+def record(build: Callable[[], Workload], seed: int = 0) -> DeferredWorkload:
     """Build a workload without memory; a factory that cannot be recorded runs for real.
 
     It runs with all generators set to the seed, and leaves them as they were.
@@ -74,7 +74,9 @@ def record(build: Callable[[], Workload], seed: int = 0) -> Deferred:
         settle_plain_tensors(workload, recording, seed)
     if unset:
         remarks.append(f"inputs that nothing sets are random or zero: {some(unset)}")
-    return Deferred(workload=workload, seed=seed, recording=recording, remark="; ".join(remarks))
+    return DeferredWorkload(
+        workload=workload, seed=seed, recording=recording, remark="; ".join(remarks)
+    )
 
 
 def _reason(error: BaseException) -> str:

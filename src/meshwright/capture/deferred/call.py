@@ -65,7 +65,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class RandomStream:
     """A stream of random values."""
 
     generator_seed: int | None
@@ -75,7 +75,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class RecordedCall:
     """A call that sets storages, ready to be repeated on the CPU."""
 
     op: OpOverload
@@ -83,7 +83,7 @@ class Call:
     """Arguments, flat; tensors are windows, generators are draws."""
     structure: pytree.TreeSpec
     default_dtype: torch.dtype
-    draw: Draw | None
+    draw: RandomStream | None
     reads: frozenset[int]
     """Storages among the arguments, without those that are overwritten unseen."""
     writes: frozenset[int]
@@ -129,7 +129,7 @@ def describe(
     kwargs: Mapping[str, Any],
     number: Callable[[torch.Tensor], int],
     storages: Sequence[torch.UntypedStorage],
-) -> Call:
+) -> RecordedCall:
     """A call before it is made; `number` knows the storages of its arguments.
 
     Before, because ops that change a tensor's shape in place change the argument's window.
@@ -152,7 +152,7 @@ def describe(
         and leaf.num_bytes() == storages[leaf.storage].nbytes()
         and sum(other.storage == leaf.storage for other in windows) == 1
     }
-    return Call(
+    return RecordedCall(
         op=op,
         leaves=tuple(leaves),
         structure=structure,
