@@ -167,9 +167,10 @@ def test_a_star_is_fused_in_one_pass() -> None:
         builder.add_use(hub, op)
     graph, seconds = builder.finish(), np.ones(num_ops)
     fuse_ops(chain_of(line(3), 3), np.ones(3))  # compile
-    started = time.perf_counter()
+    # Compiled code runs no lines to count: the time of the core, not of the clock, is taken instead.
+    started = time.thread_time()
     assert len(fuse_web(Web.of(graph, seconds), 1.0)) == num_ops - 1
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 1.0
 
 
 @pytest.mark.slow
@@ -179,10 +180,10 @@ def test_twelve_thousand_ops_take_under_a_fifth_of_a_second() -> None:
     seconds = graph.flops + graph.bytes_read
     fuse_ops(graph, seconds)  # compile
     taken = []
-    for _ in range(3):  # the best of three: the machine may be busy
-        started = time.perf_counter()
+    for _ in range(3):  # the best of three: others may use the core's caches
+        started = time.thread_time()
         coarsening = fuse_ops(graph, seconds)
-        taken.append(time.perf_counter() - started)
+        taken.append(time.thread_time() - started)
     assert min(taken) < 0.2
     assert coarsening.graph.num_ops < graph.num_ops / 2
     digraph = nx.DiGraph()

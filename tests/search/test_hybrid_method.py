@@ -88,7 +88,9 @@ def test_devices_of_mixed_memory_hold_what_they_can() -> None:
     devices = list(cluster.devices)
     devices[3] = replace(devices[3], memory_bytes=1e9)
     graph = gpt(hidden=1024, heads=16, layers=6, sequence=512, vocabulary=8192, batch=16)
-    answer = search(graph, replace(cluster, devices=tuple(devices)))
+    # The devices of a tensor-parallel group hold the same; without one the small device has to get
+    # the stage that holds less.
+    answer = search(graph, replace(cluster, devices=tuple(devices)), scope=Scope(tensor=(1,)))
     assert answer.peak_bytes[3] <= 1e9 < answer.peak_bytes[0]
 
 

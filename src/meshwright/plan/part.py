@@ -221,6 +221,10 @@ class Part:
             raise self._error(
                 f"priorities must be one an op ({len(self.ops)}), got {len(self.priorities):,}"
             )
+        # Plans have tens of thousands of priorities: only where one is wrong are they walked.
+        types = set(map(type, self.priorities)) - {int, float}
+        if not types and all(map(isfinite, self.priorities)):
+            return
         for op, each in zip(self.ops, self.priorities, strict=True):
             if not is_number(each) or not isfinite(each):
                 bad = shown(each)
