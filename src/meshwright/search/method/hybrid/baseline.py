@@ -31,7 +31,7 @@ from meshwright.search.method.hybrid.space import Space, list_samples, make_spac
 from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.method.hybrid.trial import Scene, Trials
-from meshwright.search.pool.engine import Sequential
+from meshwright.search.pool.process import Processes
 
 _SAMPLES = (1, 2, 4, 8)
 """Of a microbatch, that people try."""
@@ -100,7 +100,7 @@ def _answer(
         return refuse(method, f"not for this search: {error}", 0.0, started)
     drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
     trials = Trials(
-        Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Sequential()
+        Scene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing), Processes(1)
     )
     try:
         simulate_first(trials, drafts, started + budget_seconds, most)

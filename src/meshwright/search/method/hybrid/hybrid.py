@@ -29,7 +29,8 @@ from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import Space, describe_space, make_space
 from meshwright.search.method.hybrid.trial import Scene, Trials
-from meshwright.search.pool.engine import Engine, Sequential, open_engine
+from meshwright.search.pool.engine import Engine, open_engine
+from meshwright.search.pool.process import Processes
 
 _DRAFT_SHARE = 0.5
 """Of the budget, for drafts; the rest is the simulator's."""
@@ -83,7 +84,7 @@ def hybrid(
     pool = Pool(refuses_plain=space.stack.shares_groups)
     tiers = space.prices.tiers
     scene = Scene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
-    trials = Trials(scene, engine or Sequential(), chosen.keys)
+    trials = Trials(scene, engine or Processes(1), chosen.keys)
     is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:
         try:
