@@ -32,7 +32,7 @@ from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
-from meshwright.search.pool.engine import Sequential
+from meshwright.search.pool.process import Processes
 from meshwright.source import load_graph
 
 MODELS = ("bert-large", "llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt3-175b")
@@ -108,7 +108,7 @@ def _best(space: HybridSpace, drafts: Sequence[HybridDraft]) -> tuple[float, str
     scene = TrialScene(
         graph=space.stack.graph, cluster=space.cluster, tiers=space.prices.tiers, sharing="fair"
     )
-    trials = HybridTrials(scene, Sequential())
+    trials = HybridTrials(scene, Processes(1))
     simulate_first(trials, drafts)
     if not trials.num_fitting:
         return float("inf"), ""

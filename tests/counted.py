@@ -16,7 +16,7 @@ import meshwright.search
 
 TICK_SECONDS = 2.0**-10
 """What passes between two looks. A power of two, so that sums are exact wherever a test begins."""
-_OF_PROCESSES = ("pool.process", "pool.ray", "pool.worker")
+_OF_PROCESSES = ("pool.process", "pool.ray")
 """Modules that wait for other processes, for which no look at a clock here stands."""
 
 

@@ -1,4 +1,4 @@
-"""How this program starts Python again, and what its modules are found by.
+"""How this program starts Python again, on how many cores, and what its modules are found by.
 
 The current folder may belong to anybody: a `numpy.py` in it must not be run because somebody plans
 there. Python puts that folder before all others for `python -m`; here it is left out, or comes last
@@ -12,6 +12,13 @@ import sys
 def can_start_python() -> bool:
     """Whether there is an interpreter to start: a program that embeds Python may be none itself."""
     return os.path.basename(sys.executable or "").startswith("python")
+
+
+def num_cores() -> int:
+    """How many cores of this machine this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -20,7 +20,7 @@ from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.trial import TrialScene, try_draft
-from meshwright.search.pool.engine import Sequential
+from meshwright.search.pool.process import Processes
 from meshwright.simulate.simulate import simulate
 from quick import few
 
@@ -124,7 +124,7 @@ def listed(limits: dict[str, Any]) -> dict[str, Any]:
 def test_the_answer_within_limits_is_what_its_degrees_give(limits: dict[str, Any]) -> None:
     graph, cluster = model(has_experts="expert" in limits), small_cluster(EIGHT)
     scope = Scope(**{"context": (1,), **listed(limits)}, sequence_parallel=True)
-    answer = hybrid(graph, cluster, scope=scope, budget_seconds=60, engine=Sequential())
+    answer = hybrid(graph, cluster, scope=scope, budget_seconds=60, engine=Processes(1))
     assert answer.plan is not None
     degrees = answer.plan.degrees(graph, cluster)
     assert degrees is not None

@@ -17,7 +17,8 @@ from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.search.method.hybrid import hybrid as module
 from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
-from meshwright.search.pool.engine import Sequential, open_engine
+from meshwright.search.pool.engine import open_engine
+from meshwright.search.pool.process import Processes
 from meshwright.search.portfolio import find_plan
 from quick import few
 from work import count_lines
@@ -151,7 +152,7 @@ def test_the_same_plan_comes_twice_and_on_any_number_of_workers() -> None:
     graph = gpt(hidden=512, heads=8, layers=6, sequence=128, vocabulary=1024, batch=16)
     cluster = find_cluster("h100-x8x4")
     answers = [search(graph, cluster, budget_seconds=60) for _ in range(2)]
-    answers.append(search(graph, cluster, budget_seconds=60, engine=Sequential()))
+    answers.append(search(graph, cluster, budget_seconds=60, engine=Processes(1)))
     with open_engine("local") as engine:
         answers.append(search(graph, cluster, budget_seconds=60, engine=engine))
     first = answers[0]
@@ -162,8 +163,9 @@ def test_the_same_plan_comes_twice_and_on_any_number_of_workers() -> None:
 
 
 def test_an_interrupt_gives_the_best_so_far(monkeypatch: Any) -> None:
-    class Interrupted(Sequential):
+    class Interrupted(Processes):
         def __init__(self, rounds: int) -> None:
+            super().__init__(1)
             self.rounds, self.items = rounds, 0
 
         def run(self, function: Any, context: Any, items: Any) -> Any:
@@ -184,9 +186,9 @@ def test_an_interrupt_gives_the_best_so_far(monkeypatch: Any) -> None:
 
 
 def test_an_interrupt_before_anything_is_known_ends_the_search() -> None:
-    class Interrupted(Sequential):
+    class Interrupted(Processes):
         def run(self, *_: Any) -> Any:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(small_model(), find_cluster("h100-x2"), engine=Interrupted())
+        search(small_model(), find_cluster("h100-x2"), engine=Interrupted(1))

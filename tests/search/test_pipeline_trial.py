@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -17,13 +18,13 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.zoo import build_model
 from meshwright.search.instance import make_instance
-from meshwright.search.method.pipeline.ahead import Ahead
-from meshwright.search.method.pipeline.attempt import Task
+from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
 from meshwright.search.method.pipeline.pipeline import pipeline
-from meshwright.search.method.pipeline.trial import Trials
+from meshwright.search.method.pipeline.trial import CandidateTrials
+from meshwright.search.pool.process import Processes
 from waiting import wait_until
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
@@ -70,22 +71,41 @@ def two_stages(graph: Graph) -> list[Candidate]:
     return found
 
 
-def ready_workers(graph: Graph) -> Ahead:
+@dataclass(frozen=True, kw_only=True)
+class Helped:
+    """A pool, and what its workers have been told."""
+
+    pool: Processes
+    context: TrialContext
+
+    def take(self, candidates: Sequence[Candidate]) -> None:
+        """Simulate the first; workers may look at the others."""
+        tasks = [Task(key=each.key, ops_first=False) for each in candidates]
+        self.pool.take(attempt, self.context, tasks, lambda: False)
+
+
+def make_helped(graph: Graph, num_workers: int) -> Helped:
+    context = TrialContext(graph=graph, cluster=CLUSTER, sharing="fair")
+    return Helped(pool=Processes(1 + num_workers, idle_seconds=0.0), context=context)
+
+
+def with_ready_worker(graph: Graph) -> Helped:
     """One, that waits for tasks."""
-    ahead = Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=1, idle_seconds=0.0)
-    ahead.attempt([Task(candidate=two_stages(graph)[0], ops_first=False)], lambda: False)
-    ahead.start_if_worth()
-    wait_until(lambda: ahead.workers[0].is_ready)
-    return ahead
+    helped = make_helped(graph, 1)
+    helped.take(two_stages(graph)[:1])
+    helped.pool.start()
+    wait_until(lambda: helped.pool.processes[0].is_ready)
+    return helped
 
 
 Found = tuple[object, ...]
 
 
-def search(graph: Graph, ahead: Ahead, meanwhile: Callable[[], None] = lambda: None) -> Found:
+def search(graph: Graph, helped: Helped, meanwhile: Callable[[], None] = lambda: None) -> Found:
     """Everything that a search tells."""
     estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
-    with Trials(ahead, perf_counter() + 300, estimator.estimate) as trials:
+    until = perf_counter() + 300
+    with CandidateTrials(helped.pool, helped.context, until, estimator.estimate) as trials:
         candidates = two_stages(graph)
         trials.run(candidates[::2], patience=40)
         meanwhile()
@@ -100,50 +120,50 @@ def search(graph: Graph, ahead: Ahead, meanwhile: Callable[[], None] = lambda: N
 
 
 def search_alone(graph: Graph) -> Found:
-    return search(graph, Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=0))
+    return search(graph, make_helped(graph, 0))
 
 
 @pytest.mark.parametrize("gathers", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_workers_change_nothing(gathers: bool) -> None:
     graph = layers(gathers=gathers)
-    ahead = ready_workers(graph)
-    tasks = [Task(candidate=each, ops_first=False) for each in two_stages(graph)[:20:2]]
-    ahead.attempt(tasks, lambda: False)
-    wait_until(lambda: ahead.workers[0].num_done > 1)  # on a busy machine it may get no other turn
-    found = search(graph, ahead)
+    helped = with_ready_worker(graph)
+    worker = helped.pool.processes[0]
+    helped.take(two_stages(graph)[:20:2])
+    wait_until(lambda: worker.num_done > 1)  # on a busy machine it may get no other turn
+    found = search(graph, helped)
     assert found == search_alone(graph)
     assert bool(found[-2]) is gathers  # stage by stage it could not be simulated
-    assert ahead.workers[0].process.poll() is not None
+    assert worker.process.poll() is not None
 
 
 @pytest.mark.parametrize("dies", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_worker_that_hangs_or_dies_changes_nothing(dies: bool) -> None:
     graph = layers()
-    ahead = ready_workers(graph)
-    process = ahead.workers[0].process
+    helped = with_ready_worker(graph)
+    worker = helped.pool.processes[0]
+    process = worker.process
     process.send_signal(signal.SIGSTOP)  # it is given tasks all the same
 
     def meanwhile() -> None:
         if dies:
             process.kill()
 
-    assert search(graph, ahead, meanwhile) == search_alone(graph)
-    assert ahead.workers[0].num_done == 0
+    assert search(graph, helped, meanwhile) == search_alone(graph)
+    assert worker.num_done == 0
     assert process.poll() is not None
 
 
 @pytest.mark.slow
 def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = layers()
-    monkeypatch.setattr("meshwright.search.method.pipeline.ahead.VERSION", "elsewhere")
-    task = Task(candidate=two_stages(graph)[0], ops_first=False)
-    ahead = Ahead(graph, CLUSTER, "fair", perf_counter() + 300, num_workers=1, idle_seconds=0.0)
-    ahead.attempt([task], lambda: False)
-    ahead.start_if_worth()
-    worker = ahead.workers[0]
-    wait_until(lambda: not worker.is_talking)
-    search(graph, ahead)
-    assert ahead.workers[0].num_done == 0
+    monkeypatch.setattr("meshwright.search.pool.process.VERSION", "elsewhere")
+    helped = make_helped(graph, 1)
+    helped.take(two_stages(graph)[:1])
+    helped.pool.start()
+    worker = helped.pool.processes[0]
+    wait_until(lambda: not worker.thread.is_alive())
+    search(graph, helped)
+    assert worker.num_done == 0
 
 
 @pytest.mark.slow
@@ -159,38 +179,38 @@ def test_a_whole_search_is_the_same_with_workers() -> None:
 @pytest.mark.slow
 def test_an_interrupt_ends_the_workers() -> None:
     graph = layers()
-    ahead = ready_workers(graph)
+    helped = with_ready_worker(graph)
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(graph, ahead, interrupt)
-    assert ahead.workers[0].process.poll() is not None
+        search(graph, helped, interrupt)
+    assert helped.pool.processes[0].process.poll() is not None
 
 
 def test_short_searches_start_no_process() -> None:
     graph = layers()
-    task = Task(candidate=two_stages(graph)[0], ops_first=False)
-    for seconds, idle_seconds in ((300.0, 200.0), (1.0, 0.0)):
+    estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
+    for seconds, idle_seconds, num_started in ((300.0, 200.0, 0), (1.0, 0.0, 0), (300.0, 0.0, 1)):
+        pool, context = Processes(2, idle_seconds=idle_seconds), make_helped(graph, 0).context
         until = perf_counter() + seconds
-        ahead = Ahead(graph, CLUSTER, "fair", until, num_workers=1, idle_seconds=idle_seconds)
-        ahead.attempt([task], lambda: False)
-        ahead.start_if_worth()
-        assert not ahead.workers
+        with CandidateTrials(pool, context, until, estimator.estimate) as trials:
+            trials.run(two_stages(graph))
+            assert trials.statistics["simulations"] > 1
+        assert len(pool.processes) == num_started
 
 
 _SEARCH = """
 import test_pipeline_trial as here
 graph = here.layers()
-ahead = here.ready_workers(graph)
-task = here.Task(candidate=here.two_stages(graph)[0], ops_first=False)
+helped = here.with_ready_worker(graph)
 try:
-    print(ahead.workers[0].process.pid, flush=True)
+    print(helped.pool.processes[0].process.pid, flush=True)
     while True:
-        ahead.attempt([task], lambda: False)
+        helped.take(here.two_stages(graph)[:1])
 finally:
-    ahead.close()
+    helped.pool.close()
     print("closed", flush=True)
 """
 

@@ -13,7 +13,8 @@ from engine_functions import add, add_slowly, count_calls, refuse_odd, stop_else
 
 from canary import heard, plant
 from meshwright.errors import InputError, MeshwrightError
-from meshwright.search.pool.engine import Engine, Sequential, open_engine
+from meshwright.interpreter import num_cores
+from meshwright.search.pool.engine import Engine, open_engine
 from meshwright.search.pool.process import Processes
 from meshwright.search.pool.ray import RayEngine
 from waiting import wait_until
@@ -50,7 +51,7 @@ def with_ready_worker() -> Processes:
 
 
 def test_one_process_keeps_the_order_of_items() -> None:
-    with Sequential() as engine:
+    with Processes(1) as engine:
         assert engine.run(add, 10, [3, 1, 2]) == [13, 11, 12]
         assert engine.workers == 1
 
@@ -75,7 +76,8 @@ def test_a_short_run_starts_no_process() -> None:
         assert engine.processes == []
 
 
-def test_a_context_is_sent_once_and_kept() -> None:
+def test_a_context_is_sent_once_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meshwright.search.pool.process._LEAST_PATIENCE", 60.0)  # none done twice
     with with_ready_worker() as engine:
         context: list[int] = []
         counts = [count for _ in range(2) for count in engine.run(count_calls, context, range(6))]
@@ -127,7 +129,7 @@ def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.Monke
     monkeypatch.setattr("meshwright.search.pool.process.VERSION", "elsewhere")
     with Processes(2, idle_seconds=0.0) as engine:
         engine.run(add, 0, [1, 2])
-        wait_until(lambda: not engine.processes[0].is_talking)
+        wait_until(lambda: not engine.processes[0].thread.is_alive())
         assert engine.run(add, 1, range(3)) == [1, 2, 3]
         assert engine.processes[0].num_done == 0
 
@@ -233,7 +235,8 @@ def test_other_engines_are_refused(name: str) -> None:
 
 def test_engines_are_opened_by_name() -> None:
     engines: list[Engine] = [open_engine("local"), open_engine("one")]
-    assert [type(engine) for engine in engines] == [Processes, Sequential]
+    assert [type(engine) for engine in engines] == [Processes, Processes]
+    assert [engine.workers for engine in engines] == [num_cores(), 1]
 
 
 def test_ray_workers_import_nothing_of_the_folder(ray_engine: RayEngine, canaries: Path) -> None:

@@ -12,7 +12,7 @@ from meshwright.search.check import SCOPED, AnyScope
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope
-from meshwright.search.pool.engine import Sequential
+from meshwright.search.pool.process import Processes
 from meshwright.search.portfolio import find_plan
 from meshwright.search.warm import small_step
 
@@ -74,7 +74,7 @@ def test_the_bound_of_auto_holds_for_teams_too() -> None:
 def test_a_scope_limits_hybrid_and_no_other_method() -> None:
     cluster = make_cluster(["fast"] * 2)
     scope = Scope(zero=(1,))
-    answer = find_plan(small_step(), cluster, "hybrid", scope=scope, engine=Sequential())
+    answer = find_plan(small_step(), cluster, "hybrid", scope=scope, engine=Processes(1))
     assert answer.plan is not None
     assert {part.zero for part in answer.plan.parts} == {1}
     with pytest.raises(InputError, match=r"^scope: the method must be hybrid or auto, got 'data'$"):

@@ -25,6 +25,7 @@ import numpy as np
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.machine import CPU, make_machine
 from meshwright.cluster.part import DeviceType
+from meshwright.interpreter import num_cores
 from meshwright.units import format_count, format_percent
 
 SECONDS = 0.25
@@ -203,13 +204,6 @@ def _answer(end: socket.socket) -> None:
             end.sendall(b"\0")
     except OSError:  # closed meanwhile
         return
-
-
-def num_cores() -> int:
-    """Of this machine, those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_bytes() -> float:

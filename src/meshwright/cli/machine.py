@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from meshwright.capture.machine import MEASURED, machine_facts, measure_machine, num_cores
+from meshwright.capture.machine import MEASURED, machine_facts, measure_machine
 from meshwright.cli.console import print_json
 from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
@@ -19,6 +19,7 @@ from meshwright.cluster.file import read_cluster
 from meshwright.cluster.machine import CPU, has_usual_cpu, on_machine
 from meshwright.errors import InputError
 from meshwright.execute.environment import rank_threads
+from meshwright.interpreter import num_cores
 from meshwright.message import remark, say
 from meshwright.units import format_bytes, format_number, format_rate, format_seconds
 from meshwright.zoo.cache import cache_folder

@@ -130,7 +130,7 @@ class WindowBounder:
         return ready
 
     def _compulsory(self, unit_of: Ints, apart: Ints) -> Floats:
-        """What the transfer of each edge into an op takes where its ends must be apart, else zero."""
+        """The transfer time of each edge into an op where its ends must be apart, else zero."""
         instance = self.instance
         lag = np.zeros(len(self.transfer))
         if len(apart):

@@ -1,8 +1,8 @@
 """Evaluates items on a Ray cluster, or on a Ray of this machine alone.
 
-Each of its cores has an actor that keeps the context; a worker that dies leaves its items to the
-others. Messages are our own pickles, the same as between local processes. Knows nothing about what
-is evaluated. Ray is an extra, imported when an engine is made.
+Each core has an actor that keeps the context; an actor that dies leaves its items to the others.
+Messages are our own pickles, the same as between local processes. Knows nothing about what is
+evaluated. Ray is an extra, imported when an engine is made.
 """
 
 import os
@@ -10,65 +10,58 @@ import pickle
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from importlib.metadata import version
-from typing import Any, Self, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from meshwright.errors import InputError, MeshwrightError, quoted
-from meshwright.search.pool.pipe import pack
-from meshwright.search.pool.process import Order, Outcome, evaluate
-
-Context = TypeVar("Context")
-Item = TypeVar("Item")
-Found = TypeVar("Found")
+from meshwright.search.pool.worker import Context, Evaluated, Found, Item, Order, evaluate, pack
 
 _CONNECT_SECONDS = 5.0
-"""For an address to answer; Ray itself tries for two minutes and then ends the process."""
+"""How long an address may take to answer; Ray itself tries for two minutes and then ends the
+process."""
 _STORE_BYTES = 256 * 2**20
-"""Of shared memory for a Ray of this machine: it holds a context or two."""
+"""Shared memory of a Ray of this machine, which holds a context or two."""
 _START_SECONDS = 60.0
-"""For a first worker to start; on a machine that is busy it takes some ten."""
+"""How long a first actor may take to start; on a busy machine it takes some ten seconds."""
 _IN_HAND = 2
-"""Items of an actor at a time: while it is told the next one, it evaluates another."""
+"""Items that an actor has at a time: it evaluates one while it is told the next."""
 
 
-class RayEngine:
-    """The cores of a Ray cluster."""
+class RayEngine(AbstractContextManager["RayEngine"]):
+    """An engine on the cores of a Ray cluster."""
 
     def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
-        """`address`: host:port or ray://host:port; None: a Ray of this machine, for this engine.
-        `workers`: actors; None: one a core."""
+        """`address` is host:port or ray://host:port; None starts a Ray of this machine, for this
+        engine. `workers` is the number of actors; None: one a core."""
         self.ray, self._is_own = _connect(address, workers)
         cores = int(self.ray.cluster_resources().get("CPU", 1))
         self.workers = max(1, cores if workers is None else workers)
         self._context: Any = None
         self._message: Any = None
         self.pending: dict[Any, Any] = {}
-        """Actors that may not run yet, by the reference that is there when one has the context."""
+        """Actors that may not run yet, by the reference that is ready when one has the context."""
         self.actors: list[Any] = []
-        """Those that have it."""
+        """Actors that have the context."""
 
     def run(
-        self,
-        function: Callable[[Context, Item], Found],
-        context: Context,
-        items: Sequence[Item],
+        self, function: Callable[[Context, Item], Found], context: Context, items: Sequence[Item]
     ) -> list[Found]:
-        """See `meshwright.search.pool.engine.Engine`."""
+        """Implements `meshwright.search.pool.engine.Engine.run`."""
         if self._message is None or self._context is not context:
             self._context, self._message = context, self.ray.put(pack(context))
             actors, self.actors, self.pending = [*self.actors, *self.pending.values()], [], {}
             for actor in actors:
                 self._give(actor)
-        self._hire(min(self.workers, len(items)))
-        found = _Dispatch(self, function, items).run()
-        for number in sorted(found):
-            if (error := found[number].error) is not None:
-                raise error
-        return [found[number].value for number in range(len(items))]
+        make = self.ray.remote(Actor).options(num_cpus=1)
+        for _ in range(min(self.workers, len(items)) - len(self.actors) - len(self.pending)):
+            self._give(make.remote())
+        found = _RayRun(self, function, items).run()
+        return [found[number].result() for number in range(len(items))]
 
     def close(self) -> None:
-        """Give the actors back; a Ray that was started for this engine ends."""
+        """Gives the actors back, and ends a Ray that was started for this engine."""
         actors = [*self.actors, *self.pending.values()]
         self.actors, self.pending = [], {}
         if self._is_own:
@@ -77,22 +70,14 @@ class RayEngine:
             for actor in actors:
                 self.ray.kill(actor)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _hire(self, number: int) -> None:
-        make = self.ray.remote(Actor).options(num_cpus=1)
-        for _ in range(number - len(self.actors) - len(self.pending)):
-            self._give(make.remote())
 
     def _give(self, actor: Any) -> None:
         self.pending[actor.take.remote(self._message, version("meshwright"))] = actor
 
     def admit(self, ready: Any) -> None:
-        """It has the context, or died before it had."""
+        """Counts on an actor from now on if it has the context, not if it died before that."""
         actor = self.pending.pop(ready)
         try:
             self.ray.get(ready)
@@ -102,21 +87,21 @@ class RayEngine:
             self.actors.append(actor)
 
     def dismiss(self, actor: Any, error: Exception) -> None:
-        """It died: others do what it had in hand, as long as there are any."""
+        """Forgets an actor that died; what it had in hand is for the others, if there are any."""
         self.actors = [each for each in self.actors if each != actor]
         if not self.actors and not self.pending:
             raise MeshwrightError(f"ray: every worker died, {_first_line(error)}") from None
 
 
 class Actor:
-    """A worker: keeps the context, answers orders."""
+    """A worker on the cluster, which keeps the context and answers orders."""
 
     def __init__(self) -> None:
         self._context: Any = None
         self._refusal: InputError | None = None
 
     def take(self, context: bytes, wanted: str) -> None:
-        """Keep this from now on; `wanted` is the version of Meshwright that both must be."""
+        """Keeps a context; `wanted` is the version of Meshwright that both ends must have."""
         found = version("meshwright")
         if found != wanted:
             self._refusal = InputError(
@@ -126,15 +111,15 @@ class Actor:
             self._context = pickle.loads(context)
 
     def evaluate(self, order: bytes) -> bytes:
-        """The outcome of an order, packed."""
+        """Returns what came of an order, packed."""
         if self._refusal is not None:
-            return pack(Outcome(error=self._refusal))
+            return pack(Evaluated(error=self._refusal))
         message: Order = pickle.loads(order)
         return pack(evaluate(message.function, self._context, message.item))
 
 
-class _Dispatch:
-    """One run: which items are open, in whose hands, done."""
+class _RayRun:
+    """The items of one run: which are open, in whose hands, done."""
 
     def __init__(
         self, engine: RayEngine, function: Callable[[Any, Any], Any], items: Sequence[Any]
@@ -142,10 +127,10 @@ class _Dispatch:
         self._engine, self._function, self._items = engine, function, items
         self._open = deque(range(len(items)))
         self._in_hand: dict[Any, tuple[Any, int]] = {}
-        self._done: dict[int, Outcome] = {}
+        self._done: dict[int, Evaluated] = {}
 
-    def run(self) -> dict[int, Outcome]:
-        """All outcomes; after an error those of the items before it, as in one process."""
+    def run(self) -> dict[int, Evaluated]:
+        """Returns what came of all items, or up to an error of all those before it."""
         engine = self._engine
         while self._open or self._in_hand:
             self._fill()
@@ -164,7 +149,7 @@ class _Dispatch:
         return self._done
 
     def _fill(self) -> None:
-        """Give items to whoever has fewest, the first items first."""
+        """Gives the first open items to the actors that have the fewest."""
         load = dict.fromkeys(self._engine.actors, 0)
         for actor, _ in self._in_hand.values():
             if actor in load:  # one that died may still have had another item in hand
@@ -182,20 +167,20 @@ class _Dispatch:
         actor, number = self._in_hand.pop(answer)
         errors = self._engine.ray.exceptions
         try:
-            outcome: Outcome = pickle.loads(self._engine.ray.get(answer))
+            found: Evaluated = pickle.loads(self._engine.ray.get(answer))
         except errors.RayActorError as error:
             self._open.appendleft(number)
             self._engine.dismiss(actor, error)
             return
         except errors.RayError as error:
             raise MeshwrightError(f"ray: a worker failed, {_first_line(error)}") from None
-        self._done[number] = outcome
-        if outcome.error is not None:
+        self._done[number] = found
+        if found.error is not None:
             self._open.clear()
 
 
 def _connect(address: str | None, workers: int | None) -> tuple[Any, bool]:
-    """The package, connected, and whether its cluster is this engine's own to end."""
+    """Returns the connected package, and whether its cluster is this engine's own to end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
     # Ray sets GPU variables of its workers by itself unless told not to, and warns that it does.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -217,28 +202,24 @@ def _connect(address: str | None, workers: int | None) -> tuple[Any, bool]:
 
 
 class _NoFolders(list[str]):
-    """What workers import from besides their own installation: nothing, whatever Ray adds to it."""
+    """The folders that workers import from besides their own installation: always none."""
 
     def extend(self, _folders: Iterable[str]) -> None:
-        """Called by Ray with the current folder, which would come before all installed packages."""
-
-
-def _job_config(ray: Any) -> Any:
-    config = ray.job_config.JobConfig()
-    config._py_driver_sys_path = _NoFolders()
-    return config
+        """Ignores the current folder, which Ray would put before all installed packages."""
 
 
 def _init(ray: Any, failure: str, **options: Any) -> Any:
+    config = ray.job_config.JobConfig()
+    config._py_driver_sys_path = _NoFolders()
     try:
-        ray.init(job_config=_job_config(ray), **options)
+        ray.init(job_config=config, **options)
     except (Exception, SystemExit) as error:
         raise InputError(f"engine ray: {failure}: {_first_line(error)}") from None
     return ray
 
 
 def _reach(address: str) -> None:
-    """Raise unless something listens there."""
+    """Raises an `InputError` unless something listens at an address."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port

@@ -31,7 +31,7 @@ from meshwright.search.method.hybrid.space import HybridSpace, list_samples, mak
 from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
-from meshwright.search.pool.engine import Sequential
+from meshwright.search.pool.process import Processes
 
 _SAMPLES = (1, 2, 4, 8)
 """The numbers of samples of a microbatch that people try."""
@@ -101,7 +101,7 @@ def _answer(
     drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
     trials = HybridTrials(
         TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing),
-        Sequential(),
+        Processes(1),
     )
     try:
         simulate_first(trials, drafts, started + budget_seconds, most)

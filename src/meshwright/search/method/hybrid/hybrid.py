@@ -29,7 +29,8 @@ from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
-from meshwright.search.pool.engine import Engine, Sequential, open_engine
+from meshwright.search.pool.engine import Engine, open_engine
+from meshwright.search.pool.process import Processes
 
 _DRAFT_SHARE = 0.5
 """The part of the budget that drafts are made in; the rest is for the simulator."""
@@ -85,7 +86,7 @@ def hybrid(
     pool = Pool(refuses_plain=space.stack.shares_groups)
     tiers = space.prices.tiers
     scene = TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
-    trials = HybridTrials(scene, engine or Sequential(), chosen.keys)
+    trials = HybridTrials(scene, engine or Processes(1), chosen.keys)
     is_whole = is_interrupted = is_cut = False
     with ExitStack() as stack:
         try:

@@ -19,7 +19,7 @@ from meshwright.program.lower import choose_granularity
 from meshwright.search.bound.work import plan_bound
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.judge import judge, refuse, try_plan, why_stopped
-from meshwright.search.method.pipeline.ahead import Ahead
+from meshwright.search.method.pipeline.attempt import TrialContext
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import Candidate, Cut, Homes, suited_kinds
@@ -41,7 +41,7 @@ from meshwright.search.method.pipeline.place import (
 )
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
 from meshwright.search.method.pipeline.shape import ANY_PIPELINE, CHUNKS, has_samples, shapes
-from meshwright.search.method.pipeline.trial import Result, Trials
+from meshwright.search.method.pipeline.trial import CandidateTrials, Result, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
 
 _CLIMBS = 3
@@ -148,8 +148,9 @@ class _Search:
         self.scope, self.options = scope, options
         prices = Prices(instance)
         self.estimator = Estimator(prices, sharing)
-        ahead = Ahead(instance.graph, instance.cluster, sharing, until, num_workers=num_workers)
-        self.trials = Trials(ahead, until, self.estimator.estimate)
+        context = TrialContext(graph=instance.graph, cluster=instance.cluster, sharing=sharing)
+        pool = open_pool(num_workers)
+        self.trials = CandidateTrials(pool, context, until, self.estimator.estimate)
         self.sketches: dict[bytes, Sketch] = {}
         self.cutter = Cutter(prices, find_blocks(instance.graph), options)
 

@@ -6,29 +6,48 @@ has, unless time runs out: then the best so far counts.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from time import perf_counter
 
+from meshwright.interpreter import num_cores
 from meshwright.search.judge import Verdict
-from meshwright.search.method.pipeline.ahead import Ahead
-from meshwright.search.method.pipeline.attempt import Task
+from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.baseline import USUAL
 from meshwright.search.method.pipeline.candidate import Candidate, Key
 from meshwright.search.method.pipeline.estimate import Estimate
+from meshwright.search.pool.process import Processes
 
 Result = tuple[Verdict, Candidate]
 
+_MAX_WORKERS = 8
+"""The most processes that simulate candidates: of those that many would look at ahead of their
+turn, most would never have one."""
+_WORTH_SECONDS = 3.0
+"""The time that must be left for other processes to be started: each takes one or two seconds to
+load what it needs."""
 
-class Trials:
-    """What has been simulated; a context, within which other processes may simulate, too."""
+
+def open_pool(num_workers: int | None) -> Processes:
+    """A pool of this process and `num_workers` others; None: one for each other core."""
+    return Processes(min(num_cores(), _MAX_WORKERS) if num_workers is None else 1 + num_workers)
+
+
+class CandidateTrials(AbstractContextManager["CandidateTrials"]):
+    """The candidates that have been simulated, in this process and in those of its pool.
+
+    It is used as a context, which ends the pool.
+    """
 
     def __init__(
         self,
-        ahead: Ahead,
+        pool: Processes,
+        context: TrialContext,
         until: float,
         estimate: Callable[[Candidate], Estimate],
     ) -> None:
-        self.ahead, self.sharing, self.until = ahead, ahead.sharing, until
+        self._pool, self._context = pool, context
+        self.sharing, self.until = context.sharing, until
         self._estimate = estimate
         self._estimates: dict[Key, Estimate] = {}
         self._results: dict[Key, Result | None] = {}
@@ -39,11 +58,8 @@ class Trials:
         self.is_interrupted = self.is_cut = False
         """Whether Ctrl-C, or the end of the time, left candidates out."""
 
-    def __enter__(self) -> "Trials":
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.ahead.close()
+        self._pool.close()
 
     @property
     def is_over(self) -> bool:
@@ -53,7 +69,7 @@ class Trials:
         return is_over
 
     def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
-        """Try the promising first, until so many in a row were no better than the best."""
+        """Tries the promising first, until so many in a row were no better than the best."""
         in_vain = 0
         ranked = self._ranked(candidates)
         for place in range(len(ranked)):
@@ -66,7 +82,7 @@ class Trials:
     def climb(
         self, start: Result, neighbours: Callable[[Candidate], Iterable[Candidate]]
     ) -> Result:
-        """Go to a better neighbour, the promising first, until there is none."""
+        """Goes to a better neighbour, trying the promising first, until there is none."""
         at = start
         while not self.is_over:
             ranked = self._ranked(neighbours(at[1]))
@@ -80,7 +96,7 @@ class Trials:
         return at
 
     def leaders(self, count: int) -> list[Result]:
-        """The best of each number of stages and replicas, the best first."""
+        """Returns the best of each number of stages and replicas, the best first."""
         known = [each for each in self._results.values() if each is not None]
         found: dict[tuple[int, ...], Result] = {}
         for result in sorted(known, key=lambda each: each[0].rank):
@@ -88,7 +104,7 @@ class Trials:
         return list(found.values())[:count]
 
     def finalists(self) -> list[Candidate]:
-        """The best, the best usual ones, and those of one stage that run the batch at once.
+        """Returns the best, the best usual ones, and those of one stage that run the batch at once.
 
         Stage by stage, a stage of several replicas whose ops sum over them in its middle may take
         longer than op by op; so these are looked at op by op.
@@ -102,10 +118,9 @@ class Trials:
         return list({each.key: each for each in found.values()}.values())
 
     def _ranked(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """What has not been tried, the promising first."""
+        """Returns the candidates that have not been tried, the promising first."""
         fresh: dict[Key, Candidate] = {}
         for each in candidates:
-            self.ahead.start_if_worth()  # it takes time to find candidates
             if each.key not in self._results:
                 fresh[each.key] = each
         for key, candidate in fresh.items():
@@ -115,7 +130,7 @@ class Trials:
         return [fresh[key] for key in sorted(fresh, key=lambda key: self._estimates[key].rank)]
 
     def _is_hopeless(self, estimate: Estimate) -> bool:
-        """Whether it is proven to be no faster than the best that fits, or not to fit."""
+        """Whether a candidate is proven to be no faster than the best that fits, or not to fit."""
         if self.best is None or not self.best[0].fits:
             return False
         return estimate.missing_bytes > 0 or estimate.bound_seconds >= self.best[0].step_seconds
@@ -124,8 +139,10 @@ class Trials:
         candidate = ranked[place]
         if self._is_hopeless(self._estimates[candidate.key]):
             return None
-        tasks = list(islice(self._tasks(ranked, place), self.ahead.num_tasks))
-        found = self.ahead.attempt(tasks, lambda: self.is_over)
+        if self.until - perf_counter() >= _WORTH_SECONDS:
+            self._pool.start()
+        tasks = list(islice(self._tasks(ranked, place), self._pool.reach))
+        found = self._pool.take(attempt, self._context, tasks, lambda: self.is_over)
         if found is None:
             return None
         self.statistics["simulations"] += 1
@@ -138,9 +155,9 @@ class Trials:
         return result
 
     def _tasks(self, ranked: Sequence[Candidate], place: int) -> Iterator[Task]:
-        """From this place on, as far as can be seen: what is known at their turn decides."""
+        """The tasks from this place on, as far as can be seen: each is decided on at its turn."""
         for candidate in ranked[place:]:
             if not self._is_hopeless(self._estimates[candidate.key]):
                 # What failed stage by stage once will again, if any stage has replicas.
                 is_replicated = max(map(len, candidate.homes)) > 1
-                yield Task(candidate=candidate, ops_first=self._fails_by_stage and is_replicated)
+                yield Task(key=candidate.key, ops_first=self._fails_by_stage and is_replicated)
