@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Longs
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.cluster.route import (
     Adjacency,
     Network,
@@ -177,7 +176,7 @@ def cut_out(network: Network, devices: Ints) -> Cutout:
     return Cutout(network=part, devices=kept, links=links, num_devices=count)
 
 
-def _drop_dead_ends(network: Network, is_kept: npt.NDArray[np.bool_]) -> Ints:
+def _drop_dead_ends(network: Network, is_kept: Bools) -> Ints:
     """Leave out, too, nodes with fewer than two neighbours, again and again; the links kept."""
     links = np.flatnonzero(is_kept[network.sources] & is_kept[network.targets]).astype(np.int32)
     is_device = np.arange(network.num_nodes) < network.num_devices

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.route import Network
 from meshwright.kernel.disjoint import DisjointSets
@@ -178,7 +177,7 @@ def _cuts(cluster: Cluster, rounds: Sequence[Longs], tier: str) -> list[Cut]:
     ]
 
 
-def _cut_rates(network: Network, group: Longs, size: int) -> npt.NDArray[np.float64]:
+def _cut_rates(network: Network, group: Longs, size: int) -> Floats:
     """What leaves each group, or enters it, whichever is less."""
     ends = group[network.sources], group[network.targets]
     is_cut = ends[0] != ends[1]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cluster.kind import Protocol
 from meshwright.cost.algorithm import Blocks
@@ -52,9 +52,6 @@ __all__ = [
     "open_lines",
     "price_line",
 ]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -11,15 +11,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cost.collective import Collective
 from meshwright.cost.group_price import GroupPrices, Groups
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.runtime import Runtime
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 MAX_PIECES = 8
 """Into so many runs of layers forward and backward are cut at the most where ZeRO moves something
 beside them: simulations of a thousand devices stay quick."""
@@ -161,11 +159,11 @@ class LayerOrder(NamedTuple):
     """By stage and kind."""
     pairs: Floats
     """By stage, kind, and kind of the layer after it: how many there are."""
-    first: Ints
+    first: Longs
     """By stage, the kind of its first layer."""
-    second: Ints
+    second: Longs
     """Of its second; of a stage of one layer the first again."""
-    last: Ints
+    last: Longs
 
 
 def shown_seconds(

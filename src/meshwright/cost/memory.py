@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.units import GIB, MIB
-
-Floats = npt.NDArray[np.float64]
 
 MEMORY_MARGIN = 0.05
 """Part of a device's memory that plans of captured graphs leave free, at the least."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
@@ -29,10 +30,6 @@ from meshwright.cost.curve import (
 )
 from meshwright.cost.h200 import H200
 from meshwright.cost.multiplication import Products
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Into how many parts sums may be split."""

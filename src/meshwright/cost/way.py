@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cost.algorithm import (
@@ -33,8 +34,6 @@ from meshwright.cost.ring import order_hosts
 from meshwright.cost.rounds import Exchange, Round
 from meshwright.cost.wire import Wire, find_wires, has_switch
 from meshwright.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 
 class Collective(StrEnum):

@@ -9,9 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
@@ -96,7 +95,7 @@ def _call_of_ops(graph: Graph, calls: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _has_several_sizes(measured: Timeline) -> npt.NDArray[np.bool_]:
+def _has_several_sizes(measured: Timeline) -> Bools:
     """For each op whether its instances ran on different numbers of rows."""
     graph, rows = measured.program.graph, measured.program.instructions
     rows = rows[rows["kind"] == Kind.COMPUTE]
@@ -104,7 +103,7 @@ def _has_several_sizes(measured: Timeline) -> npt.NDArray[np.bool_]:
     low, high = np.full(graph.num_ops, np.inf), np.full(graph.num_ops, -np.inf)
     np.minimum.at(low, rows["op"], share)
     np.maximum.at(high, rows["op"], share)
-    differs: npt.NDArray[np.bool_] = (high - low > 1e-9) & (graph.split != Split.NONE)
+    differs: Bools = (high - low > 1e-9) & (graph.split != Split.NONE)
     return differs
 
 

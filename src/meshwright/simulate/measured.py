@@ -12,9 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import RunFields, read_fields, write_fields
@@ -175,7 +174,7 @@ def _task_edges(program: Program) -> tuple[Longs, Longs]:
     return first[is_pair], second[is_pair]
 
 
-def _chains(program: Program, takes: npt.NDArray[np.bool_], key: Floats) -> tuple[Longs, Longs]:
+def _chains(program: Program, takes: Bools, key: Floats) -> tuple[Longs, Longs]:
     """Each instruction and the next of its stream by a rising key, for the streams it takes."""
     stream = program.instructions["stream"]
     rows = np.flatnonzero(stream >= 0)
@@ -204,7 +203,7 @@ def _topological_places(first: Longs, second: Longs, num_tasks: int) -> Longs:
 
 
 def _task_times(
-    task: npt.NDArray[np.int32],
+    task: Ints,
     start: Floats,
     finish: Floats,
     first: Longs,
@@ -253,7 +252,7 @@ def _row_times(
 
 def _latest_predecessors(
     program: Program, first: Longs, second: Longs, start: Floats, end: Floats, turn: Longs
-) -> npt.NDArray[np.int32]:
+) -> Ints:
     """By task the one that finished last of those it waited for, -1: none.
 
     Clocks may disagree on what came first, so only a task that finished before counts: causes never

@@ -6,10 +6,9 @@ from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.argument import need_one_of
-from meshwright.array import Floats, Ints, Records
+from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -203,7 +202,7 @@ def _chain_rows(program: Program, rows: Ints) -> Records:
     return chains
 
 
-def _make_streams(program: Program, queued: npt.NDArray[np.int64]) -> Records:
+def _make_streams(program: Program, queued: Longs) -> Records:
     streams = np.zeros(len(program.stream_rule), STREAM)
     streams["queue"] = np.cumsum(queued) - queued
     streams["last_task"] = -1

@@ -12,6 +12,7 @@ from operator import mul
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.cost.layer.recomputation import Recomputation
 from meshwright.cost.layer.team import Team
@@ -101,7 +102,7 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
     )
 
 
-def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bools]:
+def _spans(kind: LayerKind) -> tuple[Longs, Longs, Bools]:
     """The first and the last op of each tensor's life, and whether it is held from then on: because
     backward reads it, or inference returns it."""
     graph = kind.graph
@@ -123,7 +124,7 @@ def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return first, last, (read_backward & made_forward) | (graph.is_returned & ~kind.is_leaving)
 
 
-def _op_spans(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _op_spans(graph: Graph) -> tuple[Longs, Longs]:
     """From each op to the last of its backward, or to the end where it has none."""
     first = np.arange(graph.num_ops, dtype=np.int64)
     has_backward = np.isin(first, graph.partner)
@@ -180,8 +181,8 @@ def _op_bytes(kind: LayerKind, amount: Floats) -> Floats:
 
 def _alive(
     sizes: Floats,
-    first: npt.NDArray[np.int64],
-    last: npt.NDArray[np.int64],
+    first: Longs,
+    last: Longs,
     num_ops: int,
 ) -> Floats:
     """Bytes alive at each op, by `Holding`."""

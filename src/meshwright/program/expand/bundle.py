@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Ints, Longs
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
@@ -228,7 +227,7 @@ def gather_by(items: Sequence[Item], keys: Sequence[Hashable]) -> list[tuple[Ite
     return [tuple(each) for each in found.values()]
 
 
-def _layers(graph: Graph) -> npt.NDArray[np.int32] | None:
+def _layers(graph: Graph) -> Ints | None:
     try:
         return find_layers(graph).layer_of_op
     except InputError:

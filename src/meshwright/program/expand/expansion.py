@@ -98,9 +98,9 @@ class Expansion:
                 value.setflags(write=False)
 
     @property
-    def is_collective(self) -> npt.NDArray[np.bool_]:
+    def is_collective(self) -> Bools:
         """By op."""
-        found: npt.NDArray[np.bool_] = self.axis != Axis.NONE
+        found: Bools = self.axis != Axis.NONE
         return found
 
 

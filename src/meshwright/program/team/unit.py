@@ -12,7 +12,6 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
@@ -201,7 +200,7 @@ def find_before(
 
 def _place_steps(
     order: Sequence[tuple[Action, int, int]], num_stages: int, microbatches: int
-) -> npt.NDArray[np.int64]:
+) -> Longs:
     """By stage, action and microbatch its place in an order; updates come last, by stage."""
     place = np.zeros((num_stages, 4, microbatches), dtype=np.int64)
     if order:
