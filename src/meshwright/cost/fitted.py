@@ -223,7 +223,8 @@ def find_stream(name: str, is_half: bool) -> Stream:
     name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
     name = _FOREACH if name.startswith("_foreach_") else name
     like = _STRIDED if name.startswith("strided_") else name
-    for key in ((name, is_half), (name, not is_half), (like, is_half)):
-        if key in STREAMS:
-            return STREAMS[key]
-    return USUAL
+    found = (
+        STREAMS.get(kind, (None, None))[half]
+        for kind, half in ((name, is_half), (name, not is_half), (like, is_half))
+    )
+    return next((each for each in found if each is not None), USUAL)
