@@ -23,8 +23,8 @@ from meshwright.network.testbed_command import Command
 from meshwright.network.testbed_flow import join_lanes
 from meshwright.network.testbed_path import find_paths, find_switch_tree
 from meshwright.network.testbed_port import (
-    Flow,
-    Lane,
+    FlowLane,
+    ShapedFlow,
     burst_bytes,
     packet_bytes,
     wire_kbit_per_second,
@@ -337,13 +337,13 @@ def test_rails_whose_switches_are_joined_are_no_rails() -> None:
 
 def test_links_that_one_flow_may_take_are_one_lane() -> None:
     cluster = star([1.0, 2.0, 4.0])  # links in pairs: 1, 1, 2, 2, 4, 4
-    one, two, three = (Flow(bytes_per_second=1.0, target=each) for each in "abc")
+    one, two, three = (ShapedFlow(bytes_per_second=1.0, target=each) for each in "abc")
     assert join_lanes(cluster, [((0,), one), ((2,), two), ((2, 4), three)]) == [
-        Lane(bytes_per_second=1.0, flows=(one,)),
-        Lane(bytes_per_second=6.0, flows=(two, three)),
+        FlowLane(bytes_per_second=1.0, flows=(one,)),
+        FlowLane(bytes_per_second=6.0, flows=(two, three)),
     ]
     assert join_lanes(cluster, [((0,), one), ((2,), two), ((0, 2), three)]) == [
-        Lane(bytes_per_second=3.0, flows=(one, two, three))
+        FlowLane(bytes_per_second=3.0, flows=(one, two, three))
     ]
 
 

@@ -47,7 +47,7 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wiring:
+class RouteWiring:
     """A network with each node's links listed, as searches for single pairs want it."""
 
     network: Network
@@ -55,14 +55,14 @@ class Wiring:
     leaving: Adjacency
 
 
-def make_wiring(network: Network) -> Wiring:
+def make_wiring(network: Network) -> RouteWiring:
     """List the links of every node."""
     entering, leaving = links_by_node(network)
-    return Wiring(network=network, entering=entering, leaving=leaving)
+    return RouteWiring(network=network, entering=entering, leaving=leaving)
 
 
 def find_pairs(
-    wiring: Wiring, sources: Ints, targets: Ints, hop_bytes_per_second: Sequence[float] = ()
+    wiring: RouteWiring, sources: Ints, targets: Ints, hop_bytes_per_second: Sequence[float] = ()
 ) -> Routes:
     """The routes of these pairs of devices; `hop_bytes_per_second` as in `find_routes`."""
     # Imported here because Numba takes 0.3 s to import.

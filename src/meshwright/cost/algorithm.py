@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Longs
-from meshwright.cost.rounds import Exchange, Round
+from meshwright.cost.rounds import ExchangeRound, Round
 
 Blocks = tuple[tuple[int, ...], ...]
 Latency = Callable[[npt.ArrayLike, npt.ArrayLike], Floats]
@@ -118,10 +118,10 @@ def channel_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
     return [round_of(np.concatenate(sources), np.concatenate(targets), fraction, repeats=repeats)]
 
 
-def direct_rounds(blocks: Blocks) -> list[Exchange]:
+def direct_rounds(blocks: Blocks) -> list[ExchangeRound]:
     """All-to-all: every device sends 1/p of what it holds to every other, all at once."""
     order = np.concatenate(blocks).astype(np.int32)
-    return [Exchange(devices=order, fraction=1 / len(order))]
+    return [ExchangeRound(devices=order, fraction=1 / len(order))]
 
 
 def chain_rounds(latency: Latency, blocks: Blocks, root: int) -> list[Round]:

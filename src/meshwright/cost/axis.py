@@ -26,7 +26,7 @@ from meshwright.cost.collective import (
     price_line,
 )
 from meshwright.cost.limit import Limits
-from meshwright.cost.rounds import Exchange, Round, pairs_of
+from meshwright.cost.rounds import ExchangeRound, Round, pairs_of
 from meshwright.errors import InputError
 
 Groups = Sequence[Sequence[int]]
@@ -112,7 +112,7 @@ def _line(
     return price_line(cluster, collective, alike[0].shape[1], way, merged, limits)
 
 
-def _repeat(each: Round | Exchange, groups: Longs) -> Round:
+def _repeat(each: Round | ExchangeRound, groups: Longs) -> Round:
     """A round of the first group, done by all groups."""
     rounds = each if isinstance(each, Round) else pairs_of(each)
     order = np.argsort(groups[0])

@@ -20,7 +20,7 @@ from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cluster.kind import Protocol
 from meshwright.cost.algorithm import Blocks
 from meshwright.cost.limit import Limits
-from meshwright.cost.rounds import Exchange, Round, price_rounds
+from meshwright.cost.rounds import ExchangeRound, Round, price_rounds
 from meshwright.cost.table import table_seconds
 from meshwright.cost.way import (
     PASSES,
@@ -279,7 +279,7 @@ def price_line(
     collective: Collective,
     num_devices: int,
     way: Way,
-    rounds: Sequence[Round | Exchange],
+    rounds: Sequence[Round | ExchangeRound],
     limits: Limits | None = None,
 ) -> CollectiveLine:
     """The line of a collective on groups of so many devices whose rounds are these."""

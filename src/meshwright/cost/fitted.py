@@ -62,7 +62,7 @@ _CALIBRATED_BANDWIDTH = DEVICE_TYPES["h200"].memory_bytes_per_second
 
 
 LEAST_SHARE = 1e-30
-"""Of a batch: less than any plan runs an op on."""
+"""The least share of a batch that is timed: less than any plan runs an op on."""
 
 _Ends = dict[int, tuple[DeviceType, Floats, Floats]]
 _ENDS: WeakKeyDictionary[Graph, _Ends] = WeakKeyDictionary()

@@ -99,7 +99,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spread:
+class SpreadTransfers:
     """Transfers, and what each of them puts on links."""
 
     latency_seconds: Floats
@@ -128,7 +128,7 @@ def spread_transfers(
     sources: npt.ArrayLike,
     targets: npt.ArrayLike,
     division: Sequence[float] = (),
-) -> Spread:
+) -> SpreadTransfers:
     """What transfers between devices (numbers, one of each a transfer) put on which links.
 
     `division`: the part that goes over each rail, for all that are divided; empty: as their limits
@@ -149,7 +149,7 @@ def spread_transfers(
     owner = np.concatenate((transfer[is_kept], own[0]))
     link = np.concatenate((routes.links[is_kept].astype(np.int64), own[1]))
     weight = np.concatenate((np.ones(np.count_nonzero(is_kept)), own[2]))
-    return Spread(
+    return SpreadTransfers(
         latency_seconds=routes.latency,
         bytes_per_second=_alone(limits, routes, owner, link, weight),
         transfer=owner,

@@ -58,10 +58,10 @@ class Footprint:
     """Memory in use on each device, in bytes; the four add up to what nvidia-smi shows."""
 
     peak_bytes: Floats
-    """The allocator's peak."""
+    """The most bytes that PyTorch's allocator has handed out at once."""
     context_bytes: Floats
     collective_bytes: Floats
-    """NCCL's buffers."""
+    """The buffers that NCCL keeps for its communicators."""
     reserve_bytes: Floats
     """What the allocator has reserved and does not use."""
     usable_bytes: Floats

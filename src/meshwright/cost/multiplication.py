@@ -36,7 +36,7 @@ class Products:
     images are used as they lie, no more than 8 if an image's plane does not fill 16 bytes.
     """
     precision: Longs
-    """Index into `precisions`."""
+    """The precision of each op, as its place in `precisions`."""
     precisions: tuple[str, ...]
     """fp64, fp32, tf32, bf16, fp16 or fp8; any other is taken for fp32."""
     drops: Bools

@@ -31,7 +31,7 @@ from meshwright.cost.algorithm import (
     tree_rounds,
 )
 from meshwright.cost.ring import order_hosts
-from meshwright.cost.rounds import Exchange, Round
+from meshwright.cost.rounds import ExchangeRound, Round
 from meshwright.cost.wire import Wire, find_wires, has_switch
 from meshwright.errors import InputError
 
@@ -65,7 +65,7 @@ class Algorithm(StrEnum):
     SWITCH = "switch"
     """Sums in the switch of each host, and trees between hosts."""
     TABLE = "table"
-    """Whatever was measured."""
+    """The times of a measured table; how they came about is not known."""
 
 
 PASSES = {
@@ -156,7 +156,7 @@ def collective_rounds(
     root: int,
     algorithm: Algorithm,
     wire: Wire | None = None,
-) -> Sequence[Round | Exchange]:
+) -> Sequence[Round | ExchangeRound]:
     """The rounds of an algorithm that is offered for these blocks."""
     latency = partial(_path_seconds, cluster, wire)
     if collective is Collective.ALL_TO_ALL:

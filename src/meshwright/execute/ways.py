@@ -40,7 +40,7 @@ from meshwright.execute.traced import Layout, TracedStep
 from meshwright.execute.update import gradients, held_name, updated
 from meshwright.graph.stack.stack import Role
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
 from meshwright.program.expand.ring import ADD, PACK
 from meshwright.program.expand.zero import num_holders
@@ -279,7 +279,7 @@ class Ways:
         if kind == Kind.ALL_GATHER:
             assert isinstance(cut, Cut), "only parts are gathered"
             return with_cuts(builder.call(GatherParts(cut, team.width), given), WHOLE, rows)
-        if self.expansion.held[made] == Held.FEATURES:
+        if self.expansion.held[made] == Owned.FEATURES:
             return self._take_features(builder, op, given, int(origin[made]))
         count = self.tokens // builder.context.width
         tokens = token_cut(given.meta["val"].shape, builder.step.samples, count)

@@ -50,7 +50,7 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _TestbedState:
     """What the run folder says of a testbed."""
 
     testbed: Testbed
@@ -73,10 +73,10 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
             )
         _clear(testbed.name, folder)
         try:
-            _write_state(folder, _State(testbed=testbed, is_up=False))
+            _write_state(folder, _TestbedState(testbed=testbed, is_up=False))
             for command in testbed.build:
                 _run(command, testbed.name)
-            _write_state(folder, _State(testbed=testbed, is_up=True))
+            _write_state(folder, _TestbedState(testbed=testbed, is_up=True))
         except BaseException:
             with held_signals():
                 _clear(testbed.name, folder)
@@ -275,14 +275,14 @@ def _state_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
-def _read_state(folder: Path, name: str) -> _State | None:
+def _read_state(folder: Path, name: str) -> _TestbedState | None:
     path = _state_path(folder, name)
     if not path.exists():
         return None
-    return decode_json(read_bytes(path), _State, str(path))
+    return decode_json(read_bytes(path), _TestbedState, str(path))
 
 
-def _write_state(folder: Path, state: _State) -> None:
+def _write_state(folder: Path, state: _TestbedState) -> None:
     write_bytes(_state_path(folder, state.testbed.name), msgspec.json.encode(state))
 
 

@@ -65,14 +65,14 @@ def is_below(bound: float, step: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A search's result."""
+    """What a search found: a plan, a bound that it proved, and why it stopped."""
 
     model: str = ""
     """The name of the graph that was planned."""
     cluster: str = ""
     """The name of the cluster that it was planned for."""
     batch: float = 0.0
-    """Samples a step."""
+    """The number of samples in one step."""
     runtime: str = MESHWRIGHT.name
     """Whose execution the plan was searched and its step is predicted for."""
     method: str

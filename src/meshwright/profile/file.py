@@ -37,7 +37,7 @@ class TableFields(TypedDict):
     failed: Mapping[str, str]
 
 
-class _Header(msgspec.Struct):
+class _ProfileHeader(msgspec.Struct):
     format: str = ""
     version: _Int = 0
 
@@ -51,7 +51,7 @@ class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     failed: dict[str, str] = {}
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _ProfileDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str
     version: int
     tables: list[_TableEntry]
@@ -60,7 +60,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def decode_tables(path: str | Path) -> list[TableFields]:
     """The tables of a file, field by field."""
     data = read_bytes(path)
-    header = probe_json(data, _Header, str(path))
+    header = probe_json(data, _ProfileHeader, str(path))
     if header.format != FORMAT:
         raise InputError(f"{path}: format must be {FORMAT}, got {quoted(header.format)}")
     if header.version != VERSION:
@@ -68,7 +68,7 @@ def decode_tables(path: str | Path) -> list[TableFields]:
             f"{path}: {FORMAT} version must be {VERSION}, got {header.version}; measure again with "
             f"this version of Meshwright"
         )
-    document = decode_json(data, _Document, str(path))
+    document = decode_json(data, _ProfileDocument, str(path))
     return [
         TableFields(
             device_type=each.device_type,
@@ -95,7 +95,7 @@ def encode_tables(tables: Sequence[TableFields], path: str | Path) -> None:
         )
         for each in tables
     ]
-    document = _Document(format=FORMAT, version=VERSION, tables=entries)
+    document = _ProfileDocument(format=FORMAT, version=VERSION, tables=entries)
     try:
         data = msgspec.json.encode(document)
     except UnicodeEncodeError as error:  # half of a surrogate pair

@@ -28,11 +28,11 @@ class Lane(IntEnum):
 
     COMPUTE = 0
     SYNC = 1
-    """Gradients are added up, or scattered."""
+    """Collectives that add up gradients, or scatter them."""
     GATHER = 2
-    """Weights are gathered."""
+    """Collectives that gather the weights which ZeRO 3 divides."""
     TEAM = 3
-    """Members of a team talk to each other."""
+    """Collectives among the members of a team."""
 
 
 def find_lanes(program: Program) -> Ints:
@@ -184,7 +184,7 @@ class _Use(NamedTuple):
     first: tuple[float, float]
     last: tuple[float, float]
     gather: int
-    """The instruction."""
+    """The number of the instruction that gathers the weights."""
     last_user: int
     slot: int
 

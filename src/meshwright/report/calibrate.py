@@ -20,7 +20,14 @@ from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, Table
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind, Program
-from meshwright.report.fit import MIN_BYTES, Line, Traffic, fit_pairs, fit_shared, read_traffic
+from meshwright.report.fit import (
+    MIN_BYTES,
+    MeasuredTraffic,
+    PairLine,
+    fit_pairs,
+    fit_shared,
+    read_traffic,
+)
 from meshwright.simulate.measured import Run
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
@@ -178,7 +185,7 @@ def _link_rates(
 
 def _link_latencies(
     cluster: Cluster,
-    lines: Mapping[tuple[int, int], Line],
+    lines: Mapping[tuple[int, int], PairLine],
     narrow: Mapping[tuple[int, int], list[int]],
 ) -> list[float]:
     """Every link's latency: the least change, in squares, that gives pairs what was measured."""
@@ -215,7 +222,7 @@ def _with_hop_rates(cluster: Cluster, rates: Mapping[tuple[int, int], float]) ->
 
 
 def _with_collectives(
-    cluster: Cluster, program: Program, traffic: Traffic, known: frozenset[int]
+    cluster: Cluster, program: Program, traffic: MeasuredTraffic, known: frozenset[int]
 ) -> Cluster:
     """The cluster with rates of the links that bound measured collectives, but for those known."""
     found: dict[int, list[float]] = {}
@@ -231,7 +238,7 @@ def _with_collectives(
 
 
 def _collective_factors(
-    cluster: Cluster, program: Program, traffic: Traffic
+    cluster: Cluster, program: Program, traffic: MeasuredTraffic
 ) -> list[tuple[list[int], float]]:
     """Of each large collective that ran alone and under no allocation: the links that bound it, and
     by what their rates would have to be multiplied for it to take as long as measured."""

@@ -17,7 +17,7 @@ from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
 from meshwright.simulate.run_file import RunFields, read_fields, write_fields
-from meshwright.simulate.tasks import Network
+from meshwright.simulate.tasks import FlowNetwork
 from meshwright.simulate.timeline import Timeline
 
 
@@ -139,7 +139,7 @@ def measured_timeline(program: Program, run: Run) -> Timeline:
         finish=finish,
         cause=_latest_predecessors(program, first, second, start, end, turn),
         flow_class=np.full(num_tasks, -1, dtype=np.int32),
-        network=Network(classes=(), link_bytes_per_second=np.zeros(0)),
+        network=FlowNetwork(classes=(), link_bytes_per_second=np.zeros(0)),
         log=None,
     )
 

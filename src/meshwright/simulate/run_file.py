@@ -41,12 +41,12 @@ class RunFields(TypedDict):
     calls: Mapping[str, str]
 
 
-class _Header(msgspec.Struct):
+class _RunHeader(msgspec.Struct):
     format: str = ""
     version: _Int = 0
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _RunDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str
     version: _Int
     device_names: tuple[Name, ...]
@@ -63,7 +63,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def read_fields(path: str | Path) -> RunFields:
     """The fields of the run in a file: first what kind of file it is, then all of it."""
     data, where = read_bytes(path), str(path)
-    header = probe_json(data, _Header, where)
+    header = probe_json(data, _RunHeader, where)
     if header.format != FORMAT:
         raise InputError(
             f"{where}: not a run file, format must be {FORMAT!r}, got {quoted(header.format)}"
@@ -72,7 +72,7 @@ def read_fields(path: str | Path) -> RunFields:
         raise InputError(
             f"{where}: run files of version {VERSION} can be read, got version {header.version}"
         )
-    document = decode_json(data, _Document, where)
+    document = decode_json(data, _RunDocument, where)
     return RunFields(
         device_names=document.device_names,
         losses=tuple(_numbers(document.losses).tolist()),
@@ -88,7 +88,7 @@ def read_fields(path: str | Path) -> RunFields:
 
 def write_fields(path: str | Path, fields: RunFields) -> None:
     """Write the fields of a run."""
-    document = _Document(
+    document = _RunDocument(
         format=FORMAT,
         version=VERSION,
         device_names=fields["device_names"],

@@ -16,7 +16,7 @@ from meshwright.array import Bools, Floats, Ints, Records
 from meshwright.errors import InputError
 from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import JOINS, Kind, Program
-from meshwright.simulate.tasks import Network
+from meshwright.simulate.tasks import FlowNetwork
 from meshwright.table import as_frame, as_html
 from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -38,7 +38,7 @@ class Timeline:
     """By task: the task that it waited for last, -1 for none."""
     flow_class: Ints
     """By task: its class in `network`, -1 for none."""
-    network: Network
+    network: FlowNetwork
     log: Records | None
     """If it was recorded: at which moment which class changed to which rate in all."""
 

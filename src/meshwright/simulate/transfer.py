@@ -21,7 +21,7 @@ class Pairs:
     """The pairs of devices between which a program sends, and how fast each is alone."""
 
     rows: Longs
-    """The SENDs."""
+    """The SEND instructions."""
     pair: Longs
     """Of each its pair."""
     latency_seconds: Floats

@@ -20,7 +20,7 @@ from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.graph.stack.stack import LayerKind, Role
 
 
-class Holding(IntEnum):
+class ByteDivision(IntEnum):
     """How bytes of a layer are divided."""
 
     STREAM = 0
@@ -46,13 +46,13 @@ _Bytes = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldBytes:
     """Bytes by `Holding` at the batch of the layer's graph."""
 
     saved: _Bytes
-    """From forward to backward, without recomputation, or until inference ends, ..."""
+    """Held from forward to backward without recomputation, or until inference ends."""
     saved_selective: _Bytes
-    """... and with the selective one; with the full one: the input."""
+    """Held from forward to backward with selective recomputation; the full one holds `inputs`."""
     inputs: _Bytes
     unsaved_inputs: _Bytes
     """Of the inputs: what backward does not read."""
@@ -67,8 +67,8 @@ class Held:
     """Bytes of keys and values that a context team gathers."""
 
 
-def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
-    """Walk the layer."""
+def find_held(kind: LayerKind, recomputation: Recomputation) -> HeldBytes:
+    """What one device holds of a layer, found by going through its ops in order."""
     graph = kind.graph
     counted = ~_is_gradient(kind) & ~kind.is_side
     first, last, saved = _spans(kind)
@@ -89,7 +89,7 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
     entering = np.arange(graph.num_tensors) < kind.num_entering
     returns = entering & (graph.phase[graph.tensor_source] == Phase.BACKWARD)
     spread = sizes[:, kind.spread].sum(axis=0)
-    return Held(
+    return HeldBytes(
         saved=_numbers(kept.sum(axis=1) + kept_ops.sum(axis=1)),
         saved_selective=_numbers(selective),
         inputs=_numbers((sizes * kind.is_input).sum(axis=1)),
@@ -137,9 +137,9 @@ def _op_spans(graph: Graph) -> tuple[Longs, Longs]:
 def _holdings(kind: LayerKind) -> npt.NDArray[np.int8]:
     """Of each tensor, the part that grows with the batch."""
     graph = kind.graph
-    holding = np.where(kind.is_cut, Holding.CUT, Holding.STREAM).astype(np.int8)
+    holding = np.where(kind.is_cut, ByteDivision.CUT, ByteDivision.STREAM).astype(np.int8)
     source_divides = kind.role[graph.tensor_source] != Role.WHOLE
-    holding[~kind.is_cut & source_divides] = Holding.WHOLE_ROWS
+    holding[~kind.is_cut & source_divides] = ByteDivision.WHOLE_ROWS
     return holding
 
 
@@ -147,10 +147,10 @@ def _by_holding(kind: LayerKind, holding: npt.NDArray[np.int8]) -> Floats:
     """One row a `Holding`, one column a tensor."""
     graph = kind.graph
     tensors = np.arange(graph.num_tensors)
-    sizes = np.zeros((len(Holding), graph.num_tensors))
+    sizes = np.zeros((len(ByteDivision), graph.num_tensors))
     sizes[holding, tensors] = graph.tensor_bytes - graph.fixed_tensor_bytes
-    fixed = np.where(kind.is_expert, Holding.FIXED_EXPERT, Holding.FIXED_CUT)
-    sizes[np.where(kind.is_cut, fixed, Holding.FIXED), tensors] += graph.fixed_tensor_bytes
+    fixed = np.where(kind.is_expert, ByteDivision.FIXED_EXPERT, ByteDivision.FIXED_CUT)
+    sizes[np.where(kind.is_cut, fixed, ByteDivision.FIXED), tensors] += graph.fixed_tensor_bytes
     return sizes
 
 
@@ -166,15 +166,15 @@ def op_holdings(kind: LayerKind) -> npt.NDArray[np.int8]:
     """By op: how the bytes that it holds for itself are divided."""
     graph = kind.graph
     is_table = (kind.role == Role.INNER) & (graph.parameter_bytes > 0) & (graph.flops == 0)
-    holding = np.where(kind.role == Role.WHOLE, Holding.STREAM, Holding.CUT)
-    holding = np.where(is_table, Holding.WHOLE_ROWS, holding)
-    return np.where(graph.split == Split.NONE, Holding.FIXED, holding).astype(np.int8)
+    holding = np.where(kind.role == Role.WHOLE, ByteDivision.STREAM, ByteDivision.CUT)
+    holding = np.where(is_table, ByteDivision.WHOLE_ROWS, holding)
+    return np.where(graph.split == Split.NONE, ByteDivision.FIXED, holding).astype(np.int8)
 
 
 def _op_bytes(kind: LayerKind, amount: Floats) -> Floats:
     """Bytes that ops hold for themselves, as `Graph.at_batch` scales them."""
     num_ops = kind.graph.num_ops
-    sizes = np.zeros((len(Holding), num_ops))
+    sizes = np.zeros((len(ByteDivision), num_ops))
     sizes[op_holdings(kind), np.arange(num_ops)] = amount
     return sizes
 
@@ -186,7 +186,7 @@ def _alive(
     num_ops: int,
 ) -> Floats:
     """Bytes alive at each op, by `Holding`."""
-    steps = np.zeros((len(Holding), num_ops + 1))
+    steps = np.zeros((len(ByteDivision), num_ops + 1))
     for row, size in zip(steps, sizes, strict=True):
         np.add.at(row, first, size)
         np.subtract.at(row, last + 1, size)
@@ -210,14 +210,14 @@ def _worst(alive: Floats) -> tuple[_Bytes, ...]:
 
 
 def saved_and_workspace(
-    held: Held, team: Team, growth: float, recompute: Recompute
+    held: HeldBytes, team: Team, growth: float, recompute: Recompute
 ) -> tuple[float, float]:
     """Bytes held from forward to backward, and the most beyond them while either runs."""
     share = _shares(team, growth)
     forward = max((_bytes(share, column) for column in held.forward), default=0.0)
     backward = max((_bytes(share, column) for column in held.backward), default=0.0)
     if team.sequence and team.tensor > 1:
-        gathered = held.gathered * share[Holding.WHOLE_ROWS] * (1 - 1 / team.tensor)
+        gathered = held.gathered * share[ByteDivision.WHOLE_ROWS] * (1 - 1 / team.tensor)
         forward, backward = forward + gathered, backward + gathered
     if team.context > 1:
         keys = held.keys * growth / team.tensor

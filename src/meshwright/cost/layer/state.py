@@ -15,7 +15,7 @@ _NUM_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightBytes:
     """All that a layer holds for the whole step."""
 
     parameters: Amounts
@@ -25,13 +25,13 @@ class Weights:
     optimiser: Amounts
 
 
-def find_weights(kind: LayerKind) -> Weights:
+def find_weights(kind: LayerKind) -> WeightBytes:
     """A weight is divided as its gradient is: the bias of a row product is not."""
     graph = kind.graph
     gradients, place, size = _find_gradients(kind)
     shares = _op_shares(kind, gradients, place, size)
     optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
-    return Weights(
+    return WeightBytes(
         parameters=_amounts(graph.parameter_bytes @ shares),
         gradients=_amounts(_by_place(place, size)),
         gradient_growth=_gradient_growth(kind, gradients, size),

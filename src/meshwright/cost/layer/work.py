@@ -65,7 +65,7 @@ def _ratio(part: Floats, whole: Floats, default: Floats) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Work:
+class LayerWork:
     """One op of each sort, as a graph without tensors; the rest as in `LayerKind`."""
 
     graph: Graph
@@ -85,7 +85,7 @@ class Work:
         return counts
 
 
-def find_work(kind: LayerKind) -> Work:
+def find_work(kind: LayerKind) -> LayerWork:
     """Sort the ops of a layer by all that their time depends on."""
     graph = kind.graph
     portions = find_portions(kind)
@@ -101,7 +101,7 @@ def find_work(kind: LayerKind) -> Work:
     _, first, place = np.unique(
         np.stack(rows).astype(np.float64), axis=1, return_index=True, return_inverse=True
     )
-    return Work(
+    return LayerWork(
         graph=_without_tensors(graph, first),
         place=place.reshape(-1).astype(np.int32),
         portions=Portions(**{name: getattr(portions, name)[first] for name in names}),

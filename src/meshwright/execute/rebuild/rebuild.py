@@ -22,7 +22,7 @@ from meshwright.execute.rebuild.held import Shards
 from meshwright.execute.rebuild.weight_cut import decide_cuts
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Phase
-from meshwright.program.expand.expansion import Expansion, Held
+from meshwright.program.expand.expansion import Expansion, Owned
 
 
 class Ways(Shards, Protocol):
@@ -159,7 +159,7 @@ def _check_cuts(builder: Builder, op: int, tensor: int) -> None:
     if not meta["val"].numel():
         return
     if builder.team.width > 1:
-        check_held(name, meta.get(CUT, WHOLE), Held(int(builder.expansion.held[tensor])))
+        check_held(name, meta.get(CUT, WHOLE), Owned(int(builder.expansion.held[tensor])))
     if builder.context.width > 1:
         check_rows(name, meta.get(ROWS, WHOLE), bool(builder.expansion.rows[tensor]))
 

@@ -47,7 +47,7 @@ Bundle = tuple[Update, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class BundledWeights:
     """Who touches which weights in an expansion, and all updates."""
 
     users: dict[int, tuple[int, ...]]
@@ -56,7 +56,7 @@ class Weights:
     """By part, in the order in which backward has made their gradients."""
 
 
-def find_weights(expansion: Expansion) -> Weights:
+def find_weights(expansion: Expansion) -> BundledWeights:
     """The weights of a step."""
     graph = expansion.graph
     of_op = _number_weights(expansion)
@@ -79,7 +79,7 @@ def find_weights(expansion: Expansion) -> Weights:
             parameter_bytes=share[op],
         )
         by_part.setdefault(int(expansion.part_of_op[op]), []).append(update)
-    return Weights(
+    return BundledWeights(
         users={number: tuple(ops) for number, ops in users.items()},
         updates={
             part: tuple(sorted(found, key=lambda each: (each.ready, each.op)))
@@ -179,7 +179,7 @@ def _summed_gradients(graph: Graph) -> set[int]:
 
 
 def make_bundles(
-    before: Expansion, graph: Graph, weights: Weights, part: Part, updates: Sequence[Update]
+    before: Expansion, graph: Graph, weights: BundledWeights, part: Part, updates: Sequence[Update]
 ) -> tuple[Bundle, ...]:
     """Updates of a part whose weights the same devices hold, together as they move; InputError
     where ZeRO cannot divide them."""
@@ -235,7 +235,7 @@ def _layers(graph: Graph) -> Ints | None:
 
 
 def _check_updates(
-    before: Expansion, weights: Weights, part: Part, updates: Sequence[Update]
+    before: Expansion, weights: BundledWeights, part: Part, updates: Sequence[Update]
 ) -> None:
     for update in updates:
         if update.weights < 0 and part.zero == 3:
