@@ -21,7 +21,6 @@ from meshwright.cluster.kind import Protocol
 from meshwright.cost.algorithm import Blocks
 from meshwright.cost.limit import Limits
 from meshwright.cost.rounds import ExchangeRound, Round, price_rounds
-from meshwright.cost.table import table_seconds
 from meshwright.cost.way import (
     PASSES,
     Algorithm,
@@ -51,6 +50,7 @@ __all__ = [
     "offered_algorithms",
     "open_lines",
     "price_line",
+    "table_seconds",
 ]
 
 
@@ -234,6 +234,24 @@ def find_table(
         if (table.collective, table.device_type, table.num_devices) == key:
             return table
     return None
+
+
+def table_seconds(table: CollectiveTable, message_bytes: float) -> float:
+    """The time a table gives for a message.
+
+    Between two sizes the logarithm of the time is linear in the logarithm of the size. Below the
+    smallest size the time stays (a latency floor); above the largest it grows at the last
+    segment's bandwidth, or in proportion to the size where that segment does not rise.
+    """
+    sizes, seconds = table.sizes_bytes, table.seconds
+    if message_bytes <= sizes[0]:
+        return seconds[0]
+    if message_bytes > sizes[-1]:
+        slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+        if slope <= 0:
+            slope = seconds[-1] / sizes[-1]
+        return seconds[-1] + slope * (message_bytes - sizes[-1])
+    return float(np.exp(np.interp(np.log(message_bytes), np.log(sizes), np.log(seconds))))
 
 
 def _check_devices(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from meshwright.cost.compute import TimeSources
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.cost.runtime import MESHWRIGHT
+from meshwright.form import form_schema
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
@@ -197,3 +198,10 @@ class Answer:
                 "stop": [str(self.stop) for _ in plans],
             }
         )
+
+
+def answer_schema() -> dict[str, Any]:
+    """A JSON Schema (draft 2020-12) of `answer.json`, `plan --json` and `Answer.to_dict`."""
+    schema = form_schema("Meshwright answer", AnswerRecord)
+    schema["$defs"]["AnswerRecord"]["properties"]["stop"]["enum"] = list(Stop)
+    return schema

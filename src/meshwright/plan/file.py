@@ -171,21 +171,12 @@ def _check_header(header: _PlanHeader, where: str) -> None:
 
 def _part(entry: _PartEntry, where: str) -> Part:
     try:
-        return Part(
-            ops=entry.ops,
-            layers=entry.layers,  # type: ignore[arg-type]  # a part spells them as one text
-            devices=entry.devices,
-            shares=entry.shares,
-            sync=_choose(Sync, entry.sync, "sync"),
-            zero=entry.zero,
-            recompute=_recompute(entry.recompute),
-            priorities=entry.priorities,
-            tensor=entry.tensor,
-            context=entry.context,
-            keys=_choose(Keys, entry.keys, "keys"),
-            expert=entry.expert,
-            sequence=entry.sequence,
-        )
+        choices = {
+            "sync": _choose(Sync, entry.sync, "sync"),
+            "recompute": _recompute(entry.recompute),
+            "keys": _choose(Keys, entry.keys, "keys"),
+        }
+        return Part(**msgspec.structs.asdict(entry) | choices)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

@@ -1,7 +1,7 @@
 """Builds testbeds on this machine and takes them down, whatever happens in between.
 
-Runs what `meshwright.network.testbed` planned, as root, with `ip` and `tc`. Touches only namespaces
-whose names a testbed can have. A file in a run folder says what is up.
+Runs what `meshwright.network.testbed.testbed` planned, as root, with `ip` and `tc`. Touches only
+namespaces whose names a testbed can have. A file in a run folder says what is up.
 """
 
 import fcntl
@@ -23,7 +23,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted, some
 from meshwright.files import decode_json, read_bytes, write_bytes
 from meshwright.network.script import Kind
-from meshwright.network.testbed import (
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.ovs import PROGRAMS as OVS_PROGRAMS
+from meshwright.network.testbed.testbed import (
     DEFAULT_NAME,
     RUN_FOLDER,
     Testbed,
@@ -33,9 +35,7 @@ from meshwright.network.testbed import (
     plan_testbed,
     remove_command,
 )
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_ovs import PROGRAMS as OVS_PROGRAMS
-from meshwright.network.testbed_wiring import EmulatedHost, EmulatedInterface
+from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
 from meshwright.plan.plan import Plan
 
 NAMESPACE_FOLDER = Path("/var/run/netns")

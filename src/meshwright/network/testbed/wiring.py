@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.interface import Interface
 from meshwright.errors import InputError, quoted
-from meshwright.network.testbed_path import Pair, SwitchTree
-from meshwright.network.testbed_rail import Rail
+from meshwright.network.testbed.path import Pair, SwitchTree
+from meshwright.network.testbed.rail import Rail
 
 INTERFACE, ADDRESS = "eth0", "10.77.0.{}/24"
 """Of hosts whose cluster does not say which link is their one cable. The network is only seen

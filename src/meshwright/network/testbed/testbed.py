@@ -1,7 +1,7 @@
 """Plans a testbed: the hosts of a cluster as Linux network namespaces with shaped links.
 
 Decides names, addresses, rates and the commands that build and remove it, as data. Runs nothing
-(see `meshwright.network.testbed_apply`). Bandwidth only: delays are not emulated.
+(see `meshwright.network.testbed.apply`). Bandwidth only: delays are not emulated.
 """
 
 import ipaddress
@@ -15,15 +15,15 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.network.script import KINDS, Kind
 from meshwright.network.shape import HostNetwork
-from meshwright.network.testbed_command import ROUTE_OPTIONS, Command, batch, inside
-from meshwright.network.testbed_config import configure_commands, find_networks, queue_rates
-from meshwright.network.testbed_flow import find_ports
-from meshwright.network.testbed_ovs import PACKET_BYTES, hold_command, start_commands
-from meshwright.network.testbed_path import find_paths, find_switch_tree
-from meshwright.network.testbed_port import PACKETS_IN_FLIGHT, Port, packet_bytes, shape_lines
-from meshwright.network.testbed_rail import find_rails
-from meshwright.network.testbed_remark import find_remarks
-from meshwright.network.testbed_wiring import (
+from meshwright.network.testbed.command import ROUTE_OPTIONS, Command, batch, inside
+from meshwright.network.testbed.config import configure_commands, find_networks, queue_rates
+from meshwright.network.testbed.flow import find_ports
+from meshwright.network.testbed.ovs import PACKET_BYTES, hold_command, start_commands
+from meshwright.network.testbed.path import find_paths, find_switch_tree
+from meshwright.network.testbed.port import PACKETS_IN_FLIGHT, Port, packet_bytes, shape_lines
+from meshwright.network.testbed.rail import find_rails
+from meshwright.network.testbed.remark import find_remarks
+from meshwright.network.testbed.wiring import (
     Cable,
     Cabling,
     EmulatedHost,

@@ -6,10 +6,10 @@ A flow's own cap is at its source; what several flows share is at the place wher
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.network.testbed_path import Pair, Path
-from meshwright.network.testbed_port import FlowLane, Port, ShapedFlow, first_lanes, later_lanes
-from meshwright.network.testbed_rail import Rail
-from meshwright.network.testbed_wiring import Cabling, host_port, trunk_port
+from meshwright.network.testbed.path import Pair, Path
+from meshwright.network.testbed.port import FlowLane, Port, ShapedFlow, first_lanes, later_lanes
+from meshwright.network.testbed.rail import Rail
+from meshwright.network.testbed.wiring import Cabling, host_port, trunk_port
 
 
 def find_ports(
