@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
-from meshwright.simulate.run_file import RunFields, read_fields, write_fields
+from meshwright.simulate.run_file import read_fields, write_fields
 from meshwright.simulate.tasks import FlowNetwork
 from meshwright.simulate.timeline import Timeline
 
@@ -58,18 +58,7 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write a run file: JSON, gzip when the name ends in .gz."""
-        fields = RunFields(
-            device_names=self.device_names,
-            losses=self.losses,
-            step_seconds=self.step_seconds,
-            start=self.start,
-            finish=self.finish,
-            is_emulated=self.is_emulated,
-            software=self.software,
-            measured_step=self.measured_step,
-            calls=self.calls,
-        )
-        write_fields(path, fields)
+        write_fields(path, self)
 
     @staticmethod
     def load(path: str | Path) -> "Run":
