@@ -24,7 +24,7 @@ from meshwright.execute.lowered import lower_frozen
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph
 from meshwright.network.script import Kind as Network
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Kind, Program
 from meshwright.search.portfolio import find_plan

@@ -39,7 +39,7 @@ from meshwright.cost.product import (
     CONVOLUTIONS,
     STORED,
     Key,
-    Work,
+    ProductWork,
     attention_seconds,
     backward_seconds,
     convolution_seconds,
@@ -149,7 +149,11 @@ def unpack(numbers: Iterator[float], like: Any, name: str = "") -> Any:
 
 
 def fit_curve(
-    start: Curve, work: Work, seconds: Floats, model: Callable[[Work, Curve], Floats], width: float
+    start: Curve,
+    work: ProductWork,
+    seconds: Floats,
+    model: Callable[[ProductWork, Curve], Floats],
+    width: float,
 ) -> tuple[Curve, float]:
     """The curve nearest the measurements, and how far from them it is.
 
@@ -224,16 +228,16 @@ def fit_calibration(samples: Sequence[Sample]) -> Calibration:
     return Calibration(multiprocessors=MULTIPROCESSORS, **found)
 
 
-def _depthwise(kind: Kind, work: Work, curve: DepthwiseCurve) -> Floats:
+def _depthwise(kind: Kind, work: ProductWork, curve: DepthwiseCurve) -> Floats:
     return depthwise_seconds(work, curve, kind)
 
 
-def _stored(matmul: MatmulCurve, work: Work, curve: StoredCurve) -> Floats:
+def _stored(matmul: MatmulCurve, work: ProductWork, curve: StoredCurve) -> Floats:
     return stored_seconds(work, curve, matmul)
 
 
 def fit_convolution(
-    key: Key, work: Work, seconds: Floats, kinds: npt.NDArray[np.int8]
+    key: Key, work: ProductWork, seconds: Floats, kinds: npt.NDArray[np.int8]
 ) -> ConvolutionCurve:
     """In fp32 windows go by Winograd's or Fourier's transforms, and choices vary more."""
     start = CONVOLUTION if key.kind == Kind.CONVOLUTION else BACK
@@ -248,7 +252,7 @@ def fit_convolution(
     inputs = np.flatnonzero(kinds == Kind.INPUT_CONVOLUTION_BACKWARD)
     alone = replace(key, kind=Kind.INPUT_CONVOLUTION_BACKWARD)
 
-    def model(work: Work, curve: ConvolutionCurve) -> Floats:
+    def model(work: ProductWork, curve: ConvolutionCurve) -> Floats:
         found = backward_seconds(work, key, lambda one, each: convolution_seconds(one, curve, each))
         found[inputs] = convolution_seconds(work.only(inputs), curve, alone)
         return found
@@ -256,7 +260,7 @@ def fit_convolution(
     return fit_curve(start, work, seconds, model, width)[0]
 
 
-def fit_attention(key: Key, work: Work, seconds: Floats) -> AttentionCurve:
+def fit_attention(key: Key, work: ProductWork, seconds: Floats) -> AttentionCurve:
     """The best of the tiles.
 
     Short runs backward hold autograd's host time at times: the sweep of 2026-11-15 has like sizes

@@ -27,8 +27,7 @@ import numpy as np
 from meshwright.array import Floats
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
-from meshwright.cost.collective import Collective, CollectiveModel, collective_model
-from meshwright.cost.table import table_seconds
+from meshwright.cost.collective import Collective, CollectiveModel, collective_model, table_seconds
 from meshwright.errors import InputError
 from table_fit import fit_link, fit_table
 

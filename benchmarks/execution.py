@@ -26,7 +26,7 @@ from execution_ranks import Job, emulate_jobs, merge_job, run_on_hosts
 from execution_real import measure_real
 from meshwright.errors import InputError
 from meshwright.execute.lowered import lower_frozen
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 from meshwright.report.compare import compare
 from meshwright.simulate.measured import measured_timeline
 from meshwright.simulate.simulate import run_program, simulate

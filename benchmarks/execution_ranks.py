@@ -32,8 +32,8 @@ from meshwright.execute.interface import find_wiring
 from meshwright.execute.lookup import Lookup
 from meshwright.execute.lowered import Lowered, communication
 from meshwright.execute.walk import ProgramWalk, Times
-from meshwright.network.testbed import Testbed
-from meshwright.network.testbed_apply import NAMESPACE_FOLDER
+from meshwright.network.testbed.apply import NAMESPACE_FOLDER
+from meshwright.network.testbed.testbed import Testbed
 from meshwright.simulate.measured import Run
 
 _CLONE_NEWNET = 0x40000000

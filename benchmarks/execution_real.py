@@ -46,7 +46,7 @@ from meshwright.execute.region.compiler import make_compiler
 from meshwright.execute.trainer import Trainer
 from meshwright.execute.walk import Times
 from meshwright.graph.graph import Graph, Phase
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Plan
 from meshwright.program.program import Kind, Program
 from meshwright.report.calibrate import calibrated_cluster, measured_graph

@@ -45,7 +45,7 @@ from meshwright.errors import InputError
 from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import Lowered, lower_frozen
 from meshwright.execute.trainer import Trainer
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 
 RANKS = 4
 LIMIT_SECONDS = 500.0

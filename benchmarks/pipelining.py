@@ -29,7 +29,7 @@ from meshwright.execute.group import CommonClock
 from meshwright.execute.lowered import lower_frozen
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind
 from meshwright.simulate.simulate import simulate
 from meshwright.units import GIB, MIB

@@ -18,7 +18,7 @@ from meshwright.cluster.build import multi_rail
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.network.script import Kind
-from meshwright.network.testbed_apply import built
+from meshwright.network.testbed.apply import built
 from meshwright.plan.plan import Allocation, Part, Plan
 from meshwright.search.method.bandwidth.rate.divide import divide_allocations
 from rates_figure import Line, Panel, draw

@@ -15,9 +15,9 @@ from math import inf
 from pathlib import Path
 
 from meshwright.errors import InputError, quoted
-from meshwright.network.testbed import Testbed
-from meshwright.network.testbed_apply import find_program
-from meshwright.network.testbed_wiring import EmulatedHost
+from meshwright.network.testbed.apply import find_program
+from meshwright.network.testbed.testbed import Testbed
+from meshwright.network.testbed.wiring import EmulatedHost
 
 INTERVAL_SECONDS = 0.1
 LEAD_SECONDS = 0.05

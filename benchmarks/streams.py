@@ -45,15 +45,16 @@ Made by
     {command}
 from kernels measured on {date} on an {device} with torch {torch}; kinds that these do not
 have, or that are right within a tenth, as they were before, from kernels of 2026-11-15
-(`2026-11-15-fidelity-h200.jsonl.gz` and its second part). Keys: the kind, and whether its precision
-is a 16-bit one; `curve.py` explains the fields.
+(`2026-11-15-fidelity-h200.jsonl.gz` and its second part). By kind: the stream in fp32 and that in
+16 bits, None where it was not measured; `curve.py` explains the fields.
 """
 
 from meshwright.cost.curve import Stream
 
 USUAL = {usual}
-"""Of kinds that were not measured."""
-STREAMS = {{
+"""The stream of every kind that was not measured."""
+# fmt: off
+STREAMS: dict[str, tuple[Stream | None, Stream | None]] = {{
 '''
 
 Samples = dict[tuple[str, bool], list[tuple[float, float, float]]]
@@ -100,8 +101,10 @@ def fit(samples: list[tuple[float, float, float]], *, has_launch: bool) -> tuple
     return best, best_error
 
 
-def text_of(stream: Stream) -> str:
+def text_of(stream: Stream | None) -> str:
     """As the data module has it."""
+    if stream is None:
+        return "None"
     term = f", {stream.term_seconds:.3g}" if stream.term_seconds else ""
     return f"Stream({stream.share:.3g}, {stream.launch_seconds:.2g}{term})"
 
@@ -179,9 +182,13 @@ def write(fitted: dict[tuple[str, bool], Stream], header: dict[str, Any], output
     """The data module."""
     first, rest = sys.argv[0], [*sys.argv[1:-2], " ".join(sys.argv[-2:])]
     command = " \\\\\n        ".join([f"python {first}", *rest])
-    whole = {**STREAMS, **fitted}
-    lines = [HEADER.format(usual=text_of(whole["mul", False]), **header | {"command": command})]
-    lines += [f"    {key!r}: {text_of(whole[key])},\n" for key in sorted(whole)]
+    whole = {kind: list(each) for kind, each in STREAMS.items()}
+    for (kind, is_half), stream in fitted.items():
+        whole.setdefault(kind, [None, None])[is_half] = stream
+    lines = [HEADER.format(usual=text_of(whole["mul"][False]), **header | {"command": command})]
+    lines += [
+        f"    {kind!r}: ({', '.join(map(text_of, whole[kind]))}),\n" for kind in sorted(whole)
+    ]
     output.write_text("".join(lines).replace("'", '"') + "}\n")
 
 

@@ -21,7 +21,7 @@ from meshwright.cost.fitted import KINDS
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.team import Team
-from meshwright.cost.layer.work import Work, find_work
+from meshwright.cost.layer.work import LayerWork, find_work
 from meshwright.cost.multiplication import Products
 from meshwright.cost.product import product_seconds
 from meshwright.cost.stage import Stage, stage_cost
@@ -99,7 +99,7 @@ class KernelTimes:
     """Layers' forward and backward without calls, by what multiplies in them and what does not."""
 
     def __init__(self) -> None:
-        self._work: Callable[[LayerKind], Work] = cache(find_work)
+        self._work: Callable[[LayerKind], LayerWork] = cache(find_work)
         self._sizes: list[Floats] = []
         self._terms: list[Floats] = []
         self._rest: list[Floats] = []

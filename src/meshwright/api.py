@@ -15,9 +15,8 @@ from meshwright.cluster.schema import cluster_schema
 from meshwright.cost.runtime import MESHWRIGHT
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
+from meshwright.plan.answer import Answer, answer_schema
 from meshwright.plan.plan import Plan
-from meshwright.plan.schema import answer_schema
 from meshwright.profile.profile import Measured, read_profile
 from meshwright.report.expected import with_facts
 from meshwright.search.check import AnyScope

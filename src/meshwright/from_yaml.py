@@ -38,7 +38,7 @@ def yaml_to_json(data: bytes, where: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise InputError(f"{where}: YAML larger than {MAX_BYTES:,} bytes; write it as JSON")
     try:
-        return msgspec.json.encode(_Reader(data, where).read())
+        return msgspec.json.encode(_YamlReader(data, where).read())
     except yaml.YAMLError as error:
         raise InputError(f"{where}: not YAML ({_word(error, data)})") from None
     except (ValueError, OverflowError) as error:  # half of a surrogate pair, too
@@ -107,7 +107,7 @@ class _Collection:
         return self.is_mapping and len(self.items) % 2 == 0
 
 
-class _Reader:
+class _YamlReader:
     """Builds one document from the events of PyYAML's parser."""
 
     def __init__(self, data: bytes, where: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.cost.table import table_seconds
+from meshwright.cost.collective import table_seconds
 from meshwright.errors import InputError
 from table_fit import fit_link, fit_table
 

@@ -15,7 +15,7 @@ import pytest
 from meshwright.cli.testbed import run_command, run_testbed
 from meshwright.cluster.build import multi_rail
 from meshwright.errors import InputError
-from meshwright.network import testbed_apply
+from meshwright.network.testbed import apply as testbed_apply
 from meshwright.plan.plan import Allocation, Part, Plan
 from small import layers
 
@@ -143,7 +143,7 @@ def test_run_tells_the_command_its_testbed_and_gives_its_exit_code(
     name: str, cluster: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = (
-        "import os, sys; from meshwright.network.testbed_apply import rank_prefixes;"
+        "import os, sys; from meshwright.network.testbed.apply import rank_prefixes;"
         "print(rank_prefixes(os.environ['MESHWRIGHT_TESTBED'], ['host1'])[0][-1]); sys.exit(7)"
     )
     arguments = parse("run", cluster, "--name", name, "--", sys.executable, "-c", code)

@@ -14,8 +14,8 @@ from meshwright.cost.evidence import (
     HALF,
     Evidence,
     ExpectedError,
-    Reach,
-    Source,
+    Extent,
+    KnownBy,
     TimeShare,
     find_evidence,
 )
@@ -47,7 +47,7 @@ def steps_of(row: Evidence) -> list[dict[str, Any]]:
 def error_of(row: Evidence, step: dict[str, Any]) -> float:
     if "error" in step:
         return abs(float(step["error"]))
-    predicted = "profiled_seconds" if row.source is Source.MEASURED else "fitted_seconds"
+    predicted = "profiled_seconds" if row.source is KnownBy.MEASURED else "fitted_seconds"
     return float(abs(step[predicted] / step["step_seconds"] - 1))
 
 
@@ -62,47 +62,49 @@ def test_every_figure_is_that_of_its_steps(row: Evidence) -> None:
 def test_no_held_out_step_is_left_out() -> None:
     # Of the 16 steps with kernels of their own, launches bound two, of which kernels say nothing.
     unseen = [row for row in EVIDENCE if "unseen" in row.origin]
-    assert sum(row.num_steps for row in unseen if row.source is Source.MEASURED) == 14
+    assert sum(row.num_steps for row in unseen if row.source is KnownBy.MEASURED) == 14
     held_out = [row for row in EVIDENCE if "held-out" in row.origin]
     assert sum(row.num_steps for row in held_out) == 15 * 4 * 2
 
 
 def test_ops_go_by_the_nearest_reach_and_the_network_by_its_own() -> None:
-    h200 = find_evidence(Source.FITTED, "h200", "bf16", Reach.HOSTS)
+    h200 = find_evidence(KnownBy.FITTED, "h200", "bf16", Extent.HOSTS)
     assert h200 is not None
-    assert (h200.reach, h200.precisions) == (Reach.DEVICE, HALF)
-    a100 = find_evidence(Source.FITTED, "a100-80", "bf16", Reach.HOSTS)
+    assert (h200.reach, h200.precisions) == (Extent.DEVICE, HALF)
+    a100 = find_evidence(KnownBy.FITTED, "a100-80", "bf16", Extent.HOSTS)
     assert a100 is not None
-    assert (a100.reach, a100.num_steps) == (Reach.HOSTS, 26)
-    assert find_evidence(Source.NETWORK, "a100-80", "bf16", Reach.HOSTS) is a100
-    assert find_evidence(Source.NETWORK, "h200", "bf16", Reach.HOSTS) is None
+    assert (a100.reach, a100.num_steps) == (Extent.HOSTS, 26)
+    assert find_evidence(KnownBy.NETWORK, "a100-80", "bf16", Extent.HOSTS) is a100
+    assert find_evidence(KnownBy.NETWORK, "h200", "bf16", Extent.HOSTS) is None
 
 
 @pytest.mark.parametrize(
     ("source", "type_name", "precision"),
     [
-        (Source.FITTED, "h100", "bf16"),
-        (Source.FITTED, "a100-80", "fp32"),
-        (Source.MEASURED, "v100-32", "fp32"),
-        (Source.LAUNCHES, "a100-80", "bf16"),
-        (Source.ESTIMATED, "h200", "bf16"),
+        (KnownBy.FITTED, "h100", "bf16"),
+        (KnownBy.FITTED, "a100-80", "fp32"),
+        (KnownBy.MEASURED, "v100-32", "fp32"),
+        (KnownBy.LAUNCHES, "a100-80", "bf16"),
+        (KnownBy.ESTIMATED, "h200", "bf16"),
     ],
 )
-def test_what_nobody_measured_has_no_figure(source: Source, type_name: str, precision: str) -> None:
-    for reach in Reach:
+def test_what_nobody_measured_has_no_figure(
+    source: KnownBy, type_name: str, precision: str
+) -> None:
+    for reach in Extent:
         assert find_evidence(source, type_name, precision, reach) is None
 
 
-def share(source: Source, part: float, row: Evidence | None) -> TimeShare:
+def share(source: KnownBy, part: float, row: Evidence | None) -> TimeShare:
     return TimeShare(source=source, type="h200", precision=FULL[0], share=part, evidence=row)
 
 
 def evidence(error: float, steps: int) -> Evidence:
     return Evidence(
-        source=Source.FITTED,
+        source=KnownBy.FITTED,
         types=("h200",),
         precisions=FULL,
-        reach=Reach.DEVICE,
+        reach=Extent.DEVICE,
         mean_error=error,
         num_steps=steps,
         origin="here",
@@ -112,9 +114,9 @@ def evidence(error: float, steps: int) -> Evidence:
 def test_errors_are_weighed_by_time_and_gaps_are_said() -> None:
     found = ExpectedError(
         shares=(
-            share(Source.FITTED, 0.6, evidence(0.05, 4)),
-            share(Source.MEASURED, 0.2, evidence(0.01, 3)),
-            share(Source.NETWORK, 0.2, None),
+            share(KnownBy.FITTED, 0.6, evidence(0.05, 4)),
+            share(KnownBy.MEASURED, 0.2, evidence(0.01, 3)),
+            share(KnownBy.NETWORK, 0.2, None),
         )
     )
     # (0.6 * 5 % + 0.2 * 1 %) / 0.8 = 4 %.
@@ -127,7 +129,10 @@ def test_errors_are_weighed_by_time_and_gaps_are_said() -> None:
 
 def test_an_error_of_less_than_half_a_step_is_unknown() -> None:
     found = ExpectedError(
-        shares=(share(Source.MEASURED, 0.4, evidence(0.01, 3)), share(Source.ESTIMATED, 0.6, None))
+        shares=(
+            share(KnownBy.MEASURED, 0.4, evidence(0.01, 3)),
+            share(KnownBy.ESTIMATED, 0.6, None),
+        )
     )
     assert found.mean is None
     assert str(found) == (
@@ -142,7 +147,7 @@ def test_it_lies_between_the_errors_of_its_classes(parts: list[tuple[float, floa
     total = sum(part for part, _ in parts)
     found = ExpectedError(
         shares=tuple(
-            share(Source.FITTED, part / total, None if error is None else evidence(error, 1))
+            share(KnownBy.FITTED, part / total, None if error is None else evidence(error, 1))
             for part, error in parts
         )
     )

@@ -5,7 +5,7 @@ import pytest
 
 import meshwright as mw
 from meshwright.cost.compute import op_seconds
-from meshwright.cost.stream import STREAMS
+from meshwright.cost.fitted import find_stream
 from meshwright.graph.architecture.shape import build_shape
 from meshwright.graph.graph import Graph, Phase
 from meshwright.report.hybrid_facts import hybrid_facts
@@ -56,7 +56,7 @@ def test_the_update_takes_as_long_as_its_bytes() -> None:
         seconds[precision] = op_seconds(graph, kind, graph.batch)[graph.phase == Phase.UPDATE].sum()
     # 2 + 2 + 4 + 8 bytes are read and 2 + 4 + 8 written; of bf16 alone 2 + 2 + 4 and 2 + 4.
     numbers = make_graph().parameter_bytes.sum() / 2
-    rate = STREAMS["_fused_adamw_", True].share * kind.memory_bytes_per_second
+    rate = find_stream("_fused_adamw_", True).share * kind.memory_bytes_per_second
     assert seconds["mixed"] == pytest.approx(30 * numbers / rate, rel=1e-3)
     assert seconds["mixed"] / seconds["bf16"] == pytest.approx(30 / 14, rel=1e-3)
 

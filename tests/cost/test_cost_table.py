@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.cluster.cluster import CollectiveTable
-from meshwright.cost.table import table_seconds
+from meshwright.cost.collective import table_seconds
 
 
 def table(sizes: tuple[float, ...], seconds: tuple[float, ...]) -> CollectiveTable:

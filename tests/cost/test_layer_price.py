@@ -14,7 +14,7 @@ from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.cost.layer.price import prepare_prices, price_layer
-from meshwright.cost.layer.result import Call, LayerCost
+from meshwright.cost.layer.result import LayerCost, TeamCall
 from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.cost.layer.work import find_work
@@ -193,7 +193,7 @@ def test_megatron_has_two_all_reduces_forward_and_two_backward(model: str) -> No
     assert count_calls(calls) == (2, 2)
 
 
-def count_calls(calls: Sequence[Call]) -> tuple[int, int]:
+def count_calls(calls: Sequence[TeamCall]) -> tuple[int, int]:
     return sum(call.forward for call in calls), sum(call.backward for call in calls)
 
 

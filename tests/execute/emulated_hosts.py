@@ -19,8 +19,8 @@ from forked import run as run_forked
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.file import decode_cluster
-from meshwright.network import testbed_apply
-from meshwright.network.testbed import Testbed
+from meshwright.network.testbed import apply as testbed_apply
+from meshwright.network.testbed.testbed import Testbed
 
 Names = Literal["unknown", "own"]
 """What hosts know of names: none at all, or all, but their own as 127.0.1.1, as on Debian."""

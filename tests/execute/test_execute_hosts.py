@@ -29,7 +29,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.execute.launch import find_free_port
 from meshwright.graph.graph import Graph
-from meshwright.network import testbed_apply
+from meshwright.network.testbed import apply as testbed_apply
 from meshwright.plan.plan import Plan, ScheduleKind
 from slurm import play_srun, seen_by_task
 from waiting import wait_until

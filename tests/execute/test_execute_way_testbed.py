@@ -18,7 +18,7 @@ from rails import rails_cluster
 
 from meshwright.cli.run import rank_commands
 from meshwright.errors import InputError
-from meshwright.network import testbed_apply
+from meshwright.network.testbed import apply as testbed_apply
 from meshwright.plan.plan import Allocation, Part, Plan
 from meshwright.simulate.measured import Run
 from meshwright.simulate.simulate import simulate

@@ -10,8 +10,8 @@ import pytest
 from meshwright.cluster.build import multi_rail
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
-from meshwright.network import testbed_apply as apply
 from meshwright.network.script import Kind
+from meshwright.network.testbed import apply
 from meshwright.plan.plan import Allocation, Part, Plan
 
 MBIT = 1e6 / 8

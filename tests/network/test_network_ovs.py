@@ -10,7 +10,7 @@ from network_example import Space, example_host, killing, missing_for_ovs, switc
 from meshwright.errors import InputError
 from meshwright.network.ovs import find_datapath_line, ovs_steps
 from meshwright.network.script import write_scripts
-from meshwright.network.step import Steps
+from meshwright.network.step import ScriptSteps
 
 MISSING = missing_for_ovs()
 BRIDGES = ("br0", "br1")
@@ -62,7 +62,7 @@ def test_an_interface_without_a_bridge_is_refused() -> None:
 
 def test_an_interface_that_only_receives_is_not_shaped() -> None:
     interface = replace(example_host("br").interfaces[0], queues=())
-    assert ovs_steps("h0", interface, 0) == Steps()
+    assert ovs_steps("h0", interface, 0) == ScriptSteps()
 
 
 @pytest.fixture(scope="module")

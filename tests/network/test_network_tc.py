@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from network_example import example_host
 
-from meshwright.network.step import Steps, assignment, command, join_steps
+from meshwright.network.step import ScriptSteps, assignment, command, join_steps
 from meshwright.network.tc import default_kbit, tc_steps
 
 FILTER = "tc filter add dev eth1 parent 4d57: protocol ip prio 1 u32"
@@ -61,7 +61,7 @@ def test_the_fifteenth_queue_has_a_class_of_two_digits() -> None:
 
 
 def test_an_interface_that_only_receives_is_not_shaped() -> None:
-    assert tc_steps(replace(example_host().interfaces[0], queues=())) == Steps()
+    assert tc_steps(replace(example_host().interfaces[0], queues=())) == ScriptSteps()
 
 
 def test_words_of_commands_are_quoted_and_of_assignments_only_the_value() -> None:
@@ -70,5 +70,8 @@ def test_words_of_commands_are_quoted_and_of_assignments_only_the_value() -> Non
 
 
 def test_things_are_taken_away_in_the_reverse_order() -> None:
-    one, other = Steps(change=("a",), restore=("c",)), Steps(change=("b",), restore=("d",))
-    assert join_steps([one, other]) == Steps(change=("a", "b"), restore=("d", "c"))
+    one, other = (
+        ScriptSteps(change=("a",), restore=("c",)),
+        ScriptSteps(change=("b",), restore=("d",)),
+    )
+    assert join_steps([one, other]) == ScriptSteps(change=("a", "b"), restore=("d", "c"))

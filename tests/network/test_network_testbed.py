@@ -16,20 +16,20 @@ from meshwright.cluster.catalogue import find_cluster, list_clusters
 from meshwright.cluster.cluster import Cluster, Device, Link
 from meshwright.cluster.interface import Interface
 from meshwright.errors import InputError
-from meshwright.network import testbed as plans
-from meshwright.network import testbed_apply as apply
-from meshwright.network.testbed import namespace_pattern, plan_testbed
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_flow import join_lanes
-from meshwright.network.testbed_path import find_paths, find_switch_tree
-from meshwright.network.testbed_port import (
-    Flow,
-    Lane,
+from meshwright.network.testbed import apply
+from meshwright.network.testbed import testbed as plans
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.flow import join_lanes
+from meshwright.network.testbed.path import find_paths, find_switch_tree
+from meshwright.network.testbed.port import (
+    FlowLane,
+    ShapedFlow,
     burst_bytes,
     packet_bytes,
     wire_kbit_per_second,
 )
-from meshwright.network.testbed_rail import find_rails
+from meshwright.network.testbed.rail import find_rails
+from meshwright.network.testbed.testbed import namespace_pattern, plan_testbed
 from quick import few
 from rates_measured import Demand, measure_rates
 from small import TYPE, connected, star
@@ -337,13 +337,13 @@ def test_rails_whose_switches_are_joined_are_no_rails() -> None:
 
 def test_links_that_one_flow_may_take_are_one_lane() -> None:
     cluster = star([1.0, 2.0, 4.0])  # links in pairs: 1, 1, 2, 2, 4, 4
-    one, two, three = (Flow(bytes_per_second=1.0, target=each) for each in "abc")
+    one, two, three = (ShapedFlow(bytes_per_second=1.0, target=each) for each in "abc")
     assert join_lanes(cluster, [((0,), one), ((2,), two), ((2, 4), three)]) == [
-        Lane(bytes_per_second=1.0, flows=(one,)),
-        Lane(bytes_per_second=6.0, flows=(two, three)),
+        FlowLane(bytes_per_second=1.0, flows=(one,)),
+        FlowLane(bytes_per_second=6.0, flows=(two, three)),
     ]
     assert join_lanes(cluster, [((0,), one), ((2,), two), ((0, 2), three)]) == [
-        Lane(bytes_per_second=3.0, flows=(one, two, three))
+        FlowLane(bytes_per_second=3.0, flows=(one, two, three))
     ]
 
 
@@ -548,9 +548,9 @@ BUILD_SLOWLY = """
 import dataclasses, sys
 from pathlib import Path
 from small import star
-from meshwright.network.testbed import plan_testbed
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_apply import build, raised_signals
+from meshwright.network.testbed.testbed import plan_testbed
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.apply import build, raised_signals
 testbed = plan_testbed(star([1e7] * 3), sys.argv[1])
 steps = (*testbed.build, Command(argv=("sleep", "60")))
 with raised_signals():

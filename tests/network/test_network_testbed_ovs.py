@@ -25,12 +25,12 @@ from made_testbed import (
 
 from meshwright.cluster.interface import Interface
 from meshwright.errors import InputError
-from meshwright.network import testbed as plans
-from meshwright.network import testbed_apply as apply
 from meshwright.network.script import Kind
-from meshwright.network.testbed import host_folder, plan_testbed
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_config import script_command
+from meshwright.network.testbed import apply
+from meshwright.network.testbed import testbed as plans
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.config import script_command
+from meshwright.network.testbed.testbed import host_folder, plan_testbed
 from small import star
 from waiting import wait_until
 
@@ -265,9 +265,9 @@ import dataclasses, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 from made_testbed import allocated, rails
-from meshwright.network.testbed import plan_testbed
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_apply import build, raised_signals
+from meshwright.network.testbed.testbed import plan_testbed
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.apply import build, raised_signals
 plan, folder = allocated((0, 1, 60, (0.5, 0.5))), Path(sys.argv[2])
 testbed = plan_testbed(rails(100), sys.argv[1], plan, "ovs", folder)
 steps = (*testbed.build, Command(argv=("sleep", "60")))

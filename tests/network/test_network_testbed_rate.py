@@ -12,10 +12,10 @@ import pytest
 from made_testbed import MBIT, allocated, both_kinds, needs_namespaces, rails, take_name
 
 from meshwright.errors import InputError
-from meshwright.network import testbed as plans
-from meshwright.network import testbed_apply as apply
 from meshwright.network.script import Kind
-from meshwright.network.testbed import plan_testbed
+from meshwright.network.testbed import apply
+from meshwright.network.testbed import testbed as plans
+from meshwright.network.testbed.testbed import plan_testbed
 from rates_measured import Demand, MeasuredRate, measure_rates
 
 name = pytest.fixture(take_name)

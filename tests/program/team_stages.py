@@ -8,7 +8,7 @@ from meshwright.cost.holder import Synchronisation
 from meshwright.cost.stage import StageCost, StageMemory
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
-from meshwright.program.team.defer import Deferred
+from meshwright.program.team.defer import Postponed
 from meshwright.program.team.stage import TeamStage
 from small import layers
 
@@ -88,7 +88,7 @@ def stage(
         rows_to=bounds[1:],
         costs=each,
         side_bytes=np.full(len(teams), side),
-        deferred=Deferred(*deferred),
+        deferred=Postponed(*deferred),
     )
 
 

@@ -11,7 +11,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
-from meshwright.program.schedule import Action, Step, order_steps
+from meshwright.program.schedule import Action, Turn, order_steps
 from meshwright.simulate.simulate import simulate
 from small import connected, layers, stages, star
 
@@ -93,7 +93,7 @@ def test_schedules_take_every_step_once_and_never_wait_in_a_circle(
     if kind is ScheduleKind.ZERO_BUBBLE:
         actions.append(Action.WEIGHT)
     assert set(counts) == {
-        Step(action, stage, m)
+        Turn(action, stage, m)
         for action in actions
         for stage in range(num_stages)
         for m in range(microbatches)
@@ -102,9 +102,9 @@ def test_schedules_take_every_step_once_and_never_wait_in_a_circle(
     _run_through(orders, num_stages)
 
 
-def _run_through(orders: list[list[Step]], num_stages: int) -> None:
+def _run_through(orders: list[list[Turn]], num_stages: int) -> None:
     """Take steps in order on every device until all are done."""
-    done: set[Step] = set()
+    done: set[Turn] = set()
     heads = [0] * len(orders)
     while any(head < len(steps) for head, steps in zip(heads, orders, strict=True)):
         before = len(done)
@@ -115,15 +115,15 @@ def _run_through(orders: list[list[Step]], num_stages: int) -> None:
         assert len(done) > before, "the schedule waits in a circle"
 
 
-def _needs(step: Step, num_stages: int) -> set[Step]:
+def _needs(step: Turn, num_stages: int) -> set[Turn]:
     action, stage, m = step
     if action is Action.FORWARD:
-        return {Step(action, stage - 1, m)} if stage else set()
+        return {Turn(action, stage - 1, m)} if stage else set()
     if action is Action.WEIGHT:
-        return {Step(Action.BACKWARD, stage, m)}
+        return {Turn(Action.BACKWARD, stage, m)}
     if stage + 1 < num_stages:
-        return {Step(action, stage + 1, m), Step(Action.FORWARD, stage, m)}
-    return {Step(Action.FORWARD, stage, m)}
+        return {Turn(action, stage + 1, m), Turn(Action.FORWARD, stage, m)}
+    return {Turn(Action.FORWARD, stage, m)}
 
 
 @st.composite

@@ -12,7 +12,7 @@ from team_stages import GRAPH, cost, schedule, stage
 from meshwright.cluster.build import hierarchical
 from meshwright.cost.collective import Collective
 from meshwright.cost.group_price import group_prices
-from meshwright.cost.holder import MAX_PIECES, Moved, Shards
+from meshwright.cost.holder import MAX_PIECES, Pieces, ShardTraffic
 from meshwright.cost.layer.price import price_layer
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import RUNTIMES, Runtime
@@ -39,12 +39,12 @@ def sharded(
     sizes = [2 * each for each in gather]
     return replace(
         own,
-        shards=Shards(
+        shards=ShardTraffic(
             forward_shares=tuple(each / sum(forward) for each in forward),
             backward_shares=tuple(each / sum(backward) for each in backward[::-1]),
-            forward_gathers=(Moved(groups=groups, message_bytes=tuple(sizes)),),
-            backward_gathers=(Moved(groups=groups, message_bytes=tuple(sizes[::-1])),),
-            scatters=(Moved(groups=groups, message_bytes=tuple(2 * s for s in scatter[::-1])),),
+            forward_gathers=(Pieces(groups=groups, message_bytes=tuple(sizes)),),
+            backward_gathers=(Pieces(groups=groups, message_bytes=tuple(sizes[::-1])),),
+            scatters=(Pieces(groups=groups, message_bytes=tuple(2 * s for s in scatter[::-1])),),
             forward_seconds=0.0,
             backward_seconds=0.0,
             forward_slowdown_seconds=0.0,

@@ -3,7 +3,7 @@
 import pytest
 
 import meshwright as mw
-from meshwright.cost.evidence import Reach, Source, find_evidence
+from meshwright.cost.evidence import Extent, KnownBy, find_evidence
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.fuse import fuse_elementwise
 from meshwright.plan.plan import place_ops
@@ -21,7 +21,7 @@ def test_a_step_on_one_h200_has_the_error_of_fitted_ops() -> None:
     answer = plan(GPT, "h200-x1")
     error = answer.expected_error
     assert error is not None
-    row = find_evidence(Source.FITTED, "h200", "bf16", Reach.DEVICE)
+    row = find_evidence(KnownBy.FITTED, "h200", "bf16", Extent.DEVICE)
     assert row is not None
     assert error.mean == pytest.approx(row.mean_error)
     assert sum(each.share for each in error.shares) == pytest.approx(1)
@@ -45,7 +45,7 @@ def test_launches_are_all_of_a_step_that_they_bound() -> None:
     answer = plan("gpt:hidden=64,heads=4,layers=2,sequence=16,batch=1,precision=bf16", "h200-x1")
     assert answer.expected_error is not None
     (only,) = answer.expected_error.shares
-    assert (only.source, only.share) == (Source.LAUNCHES, 1)
+    assert (only.source, only.share) == (KnownBy.LAUNCHES, 1)
 
 
 def test_transfers_and_ops_share_the_critical_path() -> None:
@@ -58,8 +58,8 @@ def test_transfers_and_ops_share_the_critical_path() -> None:
     placed = place_ops(graph.op_names, [0, 1], ["d0", "d1"])
     found = expected_error(graph, cluster, mw.simulate(graph, cluster, placed))
     assert {each.source: each.share for each in found.shares} == {
-        Source.ESTIMATED: 0.75,
-        Source.NETWORK: 0.25,
+        KnownBy.ESTIMATED: 0.75,
+        KnownBy.NETWORK: 0.25,
     }
     assert found.known_share == 0
 

@@ -19,13 +19,13 @@ from meshwright.search.method.bandwidth.rate.rates import HostPairs, find_host_p
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, list_traffic
 from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.simulate import simulate
-from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine
+from meshwright.simulate.tasks import EngineInput, network_arrays, prepare_engine
 from small import layers, rails, stages
 
 SHARINGS = ("none", "fair")
 
 
-def run(graph: Graph, cluster: Cluster, plan: Plan, sharing: str) -> tuple[Program, Engine]:
+def run(graph: Graph, cluster: Cluster, plan: Plan, sharing: str) -> tuple[Program, EngineInput]:
     """The tasks of a plan with their times."""
     program = lower(graph, cluster, plan)
     engine = prepare_engine(program, cluster, sharing)

@@ -16,7 +16,7 @@ from meshwright.units import format_bytes, format_count, format_flops
 
 
 def run_capture(arguments: Namespace) -> int:
-    """Run `capture`."""
+    """Capture a training step and write it as a graph file."""
     if ":" in arguments.model:
         remark(f"importing and calling {arguments.model}")
     graph = capture_model(

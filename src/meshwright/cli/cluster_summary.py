@@ -12,7 +12,7 @@ from meshwright.cluster.builder.inside import INSIDE
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cluster.part import PRECISIONS
-from meshwright.cluster.survey import Cut, HostKind, Survey, survey_cluster
+from meshwright.cluster.survey import HostKind, NarrowCut, Survey, survey_cluster
 from meshwright.errors import InputWarning
 from meshwright.units import format_bytes, format_count, format_rate, format_seconds
 
@@ -175,7 +175,7 @@ def _reach_row(survey: Survey, place: int) -> tuple[str, ...]:
     )
 
 
-def _cut_words(cut: Cut) -> str:
+def _cut_words(cut: NarrowCut) -> str:
     return (
         f"around {'one' if cut.tier == 'half' else 'a'} {cut.tier} ({_names(cut.hosts)}; "
         f"{format_count(cut.num_devices, 'device')}): "

@@ -14,7 +14,7 @@ from meshwright.graph.architecture.shape import is_shape
 from meshwright.plan.plan import Plan
 
 PORT = 29500
-"""torchrun's usual one."""
+"""The port of the first host that torchrun takes by default."""
 MAX_SCRIPT = 120_000
 """Characters of one argument: Linux takes 128 KiB (MAX_ARG_STRLEN)."""
 MAX_HOSTS = 4

@@ -26,18 +26,18 @@ _BAR = 8
 _MAX_LABEL = 24
 """Characters before each line of a chart."""
 _STYLES = ("green", "dodger_blue2", "magenta", "yellow", "bright_black")
-"""One an activity."""
+"""The colours of a chart, one for each `Activity`."""
 
 
 class Detail(IntEnum):
     """How much is shown."""
 
     SHORT = 0
-    """The facts alone: --quiet."""
+    """Only the facts are shown, as --quiet asks for."""
     USUAL = 1
     """Rows that are equal are one, and long tables are cut."""
     WHOLE = 2
-    """Every row: --verbose."""
+    """All rows are shown, as --verbose asks for."""
 
     @staticmethod
     def of(arguments: Namespace) -> "Detail":
@@ -45,7 +45,7 @@ class Detail(IntEnum):
         return Detail.SHORT if arguments.quiet else Detail(Detail.USUAL + arguments.verbose)
 
 
-class _Row(NamedTuple):
+class _DeviceRow(NamedTuple):
     """What the table says of a device, besides its name."""
 
     type: str
@@ -62,7 +62,7 @@ class _Row(NamedTuple):
     """The device itself where each has a row, else -1."""
 
 
-Rows = Mapping[_Row, Sequence[int]]
+Rows = Mapping[_DeviceRow, Sequence[int]]
 """The devices of each row."""
 
 
@@ -72,11 +72,11 @@ def find_rows(
     """What devices do, those of whom the same is said together."""
     shown = memory.shown_bytes
     work, busy = _work_of_devices(plan), timeline.device_utilisation.tolist()
-    rows: dict[_Row, list[int]] = {}
+    rows: dict[_DeviceRow, list[int]] = {}
     for number, device in enumerate(cluster.devices):
         peak = timeline.peak_bytes[number]
         full = peak / device.memory_bytes
-        row = _Row(
+        row = _DeviceRow(
             type=device.type,
             work=work.get(device.name, "-"),
             busy_percent=round(100 * busy[number]),

@@ -11,6 +11,7 @@ import traceback
 import warnings
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from io import TextIOWrapper
 from typing import Any
 
@@ -118,57 +119,14 @@ def _reason(error: Exception) -> str:
 
 def _run(arguments: Namespace) -> int:
     """Run the command; its module is imported only now, so that --help needs none."""
-    if arguments.command == "plan":
-        from meshwright.cli.plan import run_plan
+    name = arguments.command
+    module = import_module(f"meshwright.cli.{_MODULES.get(name, name)}")
+    code: int = getattr(module, f"run_{name}")(arguments)
+    return code
 
-        return run_plan(arguments)
-    if arguments.command == "simulate":
-        from meshwright.cli.simulate import run_simulate
 
-        return run_simulate(arguments)
-    if arguments.command == "run":
-        from meshwright.cli.run import run_run
-
-        return run_run(arguments)
-    if arguments.command == "compare":
-        from meshwright.cli.compare import run_compare
-
-        return run_compare(arguments)
-    if arguments.command == "export":
-        from meshwright.cli.export import run_export
-
-        return run_export(arguments)
-    if arguments.command == "network":
-        from meshwright.cli.network import run_network
-
-        return run_network(arguments)
-    if arguments.command == "testbed":
-        from meshwright.cli.testbed import run_testbed
-
-        return run_testbed(arguments)
-    if arguments.command == "capture":
-        from meshwright.cli.capture import run_capture
-
-        return run_capture(arguments)
-    if arguments.command == "profile":
-        from meshwright.cli.profile import run_profile
-
-        return run_profile(arguments)
-    if arguments.command == "cluster":
-        from meshwright.cli.cluster import run_cluster
-
-        return run_cluster(arguments)
-    if arguments.command == "schema":
-        from meshwright.cli.schema import run_schema
-
-        return run_schema(arguments)
-    if arguments.command == "completion":
-        from meshwright.cli.completion.complete import run_completion
-
-        return run_completion(arguments)
-    from meshwright.cli.zoo import run_zoo
-
-    return run_zoo(arguments)
+_MODULES = {"completion": "completion.complete"}
+"""The modules of commands that are not called as their command is."""
 
 
 def _complain(message: str, code: int) -> int:

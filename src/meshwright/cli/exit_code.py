@@ -8,10 +8,10 @@ class ExitCode(IntEnum):
 
     DONE = 0
     FAULT = 1
-    """Meshwright's own."""
+    """Meshwright has a fault of its own."""
     BAD_INPUT = 2
     NO_PLAN = 3
-    """No plan fits."""
+    """The search found no plan that fits into the devices' memory."""
     REFUSED = 4
     """By the system: no memory, no space on a disk, no more processes or open files."""
     INTERRUPTED = 130

@@ -28,7 +28,7 @@ _SYNCS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+class _PartRow:
     """A line of the table."""
 
     work: float
@@ -67,7 +67,7 @@ def show_parts(console: Console, graph: Graph, cluster: Cluster, plan: Plan) -> 
     console.print()
 
 
-def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_Row]:
+def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_PartRow]:
     number = {name: op for op, name in enumerate(graph.op_names)}
     types = [cluster.types[name] for name in cluster.type_names]
     seconds = np.stack([op_seconds(graph, each, graph.batch) for each in types]).min(axis=0)
@@ -85,7 +85,7 @@ def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_Row]:
             alone += ops
             homes += part.devices
             continue
-        yield _Row(
+        yield _PartRow(
             work=float(seconds[ops].sum()) / total,
             ops=len(ops),
             kinds=_main_kinds(graph, seconds, ops),
@@ -94,7 +94,7 @@ def _make_rows(graph: Graph, cluster: Cluster, plan: Plan) -> Iterator[_Row]:
             gradients=_name_sync(part, float(gradients[ops].sum())),
         )
     if alone:
-        yield _Row(
+        yield _PartRow(
             work=float(seconds[alone].sum()) / total,
             ops=len(alone),
             kinds=_main_kinds(graph, seconds, alone),

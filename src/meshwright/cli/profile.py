@@ -39,8 +39,8 @@ MOST_SPREAD = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """What was measured."""
+class _Profiled:
+    """The kernel calls that were measured, and those that failed."""
 
     calls: Mapping[str, float]
     spread: Mapping[str, float]
@@ -120,7 +120,7 @@ def _trace(arguments: Namespace) -> Counter[str]:
 
 def _collect(
     timed: "Iterable[tuple[str, TimedCall | str]]", total: int, progress: Callable[[str], None]
-) -> _Found:
+) -> _Profiled:
     """Take in results as they come; Ctrl-C ends it, and what was measured stays."""
     calls: dict[str, float] = {}
     spread: dict[str, float] = {}
@@ -133,15 +133,15 @@ def _collect(
                 calls[call], spread[call] = result
             progress(f"{number} of {total:,} calls, last {op_of(call)}")
     except KeyboardInterrupt:
-        return _Found(calls, spread, failed, was_interrupted=True)
-    return _Found(calls, spread, failed, was_interrupted=False)
+        return _Profiled(calls, spread, failed, was_interrupted=True)
+    return _Profiled(calls, spread, failed, was_interrupted=False)
 
 
 def _report(
     arguments: Namespace,
     calls: Counter[str],
     times: Mapping[str, float],
-    found: _Found,
+    found: _Profiled,
     device: tuple[str, str, Mapping[str, str]],
 ) -> None:
     kind, name, software = device
@@ -188,14 +188,14 @@ def _on_threads(software: Mapping[str, str]) -> str:
     return "" if threads is None else f", with {format_count(int(threads), 'thread')}"
 
 
-def _total_spread(calls: Counter[str], found: _Found) -> float | None:
+def _total_spread(calls: Counter[str], found: _Profiled) -> float | None:
     """What the calls that were timed now spread over in a step, as a part of their time."""
     total = sum(calls[call] * seconds for call, seconds in found.calls.items())
     spread = sum(calls[call] * seconds for call, seconds in found.spread.items())
     return spread / total if total else None
 
 
-def _describe_spread(calls: Counter[str], found: _Found) -> None:
+def _describe_spread(calls: Counter[str], found: _Profiled) -> None:
     """Print the spread of all calls and of those that add most to it."""
     total = _total_spread(calls, found)
     if total is None:
@@ -212,7 +212,7 @@ def _describe_spread(calls: Counter[str], found: _Found) -> None:
     )
 
 
-def _warn_of_spread(calls: Counter[str], found: _Found) -> None:
+def _warn_of_spread(calls: Counter[str], found: _Profiled) -> None:
     total = _total_spread(calls, found)
     if total is not None and total > MOST_SPREAD:
         say(

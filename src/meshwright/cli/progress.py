@@ -40,10 +40,10 @@ def shown_progress(title: str, arguments: Namespace) -> Iterator[Callable[[str],
     elif arguments.json:
         yield lambda _: None
     else:
-        yield _Lines(title)
+        yield _ProgressLines(title)
 
 
-class _Lines:
+class _ProgressLines:
     """Prints a line unless it printed one just before."""
 
     def __init__(self, title: str) -> None:

@@ -42,14 +42,14 @@ from meshwright.graph.graph import Graph
 from meshwright.interpreter import module_command
 from meshwright.message import remark, say
 from meshwright.network.script import Kind as Network
-from meshwright.network.testbed import check_name
-from meshwright.network.testbed_apply import (
+from meshwright.network.testbed.apply import (
     built,
     check_machine,
     host_address,
     interfaces,
     rank_prefixes,
 )
+from meshwright.network.testbed.testbed import check_name
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.program.expand.synchronise import with_batch_statistics

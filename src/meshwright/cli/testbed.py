@@ -21,14 +21,14 @@ from meshwright.cluster.catalogue import load_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.message import remark
-from meshwright.network.testbed import Testbed, check_name, plan_testbed
-from meshwright.network.testbed_apply import (
+from meshwright.network.testbed.apply import (
     build,
     built,
     check_machine,
     raised_signals,
     remove,
 )
+from meshwright.network.testbed.testbed import Testbed, check_name, plan_testbed
 from meshwright.plan.plan import Plan
 
 VARIABLE = "MESHWRIGHT_TESTBED"

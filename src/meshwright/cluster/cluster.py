@@ -23,7 +23,7 @@ from meshwright.cluster.interface import Interface
 from meshwright.cluster.kind import KINDS, PLAIN, Protocol
 from meshwright.cluster.pair import (
     Routes,
-    Wiring,
+    RouteWiring,
     cut_out,
     find_pairs,
     make_wiring,
@@ -39,7 +39,7 @@ from meshwright.cluster.part import (
 )
 from meshwright.cluster.reach import unreachable_pair
 from meshwright.cluster.route import Network, Routing, find_routes
-from meshwright.cluster.way import Ways, find_exits, find_ways, match_interfaces
+from meshwright.cluster.way import HostWays, find_exits, find_ways, match_interfaces
 from meshwright.errors import InputError, one_line, quoted
 from meshwright.files import MAX_NAME, as_json, read_bytes, write_document
 from meshwright.table import as_frame, as_html
@@ -120,7 +120,7 @@ class Cluster:
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """How many devices the cluster has."""
         return len(self.devices)
 
     @cached_property
@@ -151,7 +151,7 @@ class Cluster:
 
     @cached_property
     def memory_bytes(self) -> Floats:
-        """Each device's memory."""
+        """The memory of each device, in bytes."""
         return np.array([device.memory_bytes for device in self.devices])
 
     @cached_property
@@ -208,7 +208,7 @@ class Cluster:
         return find_routes(self.network, self.hop_bytes_per_second)
 
     @cached_property
-    def wiring(self) -> Wiring:
+    def wiring(self) -> RouteWiring:
         """What searches for the routes of single pairs work on."""
         return make_wiring(self.network)
 
@@ -220,7 +220,7 @@ class Cluster:
         return find_hangings(self.network, host_of)
 
     @cached_property
-    def ways(self) -> Ways:
+    def ways(self) -> HostWays:
         """The ways between all pairs of hosts."""
         if len(self.hosts) > MAX_WAY_HOSTS:
             raise InputError(

@@ -29,7 +29,7 @@ class Protocol(StrEnum):
     EXCHANGE_LL = "exchange_ll"
     """Small messages from each device to each."""
     EXCHANGE = "exchange"
-    """Larger ones."""
+    """Larger messages from each device to each."""
     PAIR = "pair"
     """From one device to another: what a plan sends outside of collectives, and shifts."""
 
@@ -127,4 +127,4 @@ KINDS: Mapping[str, LinkKind] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""By name."""
+"""All kinds of links, by name."""

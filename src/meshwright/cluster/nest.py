@@ -16,7 +16,7 @@ class Nest:
     """The devices in order, and how many of them in a row are a group."""
 
     order: tuple[int, ...]
-    """Device numbers."""
+    """The devices by number, those of a group next to each other."""
     sizes: tuple[int, ...]
     """Of the largest group of each tier, rising; the first are single devices."""
 

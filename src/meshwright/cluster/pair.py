@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Longs
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.cluster.route import (
     Adjacency,
     Network,
@@ -48,7 +47,7 @@ class Routes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Wiring:
+class RouteWiring:
     """A network with each node's links listed, as searches for single pairs want it."""
 
     network: Network
@@ -56,14 +55,14 @@ class Wiring:
     leaving: Adjacency
 
 
-def make_wiring(network: Network) -> Wiring:
+def make_wiring(network: Network) -> RouteWiring:
     """List the links of every node."""
     entering, leaving = links_by_node(network)
-    return Wiring(network=network, entering=entering, leaving=leaving)
+    return RouteWiring(network=network, entering=entering, leaving=leaving)
 
 
 def find_pairs(
-    wiring: Wiring, sources: Ints, targets: Ints, hop_bytes_per_second: Sequence[float] = ()
+    wiring: RouteWiring, sources: Ints, targets: Ints, hop_bytes_per_second: Sequence[float] = ()
 ) -> Routes:
     """The routes of these pairs of devices; `hop_bytes_per_second` as in `find_routes`."""
     # Imported here because Numba takes 0.3 s to import.
@@ -177,7 +176,7 @@ def cut_out(network: Network, devices: Ints) -> Cutout:
     return Cutout(network=part, devices=kept, links=links, num_devices=count)
 
 
-def _drop_dead_ends(network: Network, is_kept: npt.NDArray[np.bool_]) -> Ints:
+def _drop_dead_ends(network: Network, is_kept: Bools) -> Ints:
     """Leave out, too, nodes with fewer than two neighbours, again and again; the links kept."""
     links = np.flatnonzero(is_kept[network.sources] & is_kept[network.targets]).astype(np.int32)
     is_device = np.arange(network.num_nodes) < network.num_devices

@@ -78,7 +78,7 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator."""
+    """One accelerator in a host of the cluster."""
 
     name: str
     type: str
@@ -138,7 +138,7 @@ class CollectiveTable:
     device_type: str
     num_devices: int
     sizes_bytes: tuple[float, ...]
-    """Message sizes, rising."""
+    """The message sizes that were measured, in rising order."""
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:

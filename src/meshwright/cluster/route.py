@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 
-Adjacency = tuple[npt.NDArray[np.int64], Ints]
+Adjacency = tuple[Longs, Ints]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,7 +133,7 @@ def links_by_node(network: Network) -> tuple[Adjacency, Adjacency]:
     )
 
 
-def _adjacency(ends: Ints, order: npt.NDArray[np.int64], num_nodes: int) -> Adjacency:
+def _adjacency(ends: Ints, order: Longs, num_nodes: int) -> Adjacency:
     offset = np.searchsorted(ends[order], np.arange(num_nodes + 1))
     return offset.astype(np.int64), order.astype(np.int32)
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.route import Network
 from meshwright.kernel.disjoint import DisjointSets
@@ -52,7 +51,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
+class NarrowCut:
     """Devices and what joins them to all others."""
 
     tier: str
@@ -74,7 +73,7 @@ class Survey:
 
     kinds: tuple[HostKind, ...]
     reaches: tuple[Reach, ...]
-    narrowest: Cut | None
+    narrowest: NarrowCut | None
     """The cut with the least for a device of those that are looked at; None: there is one host."""
     is_sampled: bool
     """Whether not all pairs were looked at."""
@@ -160,14 +159,14 @@ def _look_around(network: Network, group: Longs) -> tuple[dict[int, set[int]], C
     return near, Counter(switch for switch, _ in free)
 
 
-def _cuts(cluster: Cluster, rounds: Sequence[Longs], tier: str) -> list[Cut]:
+def _cuts(cluster: Cluster, rounds: Sequence[Longs], tier: str) -> list[NarrowCut]:
     """Each group of a tier cut off from the rest; none where it is the whole cluster."""
     devices = rounds[0][: cluster.num_devices]
     counts = np.bincount(devices)
     rates = np.min([_cut_rates(cluster.network, group, len(counts)) for group in rounds], axis=0)
     hosts = _hosts_of(cluster, rounds[0])
     return [
-        Cut(
+        NarrowCut(
             tier=tier,
             hosts=hosts[each],
             num_devices=int(counts[each]),
@@ -178,7 +177,7 @@ def _cuts(cluster: Cluster, rounds: Sequence[Longs], tier: str) -> list[Cut]:
     ]
 
 
-def _cut_rates(network: Network, group: Longs, size: int) -> npt.NDArray[np.float64]:
+def _cut_rates(network: Network, group: Longs, size: int) -> Floats:
     """What leaves each group, or enters it, whichever is less."""
     ends = group[network.sources], group[network.targets]
     is_cut = ends[0] != ends[1]
@@ -194,14 +193,14 @@ def _hosts_of(cluster: Cluster, group: Longs) -> dict[int, tuple[str, ...]]:
     return {each: tuple(hosts) for each, hosts in found.items()}
 
 
-def _halve(cluster: Cluster, group: Longs) -> Cut:
+def _halve(cluster: Cluster, group: Longs) -> NarrowCut:
     """Hosts that no switch joins, cut in two halves in their order."""
     half = len(cluster.hosts) // 2
     cut = _cuts(cluster, [np.where(group < half, 0, 1)], "half")
     return min(cut, key=lambda each: each.num_devices)
 
 
-def _find_kinds(cluster: Cluster, cuts: Sequence[Cut]) -> tuple[HostKind, ...]:
+def _find_kinds(cluster: Cluster, cuts: Sequence[NarrowCut]) -> tuple[HostKind, ...]:
     devices: dict[str, Counter[tuple[str, float]]] = defaultdict(Counter)
     for device in cluster.devices:
         devices[device.host][device.type, device.memory_bytes] += 1
@@ -219,7 +218,7 @@ def _find_kinds(cluster: Cluster, cuts: Sequence[Cut]) -> tuple[HostKind, ...]:
 
 
 def _find_reaches(
-    cluster: Cluster, tiers: Sequence[Longs], cuts: Sequence[Sequence[Cut]]
+    cluster: Cluster, tiers: Sequence[Longs], cuts: Sequence[Sequence[NarrowCut]]
 ) -> tuple[Reach, ...]:
     chosen = _sample(cluster, tiers)
     rates, delays = cluster.pair_table(chosen, chosen)

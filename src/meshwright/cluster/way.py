@@ -26,7 +26,7 @@ RouteFinder = Callable[[Sequence[int], Sequence[int]], Routes]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ways:
+class HostWays:
     """The ways of every ordered pair of different hosts."""
 
     links: Mapping[Pair, tuple[Path, ...]]
@@ -135,7 +135,9 @@ def match_interfaces(
     return MappingProxyType(found)
 
 
-def find_ways(network: Network, devices: Sequence[Sequence[int]], find_routes: RouteFinder) -> Ways:
+def find_ways(
+    network: Network, devices: Sequence[Sequence[int]], find_routes: RouteFinder
+) -> HostWays:
     """All ways, from the devices of each host and what finds their routes."""
     num_hosts = len(devices)
     links = common_ways(network, num_hosts)
@@ -148,7 +150,7 @@ def find_ways(network: Network, devices: Sequence[Sequence[int]], find_routes: R
             nodes = network.num_devices + source, network.num_devices + target
             links[source, target] = joined_way(network, routes, *nodes)
     off_route = _find_off_route(network, links, devices, find_routes)
-    return Ways(links=MappingProxyType(links), off_route=off_route)
+    return HostWays(links=MappingProxyType(links), off_route=off_route)
 
 
 def _find_off_route(

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.rounds import Exchange, Round
+from meshwright.array import Floats, Longs
+from meshwright.cost.rounds import ExchangeRound, Round
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 Blocks = tuple[tuple[int, ...], ...]
 Latency = Callable[[npt.ArrayLike, npt.ArrayLike], Floats]
 """Seconds from each of some devices to each of others, pair by pair."""
@@ -119,10 +118,10 @@ def channel_rounds(blocks: Blocks, num_passes: int) -> list[Round]:
     return [round_of(np.concatenate(sources), np.concatenate(targets), fraction, repeats=repeats)]
 
 
-def direct_rounds(blocks: Blocks) -> list[Exchange]:
+def direct_rounds(blocks: Blocks) -> list[ExchangeRound]:
     """All-to-all: every device sends 1/p of what it holds to every other, all at once."""
     order = np.concatenate(blocks).astype(np.int32)
-    return [Exchange(devices=order, fraction=1 / len(order))]
+    return [ExchangeRound(devices=order, fraction=1 / len(order))]
 
 
 def chain_rounds(latency: Latency, blocks: Blocks, root: int) -> list[Round]:
@@ -162,7 +161,7 @@ def rail_tree_rounds(latency: Latency, blocks: Blocks, *, is_switched: bool) -> 
     within = np.sort(np.array(blocks), axis=1)
     hosts, size = within.shape
     order, beside = within.ravel(), np.roll(within, -1, axis=1).ravel()
-    transfers: list[tuple[Ints, Ints, float]] = []
+    transfers: list[tuple[Longs, Longs, float]] = []
     longest = 0.0
     if size > 1 and is_switched:
         transfers.append((order, beside, 1.0))
@@ -220,7 +219,7 @@ def tree_broadcast_rounds(latency: Latency, blocks: Blocks, root: int) -> list[R
     return [_pipelined(transfers, longest)]
 
 
-def _pipelined(transfers: Sequence[tuple[Ints, Ints, float]], latency: float) -> Round:
+def _pipelined(transfers: Sequence[tuple[Longs, Longs, float]], latency: float) -> Round:
     return Round(
         sources=np.concatenate([source for source, _, _ in transfers]).astype(np.int32),
         targets=np.concatenate([target for _, target, _ in transfers]).astype(np.int32),
@@ -229,7 +228,7 @@ def _pipelined(transfers: Sequence[tuple[Ints, Ints, float]], latency: float) ->
     )
 
 
-def _double_tree(blocks: Blocks) -> list[tuple[Ints, Ints]]:
+def _double_tree(blocks: Blocks) -> list[tuple[Longs, Longs]]:
     """NCCL's double binary tree over hosts, with a chain inside each host.
 
     Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan",
@@ -250,7 +249,7 @@ def _double_tree(blocks: Blocks) -> list[tuple[Ints, Ints]]:
     return [_hang_chains(blocks, first), _hang_chains(mirrored, second)]
 
 
-def _binary_tree(count: int) -> Ints:
+def _binary_tree(count: int) -> Longs:
     """Parents in NCCL's tree (ncclGetBtree, src/graph/trees.cc); the top is its own parent.
 
     The lowest set bit b of a rank is its height: its parent is the rank with bit b cleared and
@@ -262,7 +261,7 @@ def _binary_tree(count: int) -> Ints:
     return np.where(parent < count, parent, rank ^ lowest)
 
 
-def _hang_chains(blocks: Blocks, parent_host: Ints) -> tuple[Ints, Ints]:
+def _hang_chains(blocks: Blocks, parent_host: Longs) -> tuple[Longs, Longs]:
     """Devices host by host; each hangs from the one before it, the first from the parent host's."""
     sizes = np.array([len(block) for block in blocks])
     leader = np.cumsum(sizes) - sizes
@@ -271,13 +270,13 @@ def _hang_chains(blocks: Blocks, parent_host: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(blocks), parent
 
 
-def _tree_edges(order: Ints, parent: Ints) -> tuple[Ints, Ints]:
+def _tree_edges(order: Longs, parent: Longs) -> tuple[Longs, Longs]:
     """Device and parent device of every edge."""
     is_edge = parent != np.arange(len(parent))
     return order[is_edge], order[parent[is_edge]]
 
 
-def _path_latency(edge_latency: Floats, parent: Ints) -> float:
+def _path_latency(edge_latency: Floats, parent: Longs) -> float:
     """The longest sum of edges between the top and any device, by pointer doubling."""
     total, above = edge_latency, parent
     while np.any(above != above[above]):

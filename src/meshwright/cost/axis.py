@@ -8,8 +8,8 @@ it each. Knows nothing of plans; one group alone costs what `meshwright.cost.col
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.algorithm import Blocks
 from meshwright.cost.collective import (
@@ -26,11 +26,10 @@ from meshwright.cost.collective import (
     price_line,
 )
 from meshwright.cost.limit import Limits
-from meshwright.cost.rounds import Exchange, Round, pairs_of
+from meshwright.cost.rounds import ExchangeRound, Round, pairs_of
 from meshwright.errors import InputError
 
 Groups = Sequence[Sequence[int]]
-Ints = npt.NDArray[np.int64]
 
 
 def axis_model(
@@ -62,7 +61,7 @@ def axis_model(
     )
 
 
-def _group_alike(cluster: Cluster, groups: Groups) -> list[Ints]:
+def _group_alike(cluster: Cluster, groups: Groups) -> list[Longs]:
     """The groups in rows, those together whose members stand alike on hosts.
 
     Thousands of teams, each on one host, differ in nothing else: one of them is ordered for all.
@@ -83,7 +82,7 @@ def _group_alike(cluster: Cluster, groups: Groups) -> list[Ints]:
     return [numbers[kind == each] for each in range(int(kind.max()) + 1)]
 
 
-def _standing(cluster: Cluster) -> tuple[Ints, Ints]:
+def _standing(cluster: Cluster) -> tuple[Longs, Longs]:
     """Of every device: its host's number, and its place among that host's devices."""
     place = {name: number for number, name in enumerate(cluster.hosts)}
     host = np.array([place[device.host] for device in cluster.devices])
@@ -97,7 +96,7 @@ def _standing(cluster: Cluster) -> tuple[Ints, Ints]:
 def _line(
     cluster: Cluster,
     collective: Collective,
-    alike: Sequence[Ints],
+    alike: Sequence[Longs],
     blocks: Sequence[Blocks],
     way: Way,
     limits: Limits | None,
@@ -113,7 +112,7 @@ def _line(
     return price_line(cluster, collective, alike[0].shape[1], way, merged, limits)
 
 
-def _repeat(each: Round | Exchange, groups: Ints) -> Round:
+def _repeat(each: Round | ExchangeRound, groups: Longs) -> Round:
     """A round of the first group, done by all groups."""
     rounds = each if isinstance(each, Round) else pairs_of(each)
     order = np.argsort(groups[0])

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster, CollectiveTable
 from meshwright.cluster.kind import Protocol
 from meshwright.cost.algorithm import Blocks
 from meshwright.cost.limit import Limits
-from meshwright.cost.rounds import Exchange, Round, price_rounds
-from meshwright.cost.table import table_seconds
+from meshwright.cost.rounds import ExchangeRound, Round, price_rounds
 from meshwright.cost.way import (
     PASSES,
     Algorithm,
@@ -51,10 +50,8 @@ __all__ = [
     "offered_algorithms",
     "open_lines",
     "price_line",
+    "table_seconds",
 ]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -239,6 +236,24 @@ def find_table(
     return None
 
 
+def table_seconds(table: CollectiveTable, message_bytes: float) -> float:
+    """The time a table gives for a message.
+
+    Between two sizes the logarithm of the time is linear in the logarithm of the size. Below the
+    smallest size the time stays (a latency floor); above the largest it grows at the last
+    segment's bandwidth, or in proportion to the size where that segment does not rise.
+    """
+    sizes, seconds = table.sizes_bytes, table.seconds
+    if message_bytes <= sizes[0]:
+        return seconds[0]
+    if message_bytes > sizes[-1]:
+        slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
+        if slope <= 0:
+            slope = seconds[-1] / sizes[-1]
+        return seconds[-1] + slope * (message_bytes - sizes[-1])
+    return float(np.exp(np.interp(np.log(message_bytes), np.log(sizes), np.log(seconds))))
+
+
 def _check_devices(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
     chosen = tuple(int(each) for each in devices)
     if not chosen:
@@ -282,7 +297,7 @@ def price_line(
     collective: Collective,
     num_devices: int,
     way: Way,
-    rounds: Sequence[Round | Exchange],
+    rounds: Sequence[Round | ExchangeRound],
     limits: Limits | None = None,
 ) -> CollectiveLine:
     """The line of a collective on groups of so many devices whose rounds are these."""

@@ -10,13 +10,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.cost.fitted import fitted_seconds, has_fitted_kinds
 from meshwright.errors import InputError
 from meshwright.graph.graph import ANY_TYPE, Graph, Split
 from meshwright.units import format_count
-
-Floats = npt.NDArray[np.float64]
 
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 _CLASSES = ("other", "product", "convolution", "attention", "_grouped_mm")

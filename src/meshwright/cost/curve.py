@@ -63,7 +63,7 @@ class Roof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatmulCurve:
-    """Matrix products."""
+    """How long products of matrices take, alone or in batches."""
 
     grid: Grid
     roof: Roof
@@ -80,7 +80,7 @@ class ConvolutionCurve:
     misaligned: float
     """Times the sums take where channels do not fill 16 bytes."""
     misaligned_memory: float
-    """Likewise of the memory."""
+    """Times the bytes that are moved where channels do not fill 16 bytes."""
     taps_power: float
     """Sums take taps ** power longer, taps being the terms that one input element enters."""
     data_share: float = 1.0
@@ -123,11 +123,11 @@ class AttentionCurve:
     share: float
     """Share of peak FLOP/s that a full wave reaches."""
     rounding: float
-    """As of a grid."""
+    """How much of a last, part-filled wave is paid: 1 all of it, 0 only what it fills."""
     score_terms: float
     """What the softmax of one score costs, in terms of the head's size."""
     dropout_terms: float
-    """Likewise of its random number."""
+    """What the random number of one score costs with dropout, in terms of the head's size."""
     prologue_keys: float
     """What starting a tile costs, in keys."""
     roof: Roof
@@ -144,7 +144,7 @@ class StoredCurve:
     memory: float
     """Times that the bytes of the scores are moved at peak bandwidth besides the products."""
     dropout_memory: float
-    """Likewise for dropout."""
+    """Times that the bytes of the scores are moved once more for dropout."""
     launch_seconds: float
 
 

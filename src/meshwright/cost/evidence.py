@@ -17,7 +17,7 @@ _A100 = "benchmarks/results/2026-11-15-vtrain.jsonl"
 _CPU = "benchmarks/results/2026-11-15-execution-real.jsonl"
 
 
-class Source(StrEnum):
+class KnownBy(StrEnum):
     """What a part of a step's time is known by."""
 
     MEASURED = "measured ops"
@@ -27,7 +27,7 @@ class Source(StrEnum):
     NETWORK = "transfers and collectives"
 
 
-class Reach(StrEnum):
+class Extent(StrEnum):
     """What a step runs on."""
 
     DEVICE = "one device"
@@ -39,12 +39,12 @@ class Reach(StrEnum):
 class Evidence:
     """Held-out steps of one class."""
 
-    source: Source
+    source: KnownBy
     types: tuple[str, ...]
     """The device types that the steps ran on."""
     precisions: tuple[str, ...]
     """The precision of most of their FLOPs was one of these."""
-    reach: Reach
+    reach: Extent
     mean_error: float
     """The mean of |predicted / measured - 1|."""
     num_steps: int
@@ -53,37 +53,39 @@ class Evidence:
 
 
 EVIDENCE = (
-    Evidence(source=Source.MEASURED, types=("h200",), precisions=FULL, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.MEASURED, types=("h200",), precisions=FULL, reach=Extent.DEVICE,
         mean_error=0.0285, num_steps=5, origin=f"{_H200}: fp32"),
-    Evidence(source=Source.MEASURED, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.MEASURED, types=("h200",), precisions=HALF, reach=Extent.DEVICE,
         mean_error=0.0144, num_steps=9, origin=f"{_H200}: bf16 and amp, not bound by launches"),
-    Evidence(source=Source.FITTED, types=("h200",), precisions=FULL, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.FITTED, types=("h200",), precisions=FULL, reach=Extent.DEVICE,
         mean_error=0.0736, num_steps=54,
         origin=f"{_HELD_OUT}: fp32 and tf32, not bound by launches"),
-    Evidence(source=Source.FITTED, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.FITTED, types=("h200",), precisions=HALF, reach=Extent.DEVICE,
         mean_error=0.0996, num_steps=37,
         origin=f"{_HELD_OUT}: bf16 and mixed, not bound by launches"),
-    Evidence(source=Source.LAUNCHES, types=("h200",), precisions=FULL, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.LAUNCHES, types=("h200",), precisions=FULL, reach=Extent.DEVICE,
         mean_error=0.3514, num_steps=6,
         origin=f"{_HELD_OUT}: fp32 and tf32, bound by launches"),
-    Evidence(source=Source.LAUNCHES, types=("h200",), precisions=HALF, reach=Reach.DEVICE,
+    Evidence(source=KnownBy.LAUNCHES, types=("h200",), precisions=HALF, reach=Extent.DEVICE,
         mean_error=0.2716, num_steps=23,
         origin=f"{_HELD_OUT}: bf16 and mixed, bound by launches"),
-    Evidence(source=Source.FITTED, types=("a100-80",), precisions=HALF, reach=Reach.HOST,
+    Evidence(source=KnownBy.FITTED, types=("a100-80",), precisions=HALF, reach=Extent.HOST,
         mean_error=0.0556, num_steps=340,
         origin=f"{_A100}: one node, 16 and 24 layers (steps of Bang et al., MICRO 2024), with host "
         "times a kernel fitted to their framework"),
-    Evidence(source=Source.FITTED, types=("a100-80",), precisions=HALF, reach=Reach.HOSTS,
+    Evidence(source=KnownBy.FITTED, types=("a100-80",), precisions=HALF, reach=Extent.HOSTS,
         mean_error=0.0686, num_steps=26,
         origin=f"{_A100}: several nodes (steps of Bang et al., MICRO 2024), with host times a "
         "kernel fitted to their framework on one node, by weights chosen in sight of these"),
-    Evidence(source=Source.MEASURED, types=("cpu",), precisions=("fp32",), reach=Reach.HOSTS,
+    Evidence(source=KnownBy.MEASURED, types=("cpu",), precisions=("fp32",), reach=Extent.HOSTS,
         mean_error=0.0405, num_steps=8, origin=f"{_CPU}: all"),
 )  # fmt: skip
 """Steps of several devices include their transfers and collectives."""
 
 
-def find_evidence(source: Source, type_name: str, precision: str, reach: Reach) -> Evidence | None:
+def find_evidence(
+    source: KnownBy, type_name: str, precision: str, reach: Extent
+) -> Evidence | None:
     """The held-out steps that say most about a part of a step; None: there are none.
 
     Of ops those of the same reach come first, then narrower ones: what a kernel takes does not
@@ -91,29 +93,29 @@ def find_evidence(source: Source, type_name: str, precision: str, reach: Reach) 
     the network only steps of the same reach count, however their ops are known.
     """
     own = [each for each in EVIDENCE if type_name in each.types and precision in each.precisions]
-    if source is Source.NETWORK:
+    if source is KnownBy.NETWORK:
         found = [each for each in own if each.reach is reach]
-        return found[0] if reach is not Reach.DEVICE and found else None
-    order = [reach, *(each for each in Reach if each is not reach)]
+        return found[0] if reach is not Extent.DEVICE and found else None
+    order = [reach, *(each for each in Extent if each is not reach)]
     found = [each for each in own if each.source is source]
     return min(found, key=lambda each: order.index(each.reach), default=None)
 
 
 LEAST_SHARE = 0.5
-"""Of a step's time that held-out steps must speak of, or its error is unknown."""
+"""The part of a step's time that held-out steps must speak of, or its error is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeShare:
     """A part of a step's time that is known in one way."""
 
-    source: Source
+    source: KnownBy
     type: str
-    """The device type."""
+    """The device type on which the time is spent."""
     precision: str
-    """That of most FLOPs of the step."""
+    """The precision of most FLOPs of the step."""
     share: float
-    """The part of the step."""
+    """The part of the step's time."""
     evidence: Evidence | None
     """Held-out steps of its class; None: there are none."""
 

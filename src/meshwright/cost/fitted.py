@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cluster.devices import DEVICE_TYPES
 from meshwright.cost.a100 import A100
@@ -21,8 +22,6 @@ from meshwright.cost.multiplication import Products
 from meshwright.cost.product import ITEM_BYTES, product_seconds
 from meshwright.cost.stream import STREAMS, USUAL
 from meshwright.graph.graph import Graph, Phase
-
-Floats = npt.NDArray[np.float64]
 
 _BIASED = "biased_"
 _DROPS = "dropout_"
@@ -63,7 +62,7 @@ _CALIBRATED_BANDWIDTH = DEVICE_TYPES["h200"].memory_bytes_per_second
 
 
 LEAST_SHARE = 1e-30
-"""Of a batch: less than any plan runs an op on."""
+"""The least share of a batch that is timed: less than any plan runs an op on."""
 
 _Ends = dict[int, tuple[DeviceType, Floats, Floats]]
 _ENDS: WeakKeyDictionary[Graph, _Ends] = WeakKeyDictionary()
@@ -93,7 +92,7 @@ def fitted_seconds(graph: Graph, device_type: DeviceType, samples: float) -> Flo
     return np.clip(_seconds(graph, device_type, samples), low, whole)
 
 
-def has_fitted_kinds(graph: Graph) -> npt.NDArray[np.bool_]:
+def has_fitted_kinds(graph: Graph) -> Bools:
     """Whether each op is timed by a model of its own kind; others are timed as most kinds are.
 
     What moves no bytes takes no time, whatever its kind.
@@ -103,7 +102,7 @@ def has_fitted_kinds(graph: Graph) -> npt.NDArray[np.bool_]:
     known = [find_stream(name, is_half) is not USUAL for name in names for is_half in (True, False)]
     is_known = np.reshape(np.array(known, dtype=np.bool_), (len(names), 2)).all(axis=1)
     moves_nothing = graph.bytes_read + graph.bytes_written == 0
-    found: npt.NDArray[np.bool_] = (is_known | (kinds >= 0))[codes] | moves_nothing
+    found: Bools = (is_known | (kinds >= 0))[codes] | moves_nothing
     return found & (graph.calls > 0)
 
 
@@ -224,7 +223,8 @@ def find_stream(name: str, is_half: bool) -> Stream:
     name = _UPDATE if name.startswith("_fused_") and name.endswith("_") else name
     name = _FOREACH if name.startswith("_foreach_") else name
     like = _STRIDED if name.startswith("strided_") else name
-    for key in ((name, is_half), (name, not is_half), (like, is_half)):
-        if key in STREAMS:
-            return STREAMS[key]
-    return USUAL
+    found = (
+        STREAMS.get(kind, (None, None))[half]
+        for kind, half in ((name, is_half), (name, not is_half), (like, is_half))
+    )
+    return next((each for each in found if each is not None), USUAL)

@@ -16,7 +16,7 @@ GroupCall = tuple[Collective, tuple[int, ...]]
 """What a group of devices does together."""
 
 _MAX_MODELS = 512
-"""Of one cluster, that are remembered."""
+"""How many models of collectives are remembered for one cluster."""
 
 
 class GroupPrices:
@@ -28,7 +28,7 @@ class GroupPrices:
 
     @property
     def cluster(self) -> Cluster:
-        """What they are the prices of."""
+        """The cluster whose collectives are priced."""
         cluster = self._cluster()
         assert cluster is not None, "whoever asks has the cluster"
         return cluster
@@ -67,7 +67,7 @@ _OF_CLUSTER: WeakKeyDictionary[Cluster, GroupPrices] = WeakKeyDictionary()
 
 
 def group_prices(cluster: Cluster) -> GroupPrices:
-    """Those of a cluster, with what is known so far."""
+    """The prices of a cluster's collectives, with what is known so far."""
     if cluster not in _OF_CLUSTER:
         _OF_CLUSTER[cluster] = GroupPrices(cluster)
     return _OF_CLUSTER[cluster]

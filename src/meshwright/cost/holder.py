@@ -11,15 +11,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cost.collective import Collective
 from meshwright.cost.group_price import GroupPrices, Groups
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.runtime import Runtime
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 MAX_PIECES = 8
 """Into so many runs of layers forward and backward are cut at the most where ZeRO moves something
 beside them: simulations of a thousand devices stay quick."""
@@ -40,16 +38,16 @@ class Synchronisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Pieces:
     """What all groups move for each piece of a pass over the layers."""
 
     groups: Groups
     message_bytes: tuple[float, ...]
-    """By piece."""
+    """The bytes that each group moves for each piece, piece by piece."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shards:
+class ShardTraffic:
     """What ZeRO 2 and 3 move in every microbatch, by pieces of forward and backward.
 
     A piece is a run of layers. Before it starts, the weights of its first layer have come; those of
@@ -61,10 +59,10 @@ class Shards:
     forward_shares: tuple[float, ...]
     """The part of forward's time that each piece takes; one: it is not cut."""
     backward_shares: tuple[float, ...]
-    forward_gathers: tuple[Moved, ...]
+    forward_gathers: tuple[Pieces, ...]
     """Weights that must have come before each piece of forward starts; empty under ZeRO 2."""
-    backward_gathers: tuple[Moved, ...]
-    scatters: tuple[Moved, ...]
+    backward_gathers: tuple[Pieces, ...]
+    scatters: tuple[Pieces, ...]
     """Gradients that set off when each piece of backward ends."""
     forward_seconds: float
     """What of forward is the estimate of what does not hide; a program finds its own."""
@@ -110,7 +108,7 @@ def find_shards(
     layers: Sequence[LayerCost],
     compute: tuple[Floats, Floats],
     runtime: Runtime,
-) -> Shards | None:
+) -> ShardTraffic | None:
     """What ZeRO 2 or 3 moves for layers whose forward and backward take `compute` seconds each."""
     if zero < 2 or max(len(groups[0]) for groups, *_ in held(axes, layers[0])) == 1:
         return None
@@ -127,7 +125,7 @@ def find_shards(
     slowdown = runtime.overlap_slowdown
     back = layers[::-1]
     bounds = _cut(len(layers))
-    return Shards(
+    return ShardTraffic(
         forward_shares=_shares(compute[0], bounds) if zero >= 3 else (1.0,),
         backward_shares=_shares(compute[1][::-1], bounds),
         forward_gathers=_gathers(axes, layers, bounds) if zero >= 3 else (),
@@ -161,11 +159,11 @@ class LayerOrder(NamedTuple):
     """By stage and kind."""
     pairs: Floats
     """By stage, kind, and kind of the layer after it: how many there are."""
-    first: Ints
+    first: Longs
     """By stage, the kind of its first layer."""
-    second: Ints
+    second: Longs
     """Of its second; of a stage of one layer the first again."""
-    last: Ints
+    last: Longs
 
 
 def shown_seconds(
@@ -218,14 +216,14 @@ def _shares(seconds: Floats, bounds: Sequence[int]) -> tuple[float, ...]:
 
 def _gathers(
     axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int]
-) -> tuple[Moved, ...]:
+) -> tuple[Pieces, ...]:
     """A piece waits for all layers up to its first one."""
     return _moved(axes, layers, [0, *(bound + 1 for bound in bounds[:-1])], "parameter")
 
 
 def _scatters(
     axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int]
-) -> tuple[Moved, ...]:
+) -> tuple[Pieces, ...]:
     """When a piece ends its last layer sets off, and behind it the next piece's all but its last:
     in time the mirror of gathers."""
     return _moved(axes, layers, [*(bound - 1 for bound in bounds[1:]), len(layers)], "gradient")
@@ -233,12 +231,12 @@ def _scatters(
 
 def _moved(
     axes: Mapping[str, Groups], layers: Sequence[LayerCost], bounds: Sequence[int], what: str
-) -> tuple[Moved, ...]:
+) -> tuple[Pieces, ...]:
     """By axis on which something moves: its bytes, piece by piece."""
     found = []
     for axis, prefix in (("dense", ""), ("experts", "expert_")):
         sizes = [float(getattr(each, f"{prefix}{what}_bytes")) for each in layers]
         by_piece = tuple(sum(sizes[low:high]) for low, high in pairwise(bounds))
         if len(axes[axis][0]) > 1 and sum(by_piece) > 0:
-            found.append(Moved(groups=axes[axis], message_bytes=by_piece))
+            found.append(Pieces(groups=axes[axis], message_bytes=by_piece))
     return tuple(found)

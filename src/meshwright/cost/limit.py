@@ -17,13 +17,9 @@ from itertools import chain, pairwise
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster, Routes
 from meshwright.cluster.way import label_rails
-
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +65,20 @@ class Limits:
         return tuple(tuple(number[key] for key in each) for each in labels)
 
     @cached_property
-    def host_of(self) -> Places:
+    def host_of(self) -> Longs:
         """The number of each device's host."""
         place = {host: number for number, host in enumerate(self.cluster.hosts)}
         return np.array([place[device.host] for device in self.cluster.devices], dtype=np.int64)
 
     @cached_property
-    def _keys(self) -> tuple[Places, Places]:
+    def _keys(self) -> tuple[Longs, Longs]:
         """The pairs of hosts as one number each, rising, and whose limit each is."""
         count = len(self.cluster.hosts)
         keys = np.array([each.source * count + each.target for each in self.limits], dtype=np.int64)
         order = np.argsort(keys)
         return keys[order], order
 
-    def find(self, sources: npt.ArrayLike, targets: npt.ArrayLike) -> Places:
+    def find(self, sources: npt.ArrayLike, targets: npt.ArrayLike) -> Longs:
         """The limit that each pair of devices is under; -1: none."""
         keys, number = self._keys
         one, other = np.asarray(sources, dtype=np.int64), np.asarray(targets, dtype=np.int64)
@@ -90,7 +86,7 @@ class Limits:
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((keys[place] == wanted) & (one != other), number[place], -1)
 
-    def pairs(self) -> tuple[Places, Places]:
+    def pairs(self) -> tuple[Longs, Longs]:
         """Sources and targets of all pairs of devices that are under a limit."""
         order = np.argsort(self.host_of, kind="stable")
         bounds = np.searchsorted(self.host_of[order], np.arange(len(self.cluster.hosts) + 1))
@@ -103,16 +99,16 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Spread:
+class SpreadTransfers:
     """Transfers, and what each of them puts on links."""
 
     latency_seconds: Floats
     """By transfer: of its route."""
     bytes_per_second: Floats
     """By transfer: alone on the network."""
-    transfer: Places
+    transfer: Longs
     """Of each use of a link: whose it is."""
-    link: Places
+    link: Longs
     """The link, or past the cluster's links the limit."""
     weight: Floats
     """Bytes on it for each byte of the transfer. Of a limit that is divided otherwise than the
@@ -132,7 +128,7 @@ def spread_transfers(
     sources: npt.ArrayLike,
     targets: npt.ArrayLike,
     division: Sequence[float] = (),
-) -> Spread:
+) -> SpreadTransfers:
     """What transfers between devices (numbers, one of each a transfer) put on which links.
 
     `division`: the part that goes over each rail, for all that are divided; empty: as their limits
@@ -153,7 +149,7 @@ def spread_transfers(
     owner = np.concatenate((transfer[is_kept], own[0]))
     link = np.concatenate((routes.links[is_kept].astype(np.int64), own[1]))
     weight = np.concatenate((np.ones(np.count_nonzero(is_kept)), own[2]))
-    return Spread(
+    return SpreadTransfers(
         latency_seconds=routes.latency,
         bytes_per_second=_alone(limits, routes, owner, link, weight),
         transfer=owner,
@@ -163,7 +159,7 @@ def spread_transfers(
 
 
 def _find_between(
-    cluster: Cluster, routes: Routes, transfer: Places, sources: Places, targets: Places
+    cluster: Cluster, routes: Routes, transfer: Longs, sources: Longs, targets: Longs
 ) -> tuple[Bools, Bools]:
     """Of each link of routes whether it lies between the hosts, and which routes pass both."""
     network, start = cluster.network, routes.starts[:-1][transfer]
@@ -177,8 +173,8 @@ def _find_between(
 
 
 def _limit_uses(
-    limits: Limits, number: Places, is_divided: Bools, division: Sequence[float]
-) -> tuple[Places, Places, Floats]:
+    limits: Limits, number: Longs, is_divided: Bools, division: Sequence[float]
+) -> tuple[Longs, Longs, Floats]:
     """What transfers put on their limits and, if they are divided, on the ways: whose each use is,
     the link and the weight."""
     under = np.flatnonzero(number >= 0)
@@ -212,7 +208,7 @@ def _divided_uses(
     return [*uses, (len(limits.cluster.links) + number, max(filled))]
 
 
-def _alone(limits: Limits, routes: Routes, owner: Places, link: Places, weight: Floats) -> Floats:
+def _alone(limits: Limits, routes: Routes, owner: Longs, link: Longs, weight: Floats) -> Floats:
     """The rate of each transfer by itself: no link gets more than it carries."""
     rate = np.full(len(routes.bandwidth), np.inf)
     if limits.cluster.hop_bytes_per_second:

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.units import GIB, MIB
-
-Floats = npt.NDArray[np.float64]
 
 MEMORY_MARGIN = 0.05
 """Part of a device's memory that plans of captured graphs leave free, at the least."""
@@ -60,10 +58,10 @@ class Footprint:
     """Memory in use on each device, in bytes; the four add up to what nvidia-smi shows."""
 
     peak_bytes: Floats
-    """The allocator's peak."""
+    """The most bytes that PyTorch's allocator has handed out at once."""
     context_bytes: Floats
     collective_bytes: Floats
-    """NCCL's buffers."""
+    """The buffers that NCCL keeps for its communicators."""
     reserve_bytes: Floats
     """What the allocator has reserved and does not use."""
     usable_bytes: Floats

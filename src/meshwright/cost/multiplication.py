@@ -5,10 +5,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats, Longs
 from meshwright.errors import InputError
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +35,8 @@ class Products:
     Of a convolution the channels of a group, in and out; with a window and stride of one, where
     images are used as they lie, no more than 8 if an image's plane does not fill 16 bytes.
     """
-    precision: npt.NDArray[np.int64]
-    """Index into `precisions`."""
+    precision: Longs
+    """The precision of each op, as its place in `precisions`."""
     precisions: tuple[str, ...]
     """fp64, fp32, tf32, bf16, fp16 or fp8; any other is taken for fp32."""
     drops: Bools

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools, Floats
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
@@ -29,10 +30,6 @@ from meshwright.cost.curve import (
 )
 from meshwright.cost.h200 import H200
 from meshwright.cost.multiplication import Products
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 """Into how many parts sums may be split."""
@@ -50,10 +47,10 @@ SUM_BYTES = 4
 TRANSFORMED_TAPS = (7.0, 26.0)
 """Windows of three and of five at stride one: those that transforms are made for."""
 TRANSFORMED_PAIRS = 131072
-"""Pairs of channels from which the forward product goes by transforms, if there are half as many
-products of pairs for all pixels as ..."""
+"""Pairs of channels from which the forward product goes by transforms, if the products of pairs for
+all pixels are half of `TRANSFORMED_PRODUCTS` or more."""
 TRANSFORMED_PRODUCTS = 3.2e9
-"""... from which on the gradient of the input does."""
+"""Products of pairs for all pixels from which on the gradient of the input goes by transforms."""
 CONVOLUTIONS = (
     Kind.CONVOLUTION, Kind.CONVOLUTION_BACKWARD, Kind.INPUT_CONVOLUTION_BACKWARD
 )  # fmt: skip
@@ -62,7 +59,7 @@ STORED = (Kind.STORED_ATTENTION, Kind.STORED_ATTENTION_BACKWARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class ProductWork:
     """Products on a device: what its kernels have to do."""
 
     rows: Floats
@@ -82,16 +79,18 @@ class Work:
     """Peak bytes a second of the device."""
     multiprocessors: Floats
 
-    def only(self, chosen: npt.NDArray[np.intp]) -> "Work":
-        """The chosen products."""
-        return Work(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
+    def only(self, chosen: npt.NDArray[np.intp]) -> "ProductWork":
+        """The work of the chosen products alone."""
+        return ProductWork(
+            **{field.name: getattr(self, field.name)[chosen] for field in fields(self)}
+        )
 
     @property
     def num_gradients(self) -> Floats:
         """Of a convolution's backward: one or two."""
         return np.where(self.multiple > 1.5, 2.0, 1.0)
 
-    def apart(self) -> "Work":
+    def apart(self) -> "ProductWork":
         """One gradient of each convolution; that of the output is read for every one of them."""
         output = self.rows * self.columns * self.count * self.item_bytes
         moved = (self.bytes_moved - output) / self.num_gradients + output
@@ -129,13 +128,13 @@ def prepare(
     peak_flops_per_second: Floats,
     memory_bytes_per_second: float,
     calibration: Calibration,
-) -> Work:
+) -> ProductWork:
     """The work that products are on a device."""
     ones = np.ones(len(products.rows))
     single = 2 * products.rows * products.columns * products.depth * products.count
     items = np.array([ITEM_BYTES.get(name, 4) for name in products.precisions], dtype=np.float64)
     alignment = np.where(products.alignment > 0, products.alignment, FULL_ALIGNMENT)
-    return Work(
+    return ProductWork(
         rows=products.rows,
         columns=products.columns,
         depth=products.depth,
@@ -162,7 +161,7 @@ class Key:
     """Rows are aligned; of a convolution, too, that its planes are used as they lie."""
 
 
-def group(products: Products, work: Work) -> Iterator[tuple[Key, npt.NDArray[np.intp]]]:
+def group(products: Products, work: ProductWork) -> Iterator[tuple[Key, npt.NDArray[np.intp]]]:
     """The ops of each curve."""
     names = [CURVE_OF.get(name, "fp32") for name in products.precisions]
     kinds = products.kind
@@ -178,7 +177,7 @@ def group(products: Products, work: Work) -> Iterator[tuple[Key, npt.NDArray[np.
                     yield Key(kind, name, direct), chosen
 
 
-def _group_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
+def _group_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
     if key.kind == Kind.MATMUL:
         return matmul_seconds(work, calibration.matmul[key.precision, key.is_direct])
     if key.kind == Kind.CONVOLUTION_BACKWARD:
@@ -194,7 +193,9 @@ def _group_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
     return attention_seconds(work, calibration.attention[name, key.kind], key.kind)
 
 
-def backward_seconds(work: Work, key: Key, seconds: Callable[[Work, Key], Floats]) -> Floats:
+def backward_seconds(
+    work: ProductWork, key: Key, seconds: Callable[[ProductWork, Key], Floats]
+) -> Floats:
     """The gradient of the weight and, where there are two products, then that of the input."""
     one = work.apart()
     weight = seconds(one, key)
@@ -205,7 +206,7 @@ def backward_seconds(work: Work, key: Key, seconds: Callable[[Work, Key], Floats
     return np.where(has_two, weight + data, weight)
 
 
-def _windowed_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
+def _windowed_seconds(work: ProductWork, key: Key, calibration: Calibration) -> Floats:
     """One product of a convolution, by matrix units or without them."""
     is_forward = key.kind == Kind.CONVOLUTION
     kind = Kind.CONVOLUTION if is_forward else Kind.CONVOLUTION_BACKWARD
@@ -219,7 +220,7 @@ def _windowed_seconds(work: Work, key: Key, calibration: Calibration) -> Floats:
     return np.where((work.columns == 1) & (work.count > 1), alone, shared)
 
 
-def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
+def matmul_seconds(work: ProductWork, curve: MatmulCurve) -> Floats:
     """Products of matrices, one by one or in batches."""
     slower = np.select(
         [work.alignment >= 16, work.alignment >= 8, work.alignment >= 4],
@@ -230,7 +231,7 @@ def matmul_seconds(work: Work, curve: MatmulCurve) -> Floats:
     return _under(work, curve.roof, arithmetic * work.multiple, work.bytes_moved)
 
 
-def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats:
+def convolution_seconds(work: ProductWork, curve: ConvolutionCurve, key: Key) -> Floats:
     """Forward, or the gradient of the weight or of the input."""
     taps = np.maximum(work.taps, 1.0)
     thin = work.alignment < np.where(taps > 1 + POINTWISE, FULL_ALIGNMENT, PLANE_ALIGNMENT)
@@ -262,7 +263,7 @@ def convolution_seconds(work: Work, curve: ConvolutionCurve, key: Key) -> Floats
 
 
 def _transformed(
-    work: Work,
+    work: ProductWork,
     transform: tuple[float, float],
     taps: Floats,
     seconds: Floats,
@@ -281,7 +282,7 @@ def _transformed(
     return np.where(suits, np.minimum(seconds, flops / peak + moving), seconds)
 
 
-def depthwise_seconds(work: Work, curve: DepthwiseCurve, kind: Kind) -> Floats:
+def depthwise_seconds(work: ProductWork, curve: DepthwiseCurve, kind: Kind) -> Floats:
     """Arithmetic without matrix units, then memory."""
     flops = 2 * work.rows * work.columns * work.depth * work.count
     if kind == Kind.INPUT_CONVOLUTION_BACKWARD:  # a stride leaves out no pixel of the input
@@ -292,7 +293,7 @@ def depthwise_seconds(work: Work, curve: DepthwiseCurve, kind: Kind) -> Floats:
     return seconds
 
 
-def attention_seconds(work: Work, curve: AttentionCurve, kind: Kind) -> Floats:
+def attention_seconds(work: ProductWork, curve: AttentionCurve, kind: Kind) -> Floats:
     """Fused attention, forward or backward."""
     tile_queries, tile_keys, tile_size = curve.tile
     keys = np.ceil(work.columns / tile_keys) * tile_keys
@@ -311,7 +312,7 @@ def attention_seconds(work: Work, curve: AttentionCurve, kind: Kind) -> Floats:
     return _under(work, curve.roof, arithmetic, own + mask)
 
 
-def stored_seconds(work: Work, curve: StoredCurve, matmul: MatmulCurve) -> Floats:
+def stored_seconds(work: ProductWork, curve: StoredCurve, matmul: MatmulCurve) -> Floats:
     """Attention whose scores are stored: its products, and passes over all scores.
 
     Scores are in fp32, whatever the precision of the products.
@@ -326,7 +327,9 @@ def stored_seconds(work: Work, curve: StoredCurve, matmul: MatmulCurve) -> Float
     return seconds
 
 
-def _grid_seconds(work: Work, grid: Grid, rows: Floats, columns: Floats, depth: Floats) -> Floats:
+def _grid_seconds(
+    work: ProductWork, grid: Grid, rows: Floats, columns: Floats, depth: Floats
+) -> Floats:
     """The fastest of the tiles and ways to split the sums."""
     best = np.full(len(rows), np.inf)
     for (height, width), share in zip(grid.tiles, grid.shares, strict=True):
@@ -343,14 +346,14 @@ def _grid_seconds(work: Work, grid: Grid, rows: Floats, columns: Floats, depth: 
     return best
 
 
-def _waves(work: Work, tiles: Floats, rounding: float) -> Floats:
+def _waves(work: ProductWork, tiles: Floats, rounding: float) -> Floats:
     """How often every multiprocessor takes a tile, the last, part-filled wave paid in part."""
     waves = tiles / work.multiprocessors
     paid: Floats = rounding * np.ceil(waves) + (1 - rounding) * np.maximum(waves, 1.0)
     return paid
 
 
-def _under(work: Work, roof: Roof, arithmetic: Floats, bytes_moved: Floats) -> Floats:
+def _under(work: ProductWork, roof: Roof, arithmetic: Floats, bytes_moved: Floats) -> Floats:
     """Arithmetic and memory, partly at once, after the launch."""
     moving = bytes_moved * roof.memory / work.memory_rate
     sharp = roof.sharpness

@@ -8,13 +8,10 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.hanging import Hangings
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 _EXACT_DEVICES = 8
 """Up to so many, every cycle is tried: 7! = 5,040 of them, under 5 ms."""
@@ -30,7 +27,7 @@ def order_hosts(cluster: Cluster, devices: tuple[int, ...]) -> tuple[tuple[int, 
     by_host: dict[str, list[int]] = {}
     for device in sorted(devices):
         by_host.setdefault(cluster.devices[device].host, []).append(device)
-    known: dict[bytes, Ints] = {}  # hosts that look alike are ordered once
+    known: dict[bytes, Longs] = {}  # hosts that look alike are ordered once
     blocks = []
     for members, costs in zip(by_host.values(), _costs_within(cluster, by_host), strict=True):
         key = costs.tobytes()
@@ -43,7 +40,7 @@ def order_hosts(cluster: Cluster, devices: tuple[int, ...]) -> tuple[tuple[int, 
     return tuple(blocks[place] for place in cycle)
 
 
-def _cycle_between(cluster: Cluster, blocks: list[tuple[int, ...]]) -> Ints:
+def _cycle_between(cluster: Cluster, blocks: list[tuple[int, ...]]) -> Longs:
     """The cycle over hosts, each of which is entered by its first device and left by its last."""
     sources, targets = np.array([b[-1] for b in blocks]), np.array([b[0] for b in blocks])
     hangings = None if cluster.has_tables else cluster.hangings
@@ -62,7 +59,7 @@ def _cycle_between(cluster: Cluster, blocks: list[tuple[int, ...]]) -> Ints:
     return _greedy_cycle_of_classes(costs, classes, members)
 
 
-def _costs_by_kind(cluster: Cluster, hangings: Hangings, sources: Ints, targets: Ints) -> Floats:
+def _costs_by_kind(cluster: Cluster, hangings: Hangings, sources: Longs, targets: Longs) -> Floats:
     """What pairs cost, by one of each sort; where source and target share a host, anything."""
     sort = hangings.kind[sources][:, None] * (hangings.kind.max() + 1) + hangings.kind[targets]
     sort = 2 * sort + (hangings.anchor[sources][:, None] == hangings.anchor[targets])
@@ -104,7 +101,7 @@ def _pair_costs(bandwidth: Floats, latency: Floats) -> Floats:
     return costs
 
 
-def _shortest_cycle(costs: Floats, is_open: bool = False) -> Ints:
+def _shortest_cycle(costs: Floats, is_open: bool = False) -> Longs:
     """A cycle with a small dearest pair, then a small sum; open: cut at its dearest pair."""
     count = len(costs)
     if count <= 2 or costs.min() == costs.max():
@@ -112,7 +109,7 @@ def _shortest_cycle(costs: Floats, is_open: bool = False) -> Ints:
     if count <= _EXACT_DEVICES:
         tails = np.array(list(permutations(range(1, count))))
         cycles = np.concatenate([np.zeros((len(tails), 1), dtype=np.int64), tails], axis=1)
-        cycle: Ints = cycles[_best_cycle(costs, cycles)]
+        cycle: Longs = cycles[_best_cycle(costs, cycles)]
     else:
         cycle = _greedy_cycle(costs)
         if count <= _LOCAL_SEARCH_DEVICES:
@@ -123,7 +120,7 @@ def _shortest_cycle(costs: Floats, is_open: bool = False) -> Ints:
     return cycle
 
 
-def _best_cycle(costs: Floats, cycles: Ints) -> int:
+def _best_cycle(costs: Floats, cycles: Longs) -> int:
     """The row with the least (dearest pair, sum), the first of equals."""
     steps = costs[cycles, np.roll(cycles, -1, axis=1)]
     dearest = steps.max(axis=1)
@@ -131,7 +128,7 @@ def _best_cycle(costs: Floats, cycles: Ints) -> int:
     return int(np.argmin(sums))
 
 
-def _greedy_cycle(costs: Floats) -> Ints:
+def _greedy_cycle(costs: Floats) -> Longs:
     """From the first place on, always to the nearest one not yet visited."""
     left = np.ones(len(costs), dtype=np.bool_)
     cycle = np.zeros(len(costs), dtype=np.int64)
@@ -142,7 +139,7 @@ def _greedy_cycle(costs: Floats) -> Ints:
     return cycle
 
 
-def _greedy_cycle_of_classes(costs: Floats, classes: Ints, members: list[Ints]) -> Ints:
+def _greedy_cycle_of_classes(costs: Floats, classes: Longs, members: list[Longs]) -> Longs:
     """The same where places of one class cost the same: `costs` are those of pairs of classes."""
     nearest = np.array([each[0] for each in members])  # of each class, the first place left
     num_used = np.zeros(len(members), dtype=np.int64)
@@ -160,7 +157,7 @@ def _greedy_cycle_of_classes(costs: Floats, classes: Ints, members: list[Ints]) 
     return cycle
 
 
-def _reverse_segments(costs: Floats, cycle: Ints) -> Ints:
+def _reverse_segments(costs: Floats, cycle: Longs) -> Longs:
     """2-opt (Croes 1958): take the best reversal of a segment until none helps."""
     count = len(cycle)
     first, last = np.triu_indices(count, 1)

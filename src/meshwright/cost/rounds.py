@@ -20,15 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.cost.rounds_exchange import count_crossings
 from meshwright.cost.wire import Wire
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +45,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Exchange:
+class ExchangeRound:
     """A round in which every device sends to every other at once, written without its pairs."""
 
     devices: Ints
@@ -74,7 +71,7 @@ class Price:
 
 def price_rounds(
     cluster: Cluster,
-    rounds: Sequence[Round | Exchange],
+    rounds: Sequence[Round | ExchangeRound],
     limits: Limits | None = None,
     wire: Wire | None = None,
 ) -> Price:
@@ -101,7 +98,7 @@ def _with_call(price: Price, wire: Wire | None) -> Price:
     return replace(price, call_seconds=float(wire.call_seconds[links].max(initial=0.0)))
 
 
-def pairs_of(exchange: Exchange) -> Round:
+def pairs_of(exchange: ExchangeRound) -> Round:
     """An exchange with its pairs."""
     count = len(exchange.devices)
     source, target = np.nonzero(~np.eye(count, dtype=np.bool_))
@@ -112,7 +109,7 @@ def pairs_of(exchange: Exchange) -> Round:
     )
 
 
-def _add_up(rounds: Sequence[Round | Exchange], priced: Sequence[Price]) -> Price:
+def _add_up(rounds: Sequence[Round | ExchangeRound], priced: Sequence[Price]) -> Price:
     links = np.unique(np.concatenate([each.links for each in priced]))
     latency, per_byte, total = 0.0, 0.0, np.zeros(len(links))
     for each, price in zip(rounds, priced, strict=True):
@@ -124,7 +121,7 @@ def _add_up(rounds: Sequence[Round | Exchange], priced: Sequence[Price]) -> Pric
 
 
 def _price_round(cluster: Cluster, each: Round, wire: Wire | None) -> Price:
-    """One such round."""
+    """The price of one round whose transfers take the cluster's routes."""
     routes = cluster.routes_between(each.sources, each.targets)
     links, place = np.unique(routes.links, return_inverse=True)
     amounts = np.repeat(each.fractions, routes.hops)
@@ -147,7 +144,7 @@ def _latency(each: Round, paths: Floats, wire: Wire | None) -> float:
     return float(paths.max(initial=0.0))
 
 
-def _price_exchange(cluster: Cluster, each: Exchange, wire: Wire | None) -> Price:
+def _price_exchange(cluster: Cluster, each: ExchangeRound, wire: Wire | None) -> Price:
     """The one round of an exchange."""
     crossings = count_crossings(cluster, each.devices)
     links = np.flatnonzero(crossings.counts).astype(np.int32)
@@ -174,7 +171,9 @@ def _price(capacity: Floats, latency: float, alone: float, links: Ints, loads: F
     )
 
 
-def _price_limited(limits: Limits, rounds: Sequence[Round | Exchange], wire: Wire | None) -> Price:
+def _price_limited(
+    limits: Limits, rounds: Sequence[Round | ExchangeRound], wire: Wire | None
+) -> Price:
     """Rounds under limits between hosts."""
     listed = [each if isinstance(each, Round) else pairs_of(each) for each in rounds]
     division = _divide(limits, listed)
@@ -191,7 +190,7 @@ def _price_limited(limits: Limits, rounds: Sequence[Round | Exchange], wire: Wir
 def _price_limited_round(
     limits: Limits, each: Round, division: tuple[float, ...], wire: Wire | None
 ) -> Price:
-    """One such round."""
+    """The price of one round whose transfers are under limits between hosts."""
     spread = spread_transfers(limits, each.sources, each.targets, division)
     links, place = np.unique(spread.link, return_inverse=True)
     amounts = each.fractions[spread.transfer] * spread.weight

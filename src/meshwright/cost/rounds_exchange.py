@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.pair import cut_out
 from meshwright.cluster.route import Routing
-
-Ints = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int64]
 
 _TARGETS_AT_ONCE = 128
 """Whose tables are held together: 30 MB at 16,384 devices."""
@@ -25,7 +22,7 @@ _TARGETS_AT_ONCE = 128
 class Crossings:
     """An exchange: what it puts on links, and its worst pairs."""
 
-    counts: Counts
+    counts: Longs
     """Of each link, how many pairs' routes cross it."""
     bytes_per_second: float
     """Of the narrowest pair."""

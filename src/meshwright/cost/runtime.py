@@ -5,7 +5,7 @@ switch on is not looked at. Data only: stage costs, lowering and the search's pr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 
@@ -58,6 +58,18 @@ scatter. A user reports 1 ms for a pre-forward on a Xeon (pytorch/pytorch, issue
 _DTENSOR_HOST_SECONDS = 0.54e-3
 """A layer of DTensors takes 299 launches more, for ten collectives where rows are divided, too."""
 
+# PyTorch's "FSDP Notes": the next all-gather always overlaps with compute, the first
+# never; reduce_dtype of MixedPrecisionPolicy is the weights' unless given. Stages are
+# torch.distributed.pipelining's, whose 1F1B waits for each batch of sends and receives.
+_FSDP2 = Runtime(
+    name="fsdp2",
+    blocks_on_transfers=True,
+    overlaps_team_gradients=False,
+    overlap_slowdown=_OVERLAP_SLOWDOWN,
+    collective_host_seconds=_DTENSOR_HOST_SECONDS,
+    transfer_host_seconds=_TRANSFER_HOST_SECONDS,
+    shard_host_seconds=_SHARD_HOST_SECONDS,
+)
 RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
     {
         each.name: each
@@ -91,31 +103,11 @@ RUNTIMES: Mapping[str, Runtime] = MappingProxyType(
                 collective_host_seconds=_COLLECTIVE_HOST_SECONDS,
                 transfer_host_seconds=_TRANSFER_HOST_SECONDS,
             ),
-            # PyTorch's "FSDP Notes": the next all-gather always overlaps with compute, the first
-            # never; reduce_dtype of MixedPrecisionPolicy is the weights' unless given. Stages are
-            # torch.distributed.pipelining's, whose 1F1B waits for each batch of sends and receives.
-            Runtime(
-                name="fsdp2",
-                blocks_on_transfers=True,
-                overlaps_team_gradients=False,
-                overlap_slowdown=_OVERLAP_SLOWDOWN,
-                collective_host_seconds=_DTENSOR_HOST_SECONDS,
-                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
-                shard_host_seconds=_SHARD_HOST_SECONDS,
-            ),
+            _FSDP2,
             # pytorch/torchtitan runs FSDP2 and torch.distributed.pipelining; its config reduces
             # gradients in float32 (torchtitan/config/configs.py, mixed_precision_reduce) and leaves
             # enable_async_tensor_parallel off; torchtitan/distributed/fsdp.py prefetches one block.
-            Runtime(
-                name="torchtitan",
-                blocks_on_transfers=True,
-                overlaps_team_gradients=False,
-                has_fp32_gradients=True,
-                overlap_slowdown=_OVERLAP_SLOWDOWN,
-                collective_host_seconds=_DTENSOR_HOST_SECONDS,
-                transfer_host_seconds=_TRANSFER_HOST_SECONDS,
-                shard_host_seconds=_SHARD_HOST_SECONDS,
-            ),
+            replace(_FSDP2, name="torchtitan", has_fp32_gradients=True),
         )
     }
 )

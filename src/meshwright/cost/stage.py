@@ -16,19 +16,19 @@ from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.collective import Collective
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.group_price import GroupCall, GroupPrices, Groups
-from meshwright.cost.holder import Shards, Synchronisation, find_shards, held, once
+from meshwright.cost.holder import ShardTraffic, Synchronisation, find_shards, held, once
 from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.price import price_layer
-from meshwright.cost.layer.result import Call, LayerCost
+from meshwright.cost.layer.result import LayerCost, TeamCall
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.graph import Graph, Phase
 from meshwright.graph.stack.stack import LayerKind, Stack
 
 BUCKET_BYTES = 25.0 * 2**20
-"""Gradients travel in buckets of this size, as in PyTorch DDP ..."""
+"""Gradients travel in buckets of this size, as in PyTorch DDP."""
 MAX_BUCKETS = 8
-"""... or of a part's eighth, if that is more."""
+"""The most buckets of a part: each holds an eighth of its gradients, if that is more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +76,16 @@ class StageCost:
     """Compute, what the team says to itself, and an estimate of what ZeRO shows beyond what
     hides."""
     backward_seconds: float
-    """Likewise, recomputation included."""
+    """The same of backward, with what is computed again."""
     weight_seconds: float
     """Of backward: what only weight gradients take, which zero-bubble schedules postpone."""
     forward_call_seconds: float
     """Of forward: collectives, not hidden."""
     backward_call_seconds: float
     host_seconds: float
-    """What a device's host takes to launch one microbatch's forward and backward ..."""
+    """What a device's host takes to launch one microbatch's forward and backward."""
     forward_host_seconds: float = 0.0
-    """... and of that its forward."""
+    """What a device's host takes to launch one microbatch's forward."""
     output_bytes: float
     """To the next stage, of the whole team; the gradient that comes back is as large."""
     is_scattered: bool
@@ -101,7 +101,7 @@ class StageCost:
     """What groups of the stage do within the time of forward and backward."""
     flops: float
     """Of the model, forward and backward without recomputation, of the whole team."""
-    shards: Shards | None = None
+    shards: ShardTraffic | None = None
     """What ZeRO 2 and 3 move in every microbatch, of which `forward_seconds` and
     `backward_seconds` have an estimate."""
 
@@ -119,7 +119,7 @@ class Stage:
     """Some layers on some devices, and how: a part of a plan in numbers."""
 
     layers: range
-    """Of the stack."""
+    """The layers of the stage, as numbers in the stack."""
     devices: tuple[int, ...]
     """Replica after replica; within one, context after context, tensor innermost."""
     team: Team
@@ -131,7 +131,7 @@ class Stage:
 
     @property
     def num_replicas(self) -> int:
-        """How many teams."""
+        """How many teams run the stage, each on its samples."""
         return len(self.devices) // self.width
 
     @property
@@ -270,7 +270,7 @@ def _call_seconds(
     when: str,
 ) -> float:
     """What teams say to each other in forward, in backward, or beside products, of a microbatch."""
-    counts: dict[Call, int] = {}
+    counts: dict[TeamCall, int] = {}
     for layer in layers:
         for call in layer.calls:
             counts[call] = counts.get(call, 0) + 1
@@ -286,7 +286,7 @@ def _call_seconds(
 
 def _shards(
     network: GroupPrices, stage: Stage, layers: Sequence[LayerCost], own: frozenset[int]
-) -> Shards | None:
+) -> ShardTraffic | None:
     """What ZeRO moves beside each layer's compute and what its team says."""
     known: dict[int, tuple[float, float]] = {}
     for layer in layers:

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import EXCHANGES, RINGS, Protocol
 from meshwright.cost.algorithm import (
@@ -30,11 +31,9 @@ from meshwright.cost.algorithm import (
     tree_rounds,
 )
 from meshwright.cost.ring import order_hosts
-from meshwright.cost.rounds import Exchange, Round
+from meshwright.cost.rounds import ExchangeRound, Round
 from meshwright.cost.wire import Wire, find_wires, has_switch
 from meshwright.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 
 class Collective(StrEnum):
@@ -66,7 +65,7 @@ class Algorithm(StrEnum):
     SWITCH = "switch"
     """Sums in the switch of each host, and trees between hosts."""
     TABLE = "table"
-    """Whatever was measured."""
+    """The times of a measured table; how they came about is not known."""
 
 
 PASSES = {
@@ -157,7 +156,7 @@ def collective_rounds(
     root: int,
     algorithm: Algorithm,
     wire: Wire | None = None,
-) -> Sequence[Round | Exchange]:
+) -> Sequence[Round | ExchangeRound]:
     """The rounds of an algorithm that is offered for these blocks."""
     latency = partial(_path_seconds, cluster, wire)
     if collective is Collective.ALL_TO_ALL:

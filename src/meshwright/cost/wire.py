@@ -7,11 +7,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol, Use
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
 
 _ABSENT = Use()
 """What a protocol makes of links that it is not used on."""

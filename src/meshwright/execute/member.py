@@ -24,7 +24,7 @@ from meshwright.execute.cut.table import cut_call
 from meshwright.execute.on_parts import OnParts, Taken, TeamPlace
 from meshwright.execute.traced import HELD_OPS, TracedStep
 from meshwright.execute.tree import map_leaves, map_only
-from meshwright.program.expand.expansion import Held
+from meshwright.program.expand.expansion import Owned
 
 CUT, FROM, ROWS = "cut", "from", "rows"
 """Keys of a node's metadata. CUT: how a tensor team cuts a member's rows of the node's value. FROM:
@@ -69,7 +69,7 @@ class MemberCutter:
         self,
         old: Node,
         given: Callable[[Node], Node],
-        held: Held,
+        held: Owned,
         wanted: Any = None,
         has_rows: bool | None = None,
         change: Callable[[MemberCall], MemberCall] | None = None,
@@ -90,7 +90,7 @@ class MemberCutter:
         except Uncut as error:
             self._explain(old, news, error)
             raise
-        is_part = held == Held.TERMS and isinstance(call.cuts, Cut)
+        is_part = held == Owned.TERMS and isinstance(call.cuts, Cut)
         is_row = has_rows is False and isinstance(own.cuts, Cut)
         team, context = self.builder.team, self.builder.context
         spreads = [(call.cuts, team)] * is_part + [(own.cuts, context)] * is_row
@@ -134,7 +134,7 @@ class MemberCutter:
         old: Node,
         own: MemberCall,
         cut_of: Callable[[Node], AnyCut],
-        held: Held,
+        held: Owned,
         wanted: Any = None,
     ) -> MemberCall:
         """The call that a member of a tensor team makes of a call on a context member's rows.
@@ -157,10 +157,10 @@ class MemberCutter:
             cuts = (WHOLE,) * len(value) if isinstance(value, tuple | list) else WHOLE
             return replace(own, args=args, kwargs=kwargs, cuts=cuts)
         operands = {id(each): each for each in operands_in((args, kwargs))}
-        if held == Held.ROWS and all(each.cut is WHOLE for each in operands.values()):
+        if held == Owned.ROWS and all(each.cut is WHOLE for each in operands.values()):
             tokens = builder.tokens // context.width
             operands = self._by_tokens(operands, tokens)
-        if held == Held.TERMS and _is_sum(old):
+        if held == Owned.TERMS and _is_sum(old):
             operands = {each: _as_terms(operand) for each, operand in operands.items()}
         args, kwargs = map_only(Operand, lambda each: operands[id(each)], (args, kwargs))
         return cut_call(own.target, args, kwargs, value, team.width, team.member, wanted)
@@ -231,7 +231,7 @@ class MemberCutter:
         unknown: Mapping[Node, str],
         rows: Mapping[Node, AnyCut],
         cut_of: Callable[[Node, Mapping[Node, AnyCut]], AnyCut],
-        held: Held,
+        held: Owned,
         has_rows: bool,
     ) -> None:
         """Try cuts of the weights that an op is the first to read, and keep those for which the op
@@ -304,10 +304,10 @@ def _as_terms(operand: Operand) -> Operand:
     return Operand(operand.value, TERMS, operand.source)
 
 
-def _matches(cut: AnyCut, held: Held) -> bool:
-    if held in (Held.FEATURES, Held.ROWS):
+def _matches(cut: AnyCut, held: Owned) -> bool:
+    if held in (Owned.FEATURES, Owned.ROWS):
         return isinstance(cut, Cut)
-    return cut is (TERMS if held == Held.TERMS else WHOLE)
+    return cut is (TERMS if held == Owned.TERMS else WHOLE)
 
 
 def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
@@ -320,7 +320,7 @@ def check_rows(name: str, cut: AnyCut, has_rows: bool) -> None:
         )
 
 
-def check_held(name: str, cut: AnyCut, held: Held) -> None:
+def check_held(name: str, cut: AnyCut, held: Owned) -> None:
     """Check that a tensor member has of a result what was planned: its size and the collectives
     after it follow from that."""
     if not _matches(cut, held):

@@ -13,7 +13,7 @@ import shlex
 from meshwright.errors import InputError, quoted
 from meshwright.network.htb import ACKNOWLEDGEMENT, SHOWN_ACKNOWLEDGEMENT, burst_bytes
 from meshwright.network.shape import ShapedInterface
-from meshwright.network.step import Steps, assignment, command
+from meshwright.network.step import ScriptSteps, assignment, command
 from meshwright.network.tc import default_kbit, expected_lines
 
 COOKIE = "0x6d65736877726967"
@@ -43,7 +43,7 @@ def find_datapath_line(interface: ShapedInterface, place: int) -> str:
     return f"{_variable(place)}=$({command('find_datapath', interface.bridge)})"
 
 
-def ovs_steps(host: str, interface: ShapedInterface, place: int) -> Steps:
+def ovs_steps(host: str, interface: ShapedInterface, place: int) -> ScriptSteps:
     """Shape an interface; nothing for one that only receives."""
     if not interface.bridge:
         raise InputError(
@@ -52,11 +52,11 @@ def ovs_steps(host: str, interface: ShapedInterface, place: int) -> Steps:
             f"needs none"
         )
     if not interface.queues:
-        return Steps()
+        return ScriptSteps()
     name, bridge, datapath = interface.name, interface.bridge, f'"${_variable(place)}"'
     numbers = command(*(each.number for each in interface.queues))
     pairs = [command(each.number, each.address) for each in interface.queues]
-    return Steps(
+    return ScriptSteps(
         check=(
             f"{command('check_ovs', name, bridge)} {datapath} {len(interface.queues)}",
             command("check_shape", name),

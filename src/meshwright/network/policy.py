@@ -9,7 +9,7 @@ that it is a port of; which, scripts find out when they run.
 """
 
 from meshwright.network.shape import ShapedInterface
-from meshwright.network.step import Steps, command
+from meshwright.network.step import ScriptSteps, command
 
 PROTOCOL = 119
 """Of rules and routes; no routing daemon uses it (/etc/iproute2/rt_protos)."""
@@ -30,12 +30,12 @@ def find_device_line(interface: ShapedInterface, place: int) -> str:
     return f"{device_variable(place)}=$({found})"
 
 
-def policy_steps(interface: ShapedInterface, place: int, route_options: str = "") -> Steps:
+def policy_steps(interface: ShapedInterface, place: int, route_options: str = "") -> ScriptSteps:
     """The rule, the routes and the settings of one address; `route_options` end each route."""
     address, table = interface.own_address, interface.table
     device = f'"${device_variable(place)}"'
     options = tuple(route_options.split())
-    return Steps(
+    return ScriptSteps(
         check_host=(f"{command('check_device', address, interface.name)} {device}",),
         check=(command("check_table", table),),
         change=(

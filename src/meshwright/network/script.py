@@ -21,7 +21,7 @@ from meshwright.files import write_bytes
 from meshwright.network.ovs import CONSTANTS, find_datapath_line, ovs_steps
 from meshwright.network.policy import find_device_line, policy_steps
 from meshwright.network.shape import HostNetwork, ShapedInterface, check_host
-from meshwright.network.step import Steps, assignment, command, join_steps
+from meshwright.network.step import ScriptSteps, assignment, command, join_steps
 from meshwright.network.tc import tc_steps
 
 Kind = Literal["tc", "ovs"]
@@ -132,7 +132,7 @@ def programs_of(kind: Kind) -> tuple[tuple[str, str], ...]:
     return PROGRAMS if kind == "tc" else (*PROGRAMS, *OVS_PROGRAMS)
 
 
-def _shape_steps(host: str, interface: ShapedInterface, place: int, kind: Kind) -> Steps:
+def _shape_steps(host: str, interface: ShapedInterface, place: int, kind: Kind) -> ScriptSteps:
     return tc_steps(interface) if kind == "tc" else ovs_steps(host, interface, place)
 
 

@@ -40,7 +40,7 @@ class Queue:
     number: int
     """From 1; 0 is everything else."""
     target: str
-    """The host."""
+    """The name of the host that the queue leads to."""
     address: str
     """Of the target on this way, without a prefix."""
     kbit_per_second: int
@@ -65,7 +65,7 @@ class ShapedInterface:
     bridge: str = ""
     """The Open vSwitch bridge that it is a port of; empty: none."""
     kbit_per_second: int
-    """The link's."""
+    """The rate of the link on the wire, in kbit/s."""
     queues: tuple[Queue, ...]
     """None where it only receives."""
     table: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class ScriptSteps:
     """Lines for one concern; names in them are quoted already."""
 
     check_host: tuple[str, ...] = ()
@@ -22,10 +22,10 @@ class Steps:
     """Take away what `change` made, and do nothing where it did not."""
 
 
-def join_steps(steps: Iterable[Steps]) -> Steps:
+def join_steps(steps: Iterable[ScriptSteps]) -> ScriptSteps:
     """One after the other; things are taken away in the reverse order."""
     parts = tuple(steps)
-    return Steps(
+    return ScriptSteps(
         check_host=tuple(line for each in parts for line in each.check_host),
         check=tuple(line for each in parts for line in each.check),
         change=tuple(line for each in parts for line in each.change),

@@ -23,7 +23,7 @@ from meshwright.network.htb import (
     shown_rate,
 )
 from meshwright.network.shape import Queue, ShapedInterface
-from meshwright.network.step import Steps, command
+from meshwright.network.step import ScriptSteps, command
 
 HANDLE = "4d57:"
 """Of the root qdisc; "MW" in ASCII, by which it is known as ours."""
@@ -42,12 +42,12 @@ def class_of(queue: Queue, handle: str) -> str:
     return f"{handle}{queue.number + 1:x}"
 
 
-def tc_steps(interface: ShapedInterface) -> Steps:
+def tc_steps(interface: ShapedInterface) -> ScriptSteps:
     """Shape an interface; nothing for one that only receives."""
     if not interface.queues:
-        return Steps()
+        return ScriptSteps()
     name = interface.name
-    return Steps(
+    return ScriptSteps(
         check=(command("check_shape", name),),
         change=(
             command("tc", "qdisc", "add", "dev", name, "root", "handle", HANDLE, "htb",

@@ -10,6 +10,7 @@ from meshwright.cost.compute import TimeSources
 from meshwright.cost.evidence import ExpectedError
 from meshwright.cost.memory import Footprint
 from meshwright.cost.runtime import MESHWRIGHT
+from meshwright.form import form_schema
 from meshwright.plan.facts import HybridFacts
 from meshwright.plan.plan import Plan
 from meshwright.plan.record import (
@@ -65,14 +66,14 @@ def is_below(bound: float, step: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A search's result."""
+    """What a search found: a plan, a bound that it proved, and why it stopped."""
 
     model: str = ""
     """The name of the graph that was planned."""
     cluster: str = ""
     """The name of the cluster that it was planned for."""
     batch: float = 0.0
-    """Samples a step."""
+    """The number of samples in one step."""
     runtime: str = MESHWRIGHT.name
     """Whose execution the plan was searched and its step is predicted for."""
     method: str
@@ -197,3 +198,10 @@ class Answer:
                 "stop": [str(self.stop) for _ in plans],
             }
         )
+
+
+def answer_schema() -> dict[str, Any]:
+    """A JSON Schema (draft 2020-12) of `answer.json`, `plan --json` and `Answer.to_dict`."""
+    schema = form_schema("Meshwright answer", AnswerRecord)
+    schema["$defs"]["AnswerRecord"]["properties"]["stop"]["enum"] = list(Stop)
+    return schema

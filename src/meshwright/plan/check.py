@@ -50,7 +50,7 @@ class Placement:
 
     @property
     def num_parts(self) -> int:
-        """How many parts."""
+        """How many parts the plan has."""
         return len(self.replica_start) - 1
 
     @property

@@ -85,7 +85,7 @@ class Degrees:
 
     @property
     def num_stages(self) -> int:
-        """Of all devices."""
+        """How many stages the pipeline has, counting every chunk of every device."""
         return self.pipeline * self.chunks
 
     @property

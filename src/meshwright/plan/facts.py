@@ -29,9 +29,9 @@ class StageFacts:
     """Of forward: collectives of its teams and of ZeRO that do not hide behind compute."""
     backward_call_seconds: float
     busy: float
-    """The part of the step for which its busiest device computes or talks to its team ..."""
+    """The part of the step for which its busiest device computes or talks to its team."""
     calling: float
-    """... and of that the latter, as a part of the step, too."""
+    """The part of the step for which that device talks to its team."""
     memory: Mapping[str, float]
     """Bytes by what they are; they add up to the peak. Devices that run several stages have one
     peak: what it is made of counts all of them."""
@@ -75,7 +75,7 @@ class StageFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HybridFacts:
-    """A whole plan."""
+    """What a plan of stages comes to: its degrees, its stages and its rates."""
 
     description: str
     """The degrees for people."""

@@ -47,7 +47,7 @@ class PlanFields(TypedDict):
     runtime: str
 
 
-class _Header(msgspec.Struct):
+class _PlanHeader(msgspec.Struct):
     format: str = ""
     version: _Int = 0
 
@@ -80,7 +80,7 @@ class _AllocationEntry(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     shares: tuple[float, ...] = ()
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     format: str
     version: _Int
     parts: tuple[_PartEntry, ...]
@@ -124,7 +124,7 @@ def write_fields(
 ) -> None:
     """Write the fields of a plan; what equals its default is left out."""
     entries = tuple(_part_entry(part) for part in parts)
-    document = _Document(
+    document = _PlanDocument(
         format=FORMAT,
         version=max(
             VERSIONS[2 * (batch_statistics or any(each.shares for each in allocations))],
@@ -149,15 +149,15 @@ def write_fields(
     write_document(path, msgspec.to_builtins(document))
 
 
-def _read_document(path: str | Path) -> _Document:
+def _read_document(path: str | Path) -> _PlanDocument:
     """The file as plain structures: first what kind of file it is, then all of it."""
     where = str(path)
     data = as_json(read_bytes(path), where)
-    _check_header(probe_json(data, _Header, where), where)
-    return decode_json(data, _Document, where)
+    _check_header(probe_json(data, _PlanHeader, where), where)
+    return decode_json(data, _PlanDocument, where)
 
 
-def _check_header(header: _Header, where: str) -> None:
+def _check_header(header: _PlanHeader, where: str) -> None:
     if header.format != FORMAT:
         raise InputError(
             f"{where}: not a plan file, format must be {FORMAT!r}, got {quoted(header.format)}"
@@ -171,21 +171,12 @@ def _check_header(header: _Header, where: str) -> None:
 
 def _part(entry: _PartEntry, where: str) -> Part:
     try:
-        return Part(
-            ops=entry.ops,
-            layers=entry.layers,  # type: ignore[arg-type]  # a part spells them as one text
-            devices=entry.devices,
-            shares=entry.shares,
-            sync=_choose(Sync, entry.sync, "sync"),
-            zero=entry.zero,
-            recompute=_recompute(entry.recompute),
-            priorities=entry.priorities,
-            tensor=entry.tensor,
-            context=entry.context,
-            keys=_choose(Keys, entry.keys, "keys"),
-            expert=entry.expert,
-            sequence=entry.sequence,
-        )
+        choices = {
+            "sync": _choose(Sync, entry.sync, "sync"),
+            "recompute": _recompute(entry.recompute),
+            "keys": _choose(Keys, entry.keys, "keys"),
+        }
+        return Part(**msgspec.structs.asdict(entry) | choices)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

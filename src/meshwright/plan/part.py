@@ -168,7 +168,7 @@ class Part:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas."""
+        """How many replicas the part has: its devices over the width of a team."""
         return len(self.devices) // self.width
 
     @property

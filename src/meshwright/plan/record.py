@@ -1,7 +1,7 @@
 """The forms of what an answer is for programs, field by field: what each field is and its unit.
 
 `Answer.to_dict`, `meshwright plan --json` and the file `answer.json` are the same record;
-`meshwright.plan.schema` makes the JSON Schema of these classes. A number that is not finite
+`meshwright.plan.answer` makes the JSON Schema of these classes. A number that is not finite
 (no plan, nothing known) is null.
 """
 

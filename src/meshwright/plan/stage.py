@@ -53,7 +53,7 @@ class DraftStage:
     """Layers on a run of devices of every pod."""
 
     first: int
-    """Layer."""
+    """The number of the stage's first layer."""
     after: int
     """The layer after its last."""
     offset: int

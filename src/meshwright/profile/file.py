@@ -9,10 +9,10 @@
 A call is a key: text that is compared and never run. Gzip when the name ends in .gz.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
@@ -26,18 +26,11 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 _Date = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class TableFields(TypedDict):
-    """The arguments of a Table."""
-
-    device_type: str
-    device: str
-    software: Mapping[str, str]
-    date: datetime
-    calls: Mapping[str, float]
-    failed: Mapping[str, str]
+_SORTED = ("software", "calls", "failed")
+"""The mappings of a table."""
 
 
-class _Header(msgspec.Struct):
+class _ProfileHeader(msgspec.Struct):
     format: str = ""
     version: _Int = 0
 
@@ -51,16 +44,16 @@ class _TableEntry(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     failed: dict[str, str] = {}
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _ProfileDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str
     version: int
     tables: list[_TableEntry]
 
 
-def decode_tables(path: str | Path) -> list[TableFields]:
-    """The tables of a file, field by field."""
+def decode_tables(path: str | Path) -> list[dict[str, Any]]:
+    """The arguments of each `Table` in a file."""
     data = read_bytes(path)
-    header = probe_json(data, _Header, str(path))
+    header = probe_json(data, _ProfileHeader, str(path))
     if header.format != FORMAT:
         raise InputError(f"{path}: format must be {FORMAT}, got {quoted(header.format)}")
     if header.version != VERSION:
@@ -68,34 +61,18 @@ def decode_tables(path: str | Path) -> list[TableFields]:
             f"{path}: {FORMAT} version must be {VERSION}, got {header.version}; measure again with "
             f"this version of Meshwright"
         )
-    document = decode_json(data, _Document, str(path))
-    return [
-        TableFields(
-            device_type=each.device_type,
-            device=each.device,
-            software=each.software,
-            date=each.date,
-            calls=each.calls,
-            failed=each.failed,
-        )
-        for each in document.tables
-    ]
+    document = decode_json(data, _ProfileDocument, str(path))
+    return [msgspec.structs.asdict(each) for each in document.tables]
 
 
-def encode_tables(tables: Sequence[TableFields], path: str | Path) -> None:
+def encode_tables(tables: Sequence[object], path: str | Path) -> None:
     """Write tables, calls in the order of their text so that files can be compared."""
-    entries = [
-        _TableEntry(
-            device_type=each["device_type"],
-            device=each["device"],
-            software=dict(sorted(each["software"].items())),
-            date=each["date"],
-            calls=dict(sorted(each["calls"].items())),
-            failed=dict(sorted(each["failed"].items())),
-        )
-        for each in tables
-    ]
-    document = _Document(format=FORMAT, version=VERSION, tables=entries)
+    entries = []
+    for each in tables:
+        fields = {name: getattr(each, name) for name in _TableEntry.__struct_fields__}
+        fields |= {name: dict(sorted(fields[name].items())) for name in _SORTED}
+        entries.append(_TableEntry(**fields))
+    document = _ProfileDocument(format=FORMAT, version=VERSION, tables=entries)
     try:
         data = msgspec.json.encode(document)
     except UnicodeEncodeError as error:  # half of a surrogate pair

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import msgspec
 
 from meshwright.errors import InputError, quoted
-from meshwright.profile.file import TableFields, decode_tables, encode_tables
+from meshwright.profile.file import decode_tables, encode_tables
 
 Measured = Mapping[str, Mapping[str, float]]
 """By device type the seconds of described calls."""
@@ -109,7 +109,7 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Write to a file: JSON, gzip when the name ends in .gz."""
-        encode_tables([_fields(table) for table in self.tables], path)
+        encode_tables(self.tables, path)
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -178,14 +178,3 @@ def digest_measured(measured: Measured) -> str:
     """The same for the same times, whatever the files that they come from."""
     plain = {kind: dict(calls) for kind, calls in measured.items()}
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()
-
-
-def _fields(table: Table) -> TableFields:
-    return {
-        "device_type": table.device_type,
-        "device": table.device,
-        "software": table.software,
-        "date": table.date,
-        "calls": table.calls,
-        "failed": table.failed,
-    }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Bools, Ints
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.kernel.disjoint import DisjointSets
@@ -95,7 +95,7 @@ def fill_buckets(
 
 def _find_gradients(
     graph: Graph, placement: Placement, plan: Plan, scatters: Bools | None, of_experts: Bools
-) -> npt.NDArray[np.int64]:
+) -> Longs:
     """The tensors that are gradients to be summed over all devices that hold the same weights."""
     source, reader = graph.edges
     syncs = np.array([part.sync is not Sync.DUPLICATE for part in plan.parts])
@@ -116,9 +116,7 @@ def _find_gradients(
     return np.unique(graph.use_tensor[is_gradient])
 
 
-def _bucket_limits(
-    graph: Graph, placement: Placement, plan: Plan, gradients: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+def _bucket_limits(graph: Graph, placement: Placement, plan: Plan, gradients: Longs) -> Floats:
     """The bytes at which a bucket of each part is full."""
     if reads_updates(graph):
         # A gradient may follow from the update by another, which must not wait in its bucket.
@@ -136,16 +134,16 @@ def reads_updates(graph: Graph) -> bool:
     return bool(found.any())
 
 
-def duplicating_parts(placement: Placement, plan: Plan) -> npt.NDArray[np.bool_]:
+def duplicating_parts(placement: Placement, plan: Plan) -> Bools:
     """For each part whether its replicas run all ops on the whole batch."""
     asked = np.array([part.sync is Sync.DUPLICATE for part in plan.parts])
-    found: npt.NDArray[np.bool_] = asked & (placement.num_replicas > 1)
+    found: Bools = asked & (placement.num_replicas > 1)
     return found
 
 
 def effective_splits(
     graph: Graph, placement: Placement, plan: Plan, is_forward: Bools | None = None
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+) -> tuple[npt.NDArray[np.int8], Bools]:
     """Each op's split and each tensor's partiality, as the plan has it.
 
     Where replicas duplicate their ops nothing is split. Elsewhere what forward makes of a loss, a
@@ -171,9 +169,9 @@ def effective_splits(
 
 def _share_losses(
     graph: Graph,
-    shares_out: npt.NDArray[np.bool_],
+    shares_out: Bools,
     split: npt.NDArray[np.int8],
-    partial: npt.NDArray[np.bool_],
+    partial: Bools,
     is_forward: Bools,
 ) -> None:
     """Let forward ops that read sums over a replica's samples make such sums, on replicas."""

@@ -11,9 +11,8 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Records
+from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.graph.graph import Phase, Split
 from meshwright.plan.part import Part
 from meshwright.program.expand.expansion import HOLDING, Axis
@@ -29,14 +28,14 @@ class Lane(IntEnum):
 
     COMPUTE = 0
     SYNC = 1
-    """Gradients are added up, or scattered."""
+    """Collectives that add up gradients, or scatter them."""
     GATHER = 2
-    """Weights are gathered."""
+    """Collectives that gather the weights which ZeRO 3 divides."""
     TEAM = 3
-    """Members of a team talk to each other."""
+    """Collectives among the members of a team."""
 
 
-def find_lanes(program: Program) -> npt.NDArray[np.int32]:
+def find_lanes(program: Program) -> Ints:
     """The lane of each instruction; -1: a transfer. What ZeRO moves beside the layers of teams is
     in no stream, and counts as on the lane of its kind."""
     rows = program.instructions
@@ -68,7 +67,7 @@ class Groups:
         return self._number[lane, devices]
 
 
-def teams_of(work: Work, part: int, axis: Axis) -> npt.NDArray[np.int64]:
+def teams_of(work: Work, part: int, axis: Axis) -> Longs:
     """The groups of an axis, one a row: places among the slots of a part."""
     here = work.plan.parts[part]
     slots = np.arange(len(here.devices)).reshape(-1, here.context, here.tensor)
@@ -81,7 +80,7 @@ def teams_of(work: Work, part: int, axis: Axis) -> npt.NDArray[np.int64]:
     return slots.transpose(2, 0, 1).reshape(here.tensor, -1)
 
 
-def _expert_teams(part: Part, axis: Axis) -> npt.NDArray[np.int64]:
+def _expert_teams(part: Part, axis: Axis) -> Longs:
     """Replicas in a row that hold different experts, or all that hold the same ones."""
     slots = np.arange(len(part.devices)).reshape(-1, part.expert, part.context, part.tensor)
     if axis == Axis.EXPERT:
@@ -93,7 +92,7 @@ def show_collectives(
     work: Work,
     groups: Groups,
     rows: Records,
-    instance: npt.NDArray[np.int64],
+    instance: Longs,
     turn: Floats,
     place: Floats,
     num_devices: int,
@@ -161,9 +160,7 @@ def _message_bytes(work: Work) -> dict[int, tuple[float, float]]:
     return found
 
 
-def order_gathers(
-    work: Work, instance: npt.NDArray[np.int64], turn: Floats, place: Floats
-) -> Records:
+def order_gathers(work: Work, instance: Longs, turn: Floats, place: Floats) -> Records:
     """PAIRs by which weights are gathered no earlier than a schedule needs them.
 
     Within an action the expansion has such an order, from one action to the next it knows none.
@@ -187,14 +184,12 @@ class _Use(NamedTuple):
     first: tuple[float, float]
     last: tuple[float, float]
     gather: int
-    """The instruction."""
+    """The number of the instruction that gathers the weights."""
     last_user: int
     slot: int
 
 
-def _find_uses(
-    work: Work, instance: npt.NDArray[np.int64], turn: Floats, place: Floats
-) -> Iterator[_Use]:
+def _find_uses(work: Work, instance: Longs, turn: Floats, place: Floats) -> Iterator[_Use]:
     expansion, placement = work.expansion, work.placement
     gathers = np.isin(expansion.axis, HOLDING) & (expansion.collective == Kind.ALL_GATHER)
     for op in np.flatnonzero(gathers).tolist():

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Bools, Records
+from meshwright.array import Bools, Longs, Records
 from meshwright.program.program import PAIR, Kind, Program
 
 
@@ -76,9 +75,7 @@ def _find_needed(program: Program, reads: Records, ops: Set[int]) -> Bools:
     return kept
 
 
-def _renumbered(
-    pairs: Records, first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
-) -> Records:
+def _renumbered(pairs: Records, first: Longs, second: Longs) -> Records:
     made = np.zeros(len(pairs), dtype=PAIR)
     made["first"], made["second"] = first[pairs["first"]], second[pairs["second"]]
     return made

@@ -14,10 +14,9 @@ measures.
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.argument import need_one_of
-from meshwright.array import Records
+from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.cost.runtime import MESHWRIGHT
@@ -154,7 +153,7 @@ def _show_whole(graph: Graph, computes: Records) -> None:
     computes["rows_from"][is_whole], computes["rows_to"][is_whole] = 0.0, 1.0
 
 
-def _number_ops(work: Work) -> tuple[Records, npt.NDArray[np.int64]]:
+def _number_ops(work: Work) -> tuple[Records, Longs]:
     """The ops, and each one's first instruction (one entry more: how many there are)."""
     placement = work.placement
     ops = np.zeros(work.graph.num_ops, OP)
@@ -194,7 +193,7 @@ def _number_tensors(work: Work) -> Records:
     return tensors
 
 
-def _number_hosts(cluster: Cluster) -> npt.NDArray[np.int32]:
+def _number_hosts(cluster: Cluster) -> Ints:
     number = {host: place for place, host in enumerate(cluster.hosts)}
     return np.array([number[device.host] for device in cluster.devices], dtype=np.int32)
 
@@ -249,7 +248,7 @@ def _assemble(
     cluster: Cluster,
     made: Made,
     buckets: Records,
-    instance: npt.NDArray[np.int64],
+    instance: Longs,
     groups: Groups,
     gathers: Records,
 ) -> Program:
@@ -291,7 +290,7 @@ def _assemble(
     )
 
 
-def _state_bytes(work: Work, cluster: Cluster) -> npt.NDArray[np.float64]:
+def _state_bytes(work: Work, cluster: Cluster) -> Floats:
     """Weights and optimiser state on each device: a part's whole state on each of its replicas.
 
     Of a captured graph, whose sizes are those of a real step, what libraries keep counts, too.

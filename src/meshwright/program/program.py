@@ -152,12 +152,12 @@ class Program:
 
     @property
     def num_devices(self) -> int:
-        """How many devices."""
+        """How many devices the cluster of the program has."""
         return len(self.device_names)
 
     @property
     def num_instructions(self) -> int:
-        """How many instructions."""
+        """How many instructions the program has on all devices."""
         return len(self.instructions)
 
     def describe(self, number: int) -> str:

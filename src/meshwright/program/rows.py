@@ -4,9 +4,8 @@ Decides who serves a bucket of a part with parameter servers: the replicas take 
 """
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Records
+from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import copy_seconds
 from meshwright.graph.graph import Phase, Split
@@ -126,7 +125,7 @@ def _divide_teams(work: Work, groups: Groups, part: int, axis: Axis, rows: Recor
 
 
 def _sync_rows(
-    devices: npt.NDArray[np.int32],
+    devices: Ints,
     bucket: np.void,
     group: int,
     server: int,
@@ -186,9 +185,7 @@ def server_extras(
     return np.array(buffers, BUFFER), np.array(reads, PAIR), np.array(orders, PAIR)
 
 
-def saved_extras(
-    work: Work, instance: npt.NDArray[np.int64], num_buffers: int
-) -> tuple[Records, Records]:
+def saved_extras(work: Work, instance: Longs, num_buffers: int) -> tuple[Records, Records]:
     """Buffers and reads for what ops save besides their tensors, until their backward ops have run.
 
     What has no backward op after it on its device lasts until the end of the step: a batch that the

@@ -23,7 +23,7 @@ class Action(IntEnum):
     UPDATE = 3
 
 
-class Step(NamedTuple):
+class Turn(NamedTuple):
     """One action of one stage for one microbatch."""
 
     action: Action
@@ -37,7 +37,7 @@ StageSeconds = tuple[float, float, float]
 
 def order_steps(
     schedule: Schedule, stages_of: Sequence[tuple[int, ...]], seconds: Sequence[StageSeconds]
-) -> list[list[Step]]:
+) -> list[list[Turn]]:
     """For each device the order of its steps; `stages_of` lists the stages on each.
 
     `seconds` (one a stage) is used by zero-bubble only.
@@ -63,27 +63,27 @@ def order_steps(
     return [list(orders[stages[0]]) if stages else [] for stages in stages_of]
 
 
-def _gpipe(stages: tuple[int, ...], microbatches: int) -> list[Step]:
+def _gpipe(stages: tuple[int, ...], microbatches: int) -> list[Turn]:
     """All forwards, then all backwards (Huang et al., 2019)."""
-    forward = [Step(Action.FORWARD, s, m) for s in stages for m in range(microbatches)]
-    backward = [Step(Action.BACKWARD, s, m) for s in reversed(stages) for m in range(microbatches)]
+    forward = [Turn(Action.FORWARD, s, m) for s in stages for m in range(microbatches)]
+    backward = [Turn(Action.BACKWARD, s, m) for s in reversed(stages) for m in range(microbatches)]
     return forward + backward
 
 
-def _one_f_one_b(stage: int, num_stages: int, microbatches: int) -> list[Step]:
+def _one_f_one_b(stage: int, num_stages: int, microbatches: int) -> list[Turn]:
     """Warm up, then one forward and one backward in turn (Narayanan et al., 2019)."""
     warm_up = min(num_stages - stage - 1, microbatches)
-    steps = [Step(Action.FORWARD, stage, m) for m in range(warm_up)]
+    steps = [Turn(Action.FORWARD, stage, m) for m in range(warm_up)]
     for m in range(microbatches):
         if m + warm_up < microbatches:
-            steps.append(Step(Action.FORWARD, stage, m + warm_up))
-        steps.append(Step(Action.BACKWARD, stage, m))
+            steps.append(Turn(Action.FORWARD, stage, m + warm_up))
+        steps.append(Turn(Action.BACKWARD, stage, m))
     return steps
 
 
 def _interleaved(
     stages_of: Sequence[tuple[int, ...]], num_stages: int, microbatches: int
-) -> list[list[Step]]:
+) -> list[list[Turn]]:
     """Interleaved 1F1B (Narayanan et al., 2021, section 2.2): each device holds several stages.
 
     Device d holds stages d, d + D, d + 2D, ... Microbatches go through in rounds of about D; when D
@@ -116,15 +116,15 @@ def _interleaved(
 
 def _interleaved_steps(
     rank: int, width: int, per_device: int, microbatches: int, per_round: int
-) -> list[Step]:
+) -> list[Turn]:
     total = microbatches * per_device
 
-    def step(action: Action, number: int) -> Step:
+    def step(action: Action, number: int) -> Turn:
         cycle, within = divmod(number, per_round * per_device)
         chunk, position = divmod(within, per_round)
         if action is Action.BACKWARD:
             chunk = per_device - 1 - chunk
-        return Step(action, chunk * width + rank, cycle * per_round + position)
+        return Turn(action, chunk * width + rank, cycle * per_round + position)
 
     warm_up = min(total, (per_device - 1) * per_round + 2 * (width - 1 - rank))
     steps = [step(Action.FORWARD, k) for k in range(warm_up)]
@@ -135,7 +135,7 @@ def _interleaved_steps(
     return steps
 
 
-def _zero_bubble(seconds: Sequence[StageSeconds], microbatches: int) -> list[list[Step]]:
+def _zero_bubble(seconds: Sequence[StageSeconds], microbatches: int) -> list[list[Turn]]:
     """Zero-bubble with the memory of 1F1B (Qi et al., 2023: ZB-H1), made greedily.
 
     As in 1F1B stage s has at most S - s microbatches between forward and backward; every stage may
@@ -150,7 +150,7 @@ def _zero_bubble(seconds: Sequence[StageSeconds], microbatches: int) -> list[lis
     weights: list[list[float]] = [[] for _ in range(num_stages)]
     finishes = (forwards, backwards, weights)
     free_at = [0.0] * num_stages
-    orders: list[list[Step]] = [[] for _ in range(num_stages)]
+    orders: list[list[Turn]] = [[] for _ in range(num_stages)]
 
     def ready_at(stage: int) -> tuple[float, float, float]:
         """When the next backward, forward and weight gradient can start; infinity: not yet."""
@@ -183,7 +183,7 @@ def _zero_bubble(seconds: Sequence[StageSeconds], microbatches: int) -> list[lis
         start, rank, stage = min(candidates)
         action = _PREFERENCE[rank]
         done = finishes[action][stage]
-        orders[stage].append(Step(action, stage, len(done)))
+        orders[stage].append(Turn(action, stage, len(done)))
         free_at[stage] = start + seconds[stage][action]
         done.append(free_at[stage])
         for each in range(max(0, stage - 1), min(num_stages, stage + 2)):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import OP_SIZES, Graph, Split
 from meshwright.plan.check import Placement
@@ -235,7 +235,7 @@ _STAYS, _ROWS, _FIXED = -1, -2, -3
 """Of tensors: not sent; sent, and all of it grows with the rows; sent, and nothing of it does."""
 
 
-def _tell_apart(work: Work) -> npt.NDArray[np.int64]:
+def _tell_apart(work: Work) -> Longs:
     """A number for each tensor; those with different ones may not be joined.
 
     Of joined tensors the same one must be the largest whatever rows of them are sent, so those that

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.array import Floats, Ints
+from meshwright.array import Bools, Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import host_seconds, op_seconds
 from meshwright.graph.graph import Graph, Phase, Split
@@ -36,7 +36,7 @@ class Work:
     """Of the ops of `graph`."""
     plan: Plan
     split: npt.NDArray[np.int8]
-    tensor_partial: npt.NDArray[np.bool_]
+    tensor_partial: Bools
     tensor_beside: Floats
     """Of each tensor the share that travels beside its largest member; 0: it is one tensor."""
     action: npt.NDArray[np.int8]

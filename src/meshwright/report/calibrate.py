@@ -9,9 +9,8 @@ from dataclasses import replace
 from datetime import datetime
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.kind import KINDS, Protocol
 from meshwright.cost.collective import Algorithm, CollectiveCost, collective_cost
@@ -21,7 +20,14 @@ from meshwright.plan.plan import Plan
 from meshwright.profile.profile import Profile, Table
 from meshwright.program.lower import lower
 from meshwright.program.program import Kind, Program
-from meshwright.report.fit import MIN_BYTES, Line, Traffic, fit_pairs, fit_shared, read_traffic
+from meshwright.report.fit import (
+    MIN_BYTES,
+    MeasuredTraffic,
+    PairLine,
+    fit_pairs,
+    fit_shared,
+    read_traffic,
+)
 from meshwright.simulate.measured import Run
 from meshwright.simulate.tasks import COLLECTIVES
 from meshwright.simulate.timeline import Timeline
@@ -96,7 +102,7 @@ def _call_of_ops(graph: Graph, calls: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _has_several_sizes(measured: Timeline) -> npt.NDArray[np.bool_]:
+def _has_several_sizes(measured: Timeline) -> Bools:
     """For each op whether its instances ran on different numbers of rows."""
     graph, rows = measured.program.graph, measured.program.instructions
     rows = rows[rows["kind"] == Kind.COMPUTE]
@@ -104,7 +110,7 @@ def _has_several_sizes(measured: Timeline) -> npt.NDArray[np.bool_]:
     low, high = np.full(graph.num_ops, np.inf), np.full(graph.num_ops, -np.inf)
     np.minimum.at(low, rows["op"], share)
     np.maximum.at(high, rows["op"], share)
-    differs: npt.NDArray[np.bool_] = (high - low > 1e-9) & (graph.split != Split.NONE)
+    differs: Bools = (high - low > 1e-9) & (graph.split != Split.NONE)
     return differs
 
 
@@ -179,7 +185,7 @@ def _link_rates(
 
 def _link_latencies(
     cluster: Cluster,
-    lines: Mapping[tuple[int, int], Line],
+    lines: Mapping[tuple[int, int], PairLine],
     narrow: Mapping[tuple[int, int], list[int]],
 ) -> list[float]:
     """Every link's latency: the least change, in squares, that gives pairs what was measured."""
@@ -216,7 +222,7 @@ def _with_hop_rates(cluster: Cluster, rates: Mapping[tuple[int, int], float]) ->
 
 
 def _with_collectives(
-    cluster: Cluster, program: Program, traffic: Traffic, known: frozenset[int]
+    cluster: Cluster, program: Program, traffic: MeasuredTraffic, known: frozenset[int]
 ) -> Cluster:
     """The cluster with rates of the links that bound measured collectives, but for those known."""
     found: dict[int, list[float]] = {}
@@ -232,7 +238,7 @@ def _with_collectives(
 
 
 def _collective_factors(
-    cluster: Cluster, program: Program, traffic: Traffic
+    cluster: Cluster, program: Program, traffic: MeasuredTraffic
 ) -> list[tuple[list[int], float]]:
     """Of each large collective that ran alone and under no allocation: the links that bound it, and
     by what their rates would have to be multiplied for it to take as long as measured."""

@@ -18,9 +18,9 @@ from meshwright.simulate.timeline import Timeline
 from meshwright.units import format_rate, format_seconds
 
 NOTABLE_SHARE = 0.05
-"""A difference of less than this share of what was predicted is not worth a sentence, ..."""
+"""A difference of less than this share of what was predicted is not worth a sentence."""
 NOTABLE_STEP_SHARE = 0.01
-"""... nor is one of less than this share of the step."""
+"""A difference of less than this share of the step is not worth a sentence."""
 _SHOWN_KINDS = 3
 _MINOR = 0.1
 """A kind of op that accounts for less than this share of a difference is not named."""
@@ -57,12 +57,12 @@ class Comparison:
 
     @property
     def predicted(self) -> Breakdown:
-        """Of all devices together."""
+        """The predicted breakdown of all devices together."""
         return sum_breakdowns(tuple(each.predicted for each in self.devices))
 
     @property
     def measured(self) -> Breakdown:
-        """Of all devices together."""
+        """The measured breakdown of all devices together."""
         return sum_breakdowns(tuple(each.measured for each in self.devices))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds, op_sources
-from meshwright.cost.evidence import ExpectedError, Reach, Source, TimeShare, find_evidence
+from meshwright.cost.evidence import ExpectedError, Extent, KnownBy, TimeShare, find_evidence
 from meshwright.graph.fuse import may_be_fused
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
@@ -19,7 +19,7 @@ from meshwright.search.method.name import LAYERED
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.timeline import Timeline
 
-_OP_SOURCES = (Source.MEASURED, Source.FITTED, Source.ESTIMATED)
+_OP_SOURCES = (KnownBy.MEASURED, KnownBy.FITTED, KnownBy.ESTIMATED)
 """As `op_sources` numbers them."""
 
 
@@ -55,7 +55,7 @@ def expected_error(graph: Graph, cluster: Cluster, timeline: Timeline) -> Expect
     rows = timeline.program.instructions
     used = [cluster.devices[place] for place in np.unique(rows["device"]).tolist()]
     hosts = {device.host for device in used}
-    reach = Reach.DEVICE if len(used) == 1 else Reach.HOST if len(hosts) == 1 else Reach.HOSTS
+    reach = Extent.DEVICE if len(used) == 1 else Extent.HOST if len(hosts) == 1 else Extent.HOSTS
     types = tuple(dict.fromkeys(device.type for device in used))
     precision, is_fused = main_precision(graph), may_be_fused(graph)
     weights = [sum(device.type == name for device in used) / len(used) for name in types]
@@ -77,10 +77,10 @@ def expected_error(graph: Graph, cluster: Cluster, timeline: Timeline) -> Expect
 
 def _divide(
     graph: Graph, cluster: Cluster, timeline: Timeline, type_name: str
-) -> Iterator[tuple[Source, float]]:
+) -> Iterator[tuple[KnownBy, float]]:
     """The parts of a step's time, were all its devices of this type."""
     if timeline.is_launch_bound:
-        yield Source.LAUNCHES, 1.0
+        yield KnownBy.LAUNCHES, 1.0
         return
     spent = timeline.attribution
     network = spent["transfer"] + spent["collective"]
@@ -91,6 +91,6 @@ def _divide(
     of_ops = np.bincount(op_sources(graph, device_type), weights=seconds, minlength=3)
     scale = spent["compute"] / total / (float(of_ops.sum()) or 1.0)
     shares = dict(zip(_OP_SOURCES, (of_ops * scale).tolist(), strict=True))
-    for source, share in (shares | {Source.NETWORK: network / total}).items():
+    for source, share in (shares | {KnownBy.NETWORK: network / total}).items():
         if share > 0:
             yield source, share

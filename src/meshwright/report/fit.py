@@ -24,7 +24,7 @@ _ALONE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class MeasuredTraffic:
     """The transfers and collectives of a measured step, by task, and the links they cross."""
 
     start: Floats
@@ -56,14 +56,14 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class PairLine:
     """Seconds of a transfer = latency + bytes / rate; None: the measurements do not tell."""
 
     latency_seconds: float | None = None
     bytes_per_second: float | None = None
 
 
-def fit_line(sizes: Floats, seconds: Floats, latency: float) -> Line:
+def fit_line(sizes: Floats, seconds: Floats, latency: float) -> PairLine:
     """The line through transfers of one pair of devices; `latency` is what was thought before.
 
     Theil (1950) and Sen (1968): the median slope between transfers of different sizes, then the
@@ -76,15 +76,15 @@ def fit_line(sizes: Floats, seconds: Floats, latency: float) -> Line:
     if len(slopes) and (slope := float(np.median(slopes))) > 0:
         intercept = float(np.median(seconds - slope * sizes))
         if intercept > 0:
-            return Line(latency_seconds=intercept, bytes_per_second=1 / slope)
+            return PairLine(latency_seconds=intercept, bytes_per_second=1 / slope)
         # No latency is negative: the best line through the origin.
         rate = float(np.median(sizes[is_large] / seconds[is_large]))
-        return Line(latency_seconds=0.0, bytes_per_second=rate)
+        return PairLine(latency_seconds=0.0, bytes_per_second=rate)
     left = seconds - latency
     usable = is_large & (left > 0)
     if not usable.any():
-        return Line()
-    return Line(bytes_per_second=float(np.median(sizes[usable] / left[usable])))
+        return PairLine()
+    return PairLine(bytes_per_second=float(np.median(sizes[usable] / left[usable])))
 
 
 def _slopes(sizes: Floats, seconds: Floats) -> Floats:
@@ -100,7 +100,7 @@ def _slopes(sizes: Floats, seconds: Floats) -> Floats:
     return slopes
 
 
-def read_traffic(timeline: Timeline, cluster: Cluster) -> Traffic:
+def read_traffic(timeline: Timeline, cluster: Cluster) -> MeasuredTraffic:
     """What moved in a measured step; without transfers whose bandwidth the plan has allocated,
     except that they get in the way of others."""
     rows = timeline.program.instructions
@@ -121,7 +121,7 @@ def read_traffic(timeline: Timeline, cluster: Cluster) -> Traffic:
             pairs.setdefault(pair, []).append(task)
             sizes[task] = row["bytes"]
     periods = _busy_periods(links, start.tolist(), finish.tolist())
-    return Traffic(
+    return MeasuredTraffic(
         start=start, finish=finish, sizes=sizes, pairs=pairs, links=links, periods=periods
     )
 
@@ -170,7 +170,7 @@ def _busy_periods(
     return found
 
 
-def fit_pairs(traffic: Traffic, cluster: Cluster) -> dict[tuple[int, int], Line]:
+def fit_pairs(traffic: MeasuredTraffic, cluster: Cluster) -> dict[tuple[int, int], PairLine]:
     """The lines of all pairs of devices with transfers that were alone."""
     alone = traffic.alone
     lines = {}
@@ -182,7 +182,7 @@ def fit_pairs(traffic: Traffic, cluster: Cluster) -> dict[tuple[int, int], Line]
     return lines
 
 
-def fit_shared(traffic: Traffic, cluster: Cluster) -> dict[int, float]:
+def fit_shared(traffic: MeasuredTraffic, cluster: Cluster) -> dict[int, float]:
     """Rates of links that several transfers shared who met nobody else on their way: the bytes of
     each such period over its time, the median."""
     found: dict[int, list[float]] = {}

@@ -6,8 +6,8 @@ Reads a plan and its simulated step; decides only how to word what binds it.
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.group_price import GroupPrices
 from meshwright.errors import InputError
@@ -152,7 +152,7 @@ def _memory(stages: Sequence[TeamStage], device: int, timeline: Timeline) -> dic
     return {**items, "activations": max(0.0, peak_bytes - sum(items.values()))}
 
 
-def _sort_buffers(program: Program) -> npt.NDArray[np.int32]:
+def _sort_buffers(program: Program) -> Ints:
     """Of each buffer: 0 a gradient of weights, 1 weights that were gathered, 2 anything else."""
     graph, buffers = program.graph, program.buffers
     tensor = buffers["tensor"]

@@ -67,7 +67,7 @@ LOG = np.dtype(
 """At this moment the flows of a class together changed to this rate."""
 
 
-class State(NamedTuple):
+class EngineState(NamedTuple):
     """Everything the engine works on."""
 
     tasks: Array
@@ -123,7 +123,7 @@ def run_tasks(
     log = np.empty(4 * num_flows if with_log else 0, LOG)
     while True:
         before = [array.copy() for array in (tasks, streams, classes, links)] if with_log else []
-        state = State(
+        state = EngineState(
             tasks, following, streams, np.empty(num_tasks, np.int32),
             np.empty(num_tasks + len(streams), ENTRY), np.empty(num_queued, ENTRY),
             np.empty(len(streams), np.int32), classes, uses, links, link_class,
@@ -142,7 +142,7 @@ def run_tasks(
 
 
 @compiled
-def _run(state: State, with_log: Bool) -> None:
+def _run(state: EngineState, with_log: Bool) -> None:
     for task in range(len(state.tasks) - 1):
         if state.tasks[task].waits_for == 0:
             _make_ready(state, task, 0.0)
@@ -169,7 +169,7 @@ def _run(state: State, with_log: Bool) -> None:
 
 
 @inlined
-def _make_ready(state: State, task: Int, now: Float) -> None:
+def _make_ready(state: EngineState, task: Int, now: Float) -> None:
     """All that the task waits for is done by its `ready`, which may lie ahead."""
     ready = state.tasks[task].ready
     if state.tasks[task].stream >= 0:
@@ -189,7 +189,7 @@ def _make_ready(state: State, task: Int, now: Float) -> None:
 
 
 @inlined
-def _finish(state: State, task: Int, time: Float) -> None:
+def _finish(state: EngineState, task: Int, time: Float) -> None:
     """The task's finish is known; its successors hear of it in `_pass_on`."""
     state.tasks[task].finish = time
     state.stack[state.counts[_STACK]] = task
@@ -198,7 +198,7 @@ def _finish(state: State, task: Int, time: Float) -> None:
 
 
 @inlined
-def _pass_on(state: State, now: Float) -> None:
+def _pass_on(state: EngineState, now: Float) -> None:
     while state.counts[_STACK] > 0:
         state.counts[_STACK] -= 1
         task = state.stack[state.counts[_STACK]]
@@ -214,7 +214,7 @@ def _pass_on(state: State, now: Float) -> None:
 
 
 @inlined
-def _enqueue(state: State, task: Int) -> None:
+def _enqueue(state: EngineState, task: Int) -> None:
     stream = np.int64(state.tasks[task].stream)
     key = -state.tasks[task].priority
     if state.streams[stream].rule == BY_READY_TIME:
@@ -231,7 +231,7 @@ def _enqueue(state: State, task: Int) -> None:
 
 
 @inlined
-def _ask(state: State, stream: Int) -> None:
+def _ask(state: EngineState, stream: Int) -> None:
     """Note that a stream may have something to start now."""
     if not state.streams[stream].is_asked:
         state.streams[stream].is_asked = True
@@ -240,7 +240,7 @@ def _ask(state: State, stream: Int) -> None:
 
 
 @inlined
-def _pick(state: State, now: Float) -> None:
+def _pick(state: EngineState, now: Float) -> None:
     """A stream that was asked starts its best ready task, if it is free and has one."""
     state.counts[_ASKED] -= 1
     stream = np.int64(state.asked[state.counts[_ASKED]])
@@ -268,7 +268,7 @@ def _pick(state: State, now: Float) -> None:
 
 
 @inlined
-def _take_events(state: State, now: Float) -> None:
+def _take_events(state: EngineState, now: Float) -> None:
     while state.counts[_EVENTS] > 0 and state.events[0].key <= now * _TIE:
         code = pop(state.events, 0, state.counts[_EVENTS])
         state.counts[_EVENTS] -= 1
@@ -283,7 +283,7 @@ def _take_events(state: State, now: Float) -> None:
 
 
 @outlined
-def _start_flow(state: State, task: Int, now: Float) -> None:
+def _start_flow(state: EngineState, task: Int, now: Float) -> None:
     each = np.int64(state.tasks[task].flow_class)
     if state.classes[each].size == 0:
         state.classes[each].served = 0.0
@@ -305,14 +305,14 @@ def _start_flow(state: State, task: Int, now: Float) -> None:
 
 
 @inlined
-def _serve(state: State, each: Int, now: Float) -> None:
+def _serve(state: EngineState, each: Int, now: Float) -> None:
     """Bring a class's service up to date."""
     state.classes[each].served += state.classes[each].rate * (now - state.classes[each].served_at)
     state.classes[each].served_at = now
 
 
 @inlined
-def _change(state: State, each: Int) -> None:
+def _change(state: EngineState, each: Int) -> None:
     """Note that a class's number of flows is another one."""
     if not state.classes[each].is_changed:
         state.classes[each].is_changed = True
@@ -321,7 +321,7 @@ def _change(state: State, each: Int) -> None:
 
 
 @outlined
-def _take_finished_flows(state: State, now: Float) -> None:
+def _take_finished_flows(state: EngineState, now: Float) -> None:
     while state.counts[_CLASSES] > 0:
         each = np.int64(state.class_heap[0])
         if state.classes[each].done_at > now * _TIE:
@@ -342,7 +342,7 @@ def _take_finished_flows(state: State, now: Float) -> None:
 
 
 @outlined
-def _share(state: State, now: Float) -> Int:
+def _share(state: EngineState, now: Float) -> Int:
     """New rates for every class that shares links with one that changed; they end in `changed`."""
     for k in range(state.counts[_CHANGED]):
         state.classes[state.changed[k]].is_changed = False
@@ -374,7 +374,7 @@ def _share(state: State, now: Float) -> Int:
 
 
 @outlined
-def _write_log(state: State, num_set: Int, now: Float) -> None:
+def _write_log(state: EngineState, num_set: Int, now: Float) -> None:
     """Log the new rates; past the end of the log only count, so that the caller can make room."""
     logged = state.counts[_LOGGED]
     if logged + num_set <= len(state.log):

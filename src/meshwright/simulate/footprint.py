@@ -9,10 +9,10 @@ from itertools import combinations
 
 import numpy as np
 
+from meshwright.array import Floats
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.collective import Collective
 from meshwright.cost.memory import (
-    Floats,
     Footprint,
     collective_bytes,
     find_footprint,

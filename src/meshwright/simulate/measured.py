@@ -12,13 +12,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Ints, Longs
 from meshwright.errors import InputError, quoted
 from meshwright.program.program import Kind, Program, StreamRule
-from meshwright.simulate.run_file import RunFields, read_fields, write_fields
-from meshwright.simulate.tasks import Network
+from meshwright.simulate.run_file import read_fields, write_fields
+from meshwright.simulate.tasks import FlowNetwork
 from meshwright.simulate.timeline import Timeline
 
 
@@ -59,18 +58,7 @@ class Run:
 
     def save(self, path: str | Path) -> None:
         """Write a run file: JSON, gzip when the name ends in .gz."""
-        fields = RunFields(
-            device_names=self.device_names,
-            losses=self.losses,
-            step_seconds=self.step_seconds,
-            start=self.start,
-            finish=self.finish,
-            is_emulated=self.is_emulated,
-            software=self.software,
-            measured_step=self.measured_step,
-            calls=self.calls,
-        )
-        write_fields(path, fields)
+        write_fields(path, self)
 
     @staticmethod
     def load(path: str | Path) -> "Run":
@@ -140,7 +128,7 @@ def measured_timeline(program: Program, run: Run) -> Timeline:
         finish=finish,
         cause=_latest_predecessors(program, first, second, start, end, turn),
         flow_class=np.full(num_tasks, -1, dtype=np.int32),
-        network=Network(classes=(), link_bytes_per_second=np.zeros(0)),
+        network=FlowNetwork(classes=(), link_bytes_per_second=np.zeros(0)),
         log=None,
     )
 
@@ -175,7 +163,7 @@ def _task_edges(program: Program) -> tuple[Longs, Longs]:
     return first[is_pair], second[is_pair]
 
 
-def _chains(program: Program, takes: npt.NDArray[np.bool_], key: Floats) -> tuple[Longs, Longs]:
+def _chains(program: Program, takes: Bools, key: Floats) -> tuple[Longs, Longs]:
     """Each instruction and the next of its stream by a rising key, for the streams it takes."""
     stream = program.instructions["stream"]
     rows = np.flatnonzero(stream >= 0)
@@ -204,7 +192,7 @@ def _topological_places(first: Longs, second: Longs, num_tasks: int) -> Longs:
 
 
 def _task_times(
-    task: npt.NDArray[np.int32],
+    task: Ints,
     start: Floats,
     finish: Floats,
     first: Longs,
@@ -253,7 +241,7 @@ def _row_times(
 
 def _latest_predecessors(
     program: Program, first: Longs, second: Longs, start: Floats, end: Floats, turn: Longs
-) -> npt.NDArray[np.int32]:
+) -> Ints:
     """By task the one that finished last of those it waited for, -1: none.
 
     Clocks may disagree on what came first, so only a task that finished before counts: causes never

@@ -9,14 +9,12 @@ A number that is not known is null. Gzip when the name ends in .gz. Users call `
 `Run.load`.
 """
 
-from collections.abc import Mapping, Sequence
+from math import nan
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
-from meshwright.array import Floats
 from meshwright.errors import InputError, quoted
 from meshwright.files import Name, decode_json, probe_json, read_bytes, write_bytes
 
@@ -27,26 +25,12 @@ _Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """Bounded, so that every value can be shown in a message: Python prints no number of any size."""
 
 
-class RunFields(TypedDict):
-    """The arguments of a Run."""
-
-    device_names: tuple[str, ...]
-    losses: tuple[float, ...]
-    step_seconds: tuple[float, ...]
-    start: Floats
-    finish: Floats
-    is_emulated: bool
-    software: Mapping[str, str]
-    measured_step: int
-    calls: Mapping[str, str]
-
-
-class _Header(msgspec.Struct):
+class _RunHeader(msgspec.Struct):
     format: str = ""
     version: _Int = 0
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class _RunDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: str
     version: _Int
     device_names: tuple[Name, ...]
@@ -60,10 +44,18 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     calls: dict[Name, str] = {}
 
 
-def read_fields(path: str | Path) -> RunFields:
-    """The fields of the run in a file: first what kind of file it is, then all of it."""
+_FIELDS = tuple(
+    each for each in _RunDocument.__struct_fields__ if each not in ("format", "version")
+)
+"""The fields of a run, as `Run` calls them, too."""
+_NUMBERS = ("losses", "step_seconds", "start", "finish")
+"""The fields that are lists of numbers, in which null stands for one that is not known."""
+
+
+def read_fields(path: str | Path) -> dict[str, Any]:
+    """The arguments of the `Run` in a file: first what kind of file it is, then all of it."""
     data, where = read_bytes(path), str(path)
-    header = probe_json(data, _Header, where)
+    header = probe_json(data, _RunHeader, where)
     if header.format != FORMAT:
         raise InputError(
             f"{where}: not a run file, format must be {FORMAT!r}, got {quoted(header.format)}"
@@ -72,45 +64,23 @@ def read_fields(path: str | Path) -> RunFields:
         raise InputError(
             f"{where}: run files of version {VERSION} can be read, got version {header.version}"
         )
-    document = decode_json(data, _Document, where)
-    return RunFields(
-        device_names=document.device_names,
-        losses=tuple(_numbers(document.losses).tolist()),
-        step_seconds=tuple(_numbers(document.step_seconds).tolist()),
-        start=_numbers(document.start),
-        finish=_numbers(document.finish),
-        is_emulated=document.is_emulated,
-        software=document.software,
-        measured_step=document.measured_step,
-        calls=document.calls,
-    )
+    document = decode_json(data, _RunDocument, where)
+    fields = {name: getattr(document, name) for name in _FIELDS}
+    for name in _NUMBERS:
+        fields[name] = [nan if each is None else each for each in fields[name]]
+    return fields
 
 
-def write_fields(path: str | Path, fields: RunFields) -> None:
+def write_fields(path: str | Path, run: object) -> None:
     """Write the fields of a run."""
-    document = _Document(
-        format=FORMAT,
-        version=VERSION,
-        device_names=fields["device_names"],
-        measured_step=int(fields["measured_step"]),
-        step_seconds=_plain(fields["step_seconds"]),
-        losses=_plain(fields["losses"]),
-        start=_plain(fields["start"].tolist()),
-        finish=_plain(fields["finish"].tolist()),
-        is_emulated=bool(fields["is_emulated"]),
-        software=dict(sorted(fields["software"].items())),
-        calls=dict(fields["calls"]),
-    )
+    fields = {name: getattr(run, name) for name in _FIELDS}
+    fields |= {name: [float(each) for each in fields[name]] for name in _NUMBERS}
+    fields |= {"software": dict(sorted(fields["software"].items())), "calls": dict(fields["calls"])}
+    for name, kind in (("measured_step", int), ("is_emulated", bool)):
+        fields[name] = kind(fields[name])
+    document = _RunDocument(format=FORMAT, version=VERSION, **fields)
     try:
         data = msgspec.json.encode(document)  # NaN and infinity become null
     except UnicodeEncodeError as error:  # half of a surrogate pair
         raise InputError(f"{path}: not all text is Unicode ({error})") from None
     write_bytes(path, data + b"\n")
-
-
-def _plain(numbers: Sequence[float]) -> list[float | None]:
-    return [float(each) for each in numbers]
-
-
-def _numbers(values: list[float | None]) -> Floats:
-    return np.array([np.nan if each is None else each for each in values], dtype=np.float64)

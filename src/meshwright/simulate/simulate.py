@@ -12,7 +12,7 @@ from meshwright.program.lower import choose_granularity, lower
 from meshwright.program.program import Program
 from meshwright.simulate.edge import read_times
 from meshwright.simulate.engine import run_tasks
-from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine
+from meshwright.simulate.tasks import EngineInput, network_arrays, prepare_engine
 from meshwright.simulate.timeline import Timeline
 
 
@@ -74,7 +74,7 @@ def run_program(
     )
 
 
-def _explain_deadlock(program: Program, engine: Engine) -> None:
+def _explain_deadlock(program: Program, engine: EngineInput) -> None:
     """Name an op that waits for itself, by way of the order the plan fixes."""
     waits = engine.tasks["waits_for"][engine.task_of] > 0
     stuck = [number for number in range(program.num_instructions) if waits[number]]

@@ -6,10 +6,9 @@ from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.argument import need_one_of
-from meshwright.array import Floats, Ints, Records
+from meshwright.array import Floats, Ints, Longs, Records
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import (
@@ -53,7 +52,7 @@ class FlowClass:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Network:
+class FlowNetwork:
     """The flows of a program: classes, the class of each task, and the links they share."""
 
     classes: tuple[FlowClass, ...]
@@ -65,7 +64,7 @@ class Network:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Engine:
+class EngineInput:
     """The arguments of `run_tasks`."""
 
     tasks: Records
@@ -75,10 +74,10 @@ class Engine:
     streams: Records
     flow_bytes: Floats
     """What each task puts through its busiest link; empty without sharing."""
-    network: Network
+    network: FlowNetwork
 
 
-def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
+def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> EngineInput:
     """Everything the engine needs; `sharing` is "none" or "fair"."""
     need_one_of(sharing, SHARINGS, "sharing")
     rows = program.instructions
@@ -107,13 +106,13 @@ def prepare_engine(program: Program, cluster: Cluster, sharing: str) -> Engine:
     edges = (task_of, writer_of, program.reads, program.orders, chains, tasks)
     following = np.empty(count_edges(*edges), np.int32)
     fill_edges(*edges, following)
-    return Engine(
+    return EngineInput(
         tasks=tasks,
         task_of=task_of,
         following=following,
         streams=_make_streams(program, queued),
         flow_bytes=flow_bytes,
-        network=Network(
+        network=FlowNetwork(
             classes=tuple(classes),
             link_bytes_per_second=cluster.link_bytes_per_second
             if limits is None
@@ -203,7 +202,7 @@ def _chain_rows(program: Program, rows: Ints) -> Records:
     return chains
 
 
-def _make_streams(program: Program, queued: npt.NDArray[np.int64]) -> Records:
+def _make_streams(program: Program, queued: Longs) -> Records:
     streams = np.zeros(len(program.stream_rule), STREAM)
     streams["queue"] = np.cumsum(queued) - queued
     streams["last_task"] = -1
@@ -289,7 +288,7 @@ class _Models:
         return known[key]
 
 
-def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, Records, Ints]:
+def network_arrays(network: FlowNetwork, tasks: Records) -> tuple[Records, Records, Records, Ints]:
     """The engine's arrays of a network: classes, their uses of links, links, and links' classes."""
     num_classes, num_links = len(network.classes), len(network.link_bytes_per_second)
     owner, uses = _list_uses(network)
@@ -308,7 +307,7 @@ def network_arrays(network: Network, tasks: Records) -> tuple[Records, Records, 
     return classes, uses, links, owner[order]
 
 
-def _list_uses(network: Network) -> tuple[Ints, Records]:
+def _list_uses(network: FlowNetwork) -> tuple[Ints, Records]:
     """Every class's use of every link that can be full, class after class, and whose it is."""
     if not network.classes:
         return np.zeros(0, np.int32), np.zeros(0, USE)

@@ -11,13 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Ints, Records
+from meshwright.array import Bools, Floats, Ints, Records
 from meshwright.errors import InputError
 from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import JOINS, Kind, Program
-from meshwright.simulate.tasks import Network
+from meshwright.simulate.tasks import FlowNetwork
 from meshwright.table import as_frame, as_html
 from meshwright.units import format_bytes, format_count, format_percent, format_seconds
 
@@ -39,7 +38,7 @@ class Timeline:
     """By task: the task that it waited for last, -1 for none."""
     flow_class: Ints
     """By task: its class in `network`, -1 for none."""
-    network: Network
+    network: FlowNetwork
     log: Records | None
     """If it was recorded: at which moment which class changed to which rate in all."""
 
@@ -191,11 +190,11 @@ class Timeline:
         return waits + self._sum_by_device(rows["kind"] == Kind.COMPUTE, calls)
 
     @property
-    def _calls(self) -> npt.NDArray[np.bool_]:
+    def _calls(self) -> Bools:
         """Instructions by which members of teams talk, or weights are gathered."""
         return np.isin(find_lanes(self.program), (Lane.GATHER, Lane.TEAM))
 
-    def _covered_seconds(self, picked: npt.NDArray[np.bool_]) -> Floats:
+    def _covered_seconds(self, picked: Bools) -> Floats:
         """By device: for how long any of some instructions runs."""
         found = np.zeros(self.program.num_devices)
         start, finish = self.start[picked], self.finish[picked]
@@ -208,7 +207,7 @@ class Timeline:
             found[number] = np.maximum(until - np.maximum(start[own], before), 0.0).sum()
         return np.asarray(found[self.program.leader])
 
-    def _sum_by_device(self, picked: npt.NDArray[np.bool_], values: Floats) -> Floats:
+    def _sum_by_device(self, picked: Bools, values: Floats) -> Floats:
         """Sums over some instructions by device; members of a team as their first."""
         sums = np.bincount(
             self.program.instructions["device"][picked],

@@ -9,9 +9,8 @@ flow goes over all of them.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Floats, Ints, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.limit import Limits, spread_transfers
 from meshwright.program.program import Kind, Program
@@ -22,7 +21,7 @@ class Pairs:
     """The pairs of devices between which a program sends, and how fast each is alone."""
 
     rows: Longs
-    """The SENDs."""
+    """The SEND instructions."""
     pair: Longs
     """Of each its pair."""
     latency_seconds: Floats
@@ -31,7 +30,7 @@ class Pairs:
     """By pair, of all its flows, each as fast as the slowest."""
     use_start: Longs
     """Where each pair's links begin in `use_link`, and where the last one's end."""
-    use_link: npt.NDArray[np.int32]
+    use_link: Ints
     use_weight: Floats
     """Bytes on the link for each byte of the pair."""
 

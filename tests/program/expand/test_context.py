@@ -27,7 +27,7 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.program.expand.expand import expand
-from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.lower import emit_program, lower
 from meshwright.program.program import Kind
 from meshwright.program.work import prepare_work
@@ -171,7 +171,7 @@ def test_labels_and_weights_are_whole_and_all_else_is_rows(team: tuple[int, int,
     names = {name for name in kinds if "attention_backward" not in name}
     assert names <= {"all_gather", "constant_pad_nd", "strided_clone", "clone", "copy"}
     keys = expansion.axis[made.tensor_source[whole]] == Axis.CONTEXT
-    heads = Held.FEATURES if team[1] > 1 else Held.WHOLE
+    heads = Owned.FEATURES if team[1] > 1 else Owned.WHOLE
     assert (expansion.held[whole[keys]] == heads).all()
 
 

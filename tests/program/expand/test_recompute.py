@@ -21,7 +21,7 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.program.expand.expand import expand
-from meshwright.program.expand.expansion import Axis, Expansion, Held, unexpanded
+from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.recompute import SUFFIX as AGAIN
 from meshwright.program.expand.recompute import recompute
 from meshwright.program.expand.region import find_regions
@@ -322,7 +322,9 @@ def with_collectives(graph: Graph, before: Expansion) -> Expansion:
         added = rewrite.add_collective(kind, Axis.TENSOR, op, place)
         rewrite.reads[added] = [tensor]
         moved = rewrite.like(tensor, added)
-        rewrite.tensors[tensor]["held"] = int(Held.ROWS if kind is Kind.ALL_GATHER else Held.TERMS)
+        rewrite.tensors[tensor]["held"] = int(
+            Owned.ROWS if kind is Kind.ALL_GATHER else Owned.TERMS
+        )
         for reader in readers:
             rewrite.replace_read(reader, tensor, moved)
     return rewrite.done()

@@ -36,7 +36,7 @@ from meshwright.graph.stack.stack import Cut, Role
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute
 from meshwright.program.expand.expand import expand
-from meshwright.program.expand.expansion import Axis, Expansion, Held, unexpanded
+from meshwright.program.expand.expansion import Axis, Expansion, Owned, unexpanded
 from meshwright.program.expand.member import find_members
 from meshwright.program.expand.shard import shard
 from meshwright.program.program import Kind
@@ -255,7 +255,7 @@ def test_only_sums_of_terms_and_what_is_no_row_take_longer_than_priced_where_row
             for side in (expansion.graph.inputs, expansion.graph.outputs)
         )
         assert expansion.role[op] == Role.WHOLE
-        assert Held.TERMS in made or Held.ROWS not in read | made
+        assert Owned.TERMS in made or Owned.ROWS not in read | made
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -321,18 +321,18 @@ def check_held(graph: Graph, plan: Plan, expansion: Expansion) -> None:
         _check_bytes(graph, expansion, tensor, parts[new.tensor_source[tensor]].tensor)
     for op in range(new.num_ops):
         read = [each for each in new.inputs[op].tolist() if expansion.tensor_origin[each] >= 0]
-        held = {each: Held(int(expansion.held[each])) for each in read}
+        held = {each: Owned(int(expansion.held[each])) for each in read}
         for each in read:
             _check_crossing(parts[new.tensor_source[each]], parts[op], held[each])
         if parts[op].tensor == 1:
-            assert set(held.values()) <= {Held.WHOLE}
+            assert set(held.values()) <= {Owned.WHOLE}
         elif expansion.is_collective[op]:
             _check_collective(expansion, op)
         elif expansion.role[op] != Role.WHOLE:
             _check_divided(expansion, op, held)
         elif new.kind[op] == "slice" and expansion.origin[op] < 0:
-            assert list(held.values()) == [Held.WHOLE]
-            assert expansion.held[new.outputs[op]].tolist() == [Held.ROWS]
+            assert list(held.values()) == [Owned.WHOLE]
+            assert expansion.held[new.outputs[op]].tolist() == [Owned.ROWS]
         else:
             rows = {each for each in read if members.has_rows[expansion.tensor_origin[each]]}
             _check_whole(expansion, op, held, rows)
@@ -342,24 +342,24 @@ def _check_bytes(graph: Graph, expansion: Expansion, tensor: int, width: int) ->
     origin, held = int(expansion.tensor_origin[tensor]), int(expansion.held[tensor])
     if origin < 0:
         return
-    share = 1.0 if held in (Held.WHOLE, Held.TERMS) else 1 / width
+    share = 1.0 if held in (Owned.WHOLE, Owned.TERMS) else 1 / width
     whole, fixed = graph.tensor_bytes[origin], graph.fixed_tensor_bytes[origin]
-    expected = whole * share if held != Held.ROWS else fixed + (whole - fixed) * share
+    expected = whole * share if held != Owned.ROWS else fixed + (whole - fixed) * share
     assert isclose(expansion.graph.tensor_bytes[tensor], expected, rel_tol=1e-12)
 
 
-def _check_crossing(there: Part, here: Part, held: Held) -> None:
-    if there is here or held == Held.WHOLE:
+def _check_crossing(there: Part, here: Part, held: Owned) -> None:
+    if there is here or held == Owned.WHOLE:
         return
-    assert held in (Held.FEATURES, Held.ROWS)
+    assert held in (Owned.FEATURES, Owned.ROWS)
     assert there.tensor == here.tensor
-    assert held == Held.FEATURES or there.sequence == here.sequence
+    assert held == Owned.FEATURES or there.sequence == here.sequence
 
 
 MOVES = {
-    Kind.ALL_REDUCE: (Held.TERMS, Held.WHOLE),
-    Kind.REDUCE_SCATTER: (Held.TERMS, Held.ROWS),
-    Kind.ALL_GATHER: (Held.ROWS, Held.WHOLE),
+    Kind.ALL_REDUCE: (Owned.TERMS, Owned.WHOLE),
+    Kind.REDUCE_SCATTER: (Owned.TERMS, Owned.ROWS),
+    Kind.ALL_GATHER: (Owned.ROWS, Owned.WHOLE),
 }
 
 
@@ -376,35 +376,35 @@ def _check_collective(expansion: Expansion, op: int) -> None:
     assert len(new.readers[made])
 
 
-def _check_divided(expansion: Expansion, op: int, held: dict[int, Held]) -> None:
+def _check_divided(expansion: Expansion, op: int, held: dict[int, Owned]) -> None:
     new = expansion.graph
-    assert set(held.values()) <= {Held.WHOLE, Held.FEATURES}
+    assert set(held.values()) <= {Owned.WHOLE, Owned.FEATURES}
     grows = [each for each in held if new.tensor_bytes[each] > new.fixed_tensor_bytes[each]]
     made = set(expansion.held[new.outputs[op]].tolist())
     if new.phase[op] == Phase.FORWARD and expansion.cut[op] == Cut.COLUMNS:
-        assert {held[each] for each in grows} == {Held.WHOLE}
-        assert made == {Held.FEATURES}
+        assert {held[each] for each in grows} == {Owned.WHOLE}
+        assert made == {Owned.FEATURES}
     if new.phase[op] == Phase.FORWARD and expansion.cut[op] == Cut.DEPTH:
-        assert {held[each] for each in grows} == {Held.FEATURES}
-        assert made == {Held.TERMS}
-    assert Held.ROWS not in made
+        assert {held[each] for each in grows} == {Owned.FEATURES}
+        assert made == {Owned.TERMS}
+    assert Owned.ROWS not in made
 
 
-def _check_whole(expansion: Expansion, op: int, held: dict[int, Held], rows: set[int]) -> None:
+def _check_whole(expansion: Expansion, op: int, held: dict[int, Owned], rows: set[int]) -> None:
     new = expansion.graph
     made = set(expansion.held[new.outputs[op]].tolist())
-    assert Held.FEATURES not in held.values()
-    if Held.TERMS in held.values():
+    assert Owned.FEATURES not in held.values()
+    if Owned.TERMS in held.values():
         is_linear = new.kind[op].endswith(("add", "_to_copy", "clone", "_backward"))
         assert is_linear or new.split[op] == Split.SUM
-        assert made == {Held.TERMS}
+        assert made == {Owned.TERMS}
         return
     works_on = {held[each] for each in rows}
     assert len(works_on) <= 1
-    if Held.ROWS in works_on:
-        assert Held.WHOLE not in made
+    if Owned.ROWS in works_on:
+        assert Owned.WHOLE not in made
     else:
-        assert made <= {Held.WHOLE, Held.ROWS}  # rows: of weights alone
+        assert made <= {Owned.WHOLE, Owned.ROWS}  # rows: of weights alone
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -494,7 +494,7 @@ def test_gradients_of_copies_are_gathered_where_teams_differ(
     assert kinds == Counter({"all_gather": gathers, "slice": slices})
     for op in late:
         if new.kind[op] == "slice":
-            assert expansion.held[new.outputs[op]].tolist() == [Held.FEATURES]
+            assert expansion.held[new.outputs[op]].tolist() == [Owned.FEATURES]
 
 
 @pytest.mark.parametrize(

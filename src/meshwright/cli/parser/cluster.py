@@ -8,7 +8,7 @@ from meshwright.cli.parser.schema import add_text
 
 
 def add_cluster(commands: Any) -> None:
-    """Add `meshwright cluster`."""
+    """Add the command `meshwright cluster` with its actions and options."""
     parser = add_command(commands, "cluster", "list, show, check or save clusters")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = add_command(actions, "list", "the names that the catalogue knows")

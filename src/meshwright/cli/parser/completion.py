@@ -9,7 +9,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_completion(commands: Any) -> None:
-    """Add `meshwright completion`."""
+    """Add the command `meshwright completion` with its arguments."""
     parser = add_command(commands, "completion", "print what makes a shell complete meshwright")
     parser.epilog = (
         "For this shell alone: source <(meshwright completion bash). For all: write it to "

@@ -18,7 +18,7 @@ from meshwright.cli.parser.option import (
 
 
 def add_capture(commands: Any) -> None:
-    """Add `meshwright capture`."""
+    """Add the command `meshwright capture` with its options."""
     parser = add_command(commands, "capture", "write a PyTorch training step as a graph file")
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     parser.add_argument(
@@ -65,7 +65,7 @@ def add_capture(commands: Any) -> None:
 
 
 def add_profile(commands: Any) -> None:
-    """Add `meshwright profile`."""
+    """Add the command `meshwright profile` with its options."""
     parser = add_command(
         commands, "profile", "time the kernels of a training step on a device, or this CPU itself"
     )
@@ -106,7 +106,7 @@ def add_profile(commands: Any) -> None:
 
 
 def add_zoo(commands: Any) -> None:
-    """Add `meshwright zoo`."""
+    """Add the command `meshwright zoo` with its options."""
     parser = add_command(commands, "zoo", "list the models that need no file, or save one")
     add_json(parser)
     actions = parser.add_subparsers(dest="action", metavar="[save]")

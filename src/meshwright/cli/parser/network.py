@@ -7,7 +7,7 @@ from meshwright.cli.parser.option import PLAN_FOLDER, add_command, add_json
 
 
 def add_network(commands: Any) -> None:
-    """Add `meshwright network`."""
+    """Add the command `meshwright network` with its options."""
     parser = add_command(
         commands, "network", "configure hosts so that a plan's transfers have their bandwidth"
     )

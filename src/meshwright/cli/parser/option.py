@@ -26,7 +26,7 @@ CLUSTER = "a catalogue name (`meshwright cluster list`) or a cluster file"
 PLAN_FOLDER = "a folder as `meshwright plan -o` writes it, or the plan file in it"
 
 
-class _Lines(HelpFormatter):
+class _LinesFormatter(HelpFormatter):
     """Help whose texts may have several lines, each wrapped by itself."""
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -46,7 +46,7 @@ def add_command(commands: Any, name: str, text: str) -> ArgumentParser:
         help=text,
         description=text[0].upper() + text[1:] + ".",
         allow_abbrev=False,
-        formatter_class=_Lines,
+        formatter_class=_LinesFormatter,
     )
     amount = parser.add_mutually_exclusive_group()
     amount.add_argument(

@@ -54,7 +54,7 @@ _METHOD_HELP = "\n".join(
 
 
 def add_plan(commands: Any) -> None:
-    """Add `meshwright plan`."""
+    """Add the command `meshwright plan` with its options."""
     parser = add_command(commands, "plan", "search for the fastest plan of a model on a cluster")
     parser.add_argument("graph", metavar="MODEL|GRAPH", help=GRAPH)
     parser.add_argument("--cluster", required=True, metavar="C", help=CLUSTER)
@@ -203,7 +203,7 @@ def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
 
 
 def add_simulate(commands: Any) -> None:
-    """Add `meshwright simulate`."""
+    """Add the command `meshwright simulate` with its options."""
     parser = add_command(commands, "simulate", "predict one step of a plan")
     own = "default: the one beside the plan"
     parser.add_argument("graph", nargs="?", metavar="MODEL|GRAPH", help=f"{GRAPH} ({own})")

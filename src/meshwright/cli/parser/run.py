@@ -30,7 +30,7 @@ RUN_NOTE = (
 
 
 def add_run(commands: Any) -> None:
-    """Add `meshwright run`."""
+    """Add the command `meshwright run` with its options."""
     parser = add_command(commands, "run", "train a model by a plan, on torch.distributed")
     parser.epilog = RUN_NOTE
     parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
@@ -232,7 +232,7 @@ def _add_recovery(parser: ArgumentParser) -> None:
 
 
 def add_export(commands: Any) -> None:
-    """Add `meshwright export`."""
+    """Add the command `meshwright export` with its arguments."""
     parser = add_command(
         commands, "export", "write the weights of the latest checkpoint as safetensors files"
     )
@@ -241,7 +241,7 @@ def add_export(commands: Any) -> None:
 
 
 def add_compare(commands: Any) -> None:
-    """Add `meshwright compare`."""
+    """Add the command `meshwright compare` with its options."""
     parser = add_command(commands, "compare", "hold a plan's prediction against a run of it")
     parser.add_argument("plan", type=Path, metavar="PLAN", help=PLAN_FOLDER)
     parser.add_argument(
@@ -263,7 +263,7 @@ def add_compare(commands: Any) -> None:
 
 
 def add_testbed(commands: Any) -> None:
-    """Add `meshwright testbed`."""
+    """Add the command `meshwright testbed` with its actions and options."""
     parser = add_command(commands, "testbed", "emulate a cluster's network on this machine (root)")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = add_command(actions, "up", "build hosts as network namespaces with shaped links")

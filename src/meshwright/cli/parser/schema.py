@@ -9,7 +9,7 @@ FORMS = ("answer", "simulation", "cluster")
 
 
 def add_schema(commands: Any) -> None:
-    """Add `meshwright schema`."""
+    """Add the command `meshwright schema` with its options."""
     parser = add_command(
         commands, "schema", "print the JSON Schema of what programs read and write"
     )

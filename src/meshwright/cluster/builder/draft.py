@@ -88,7 +88,7 @@ class Draft:
     def finish(
         self, *, devices_relay: bool = False, hop_bytes_per_second: Sequence[float] = ()
     ) -> Cluster:
-        """The cluster, checked."""
+        """The cluster of all that was added, with its rules checked."""
         return Cluster(
             name=self.name,
             types=self.types,

@@ -26,7 +26,7 @@ class Inside:
     """The rates of a device inside its host, in bytes a second, each way."""
 
     pcie: float
-    """To the host."""
+    """The rate from a device to its host over PCIe."""
     switch: float = 0.0
     """To a switch that all devices of the host share, such as NVSwitch; 0: there is none."""
     pair: float = 0.0

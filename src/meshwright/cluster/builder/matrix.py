@@ -6,9 +6,8 @@ Every device has a host of its own.
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats
+from meshwright.array import Floats, Longs
 from meshwright.cluster.builder.draft import Draft, check_counts
 from meshwright.cluster.cluster import Cluster, Device, DeviceType, Link
 from meshwright.cluster.devices import find_type
@@ -158,7 +157,7 @@ def _generator(num_devices: int, seed: int) -> np.random.Generator:
 
 def _random_blocks(
     num_devices: int, seed: int, most: int = 16
-) -> tuple[np.random.Generator, npt.NDArray[np.int64]]:
+) -> tuple[np.random.Generator, Longs]:
     """Each device's block: consecutive devices, sizes uniform from 1 to `most`."""
     generator = _generator(num_devices, seed)
     sizes = generator.integers(1, most + 1, size=num_devices)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from meshwright.cost.collective import Collective
 from meshwright.cost.layer.mode import Keys, Recompute
-from meshwright.cost.layer.result import Axis, Call
+from meshwright.cost.layer.result import Axis, TeamCall
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Ints
 from meshwright.graph.stack.loss import share_of_rows
@@ -88,9 +88,9 @@ class _Tally(dict[tuple[Collective, Axis, float, tuple[float, float]], list[int]
             counts[1] += backward
             counts[2] += overlapped
 
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[TeamCall, ...]:
         return tuple(
-            Call(
+            TeamCall(
                 collective=collective,
                 axis=axis,
                 message_bytes=size,
@@ -113,7 +113,7 @@ def find_calls(
     attends_again: bool,
     attention: tuple[float, float] = (0.0, 0.0),
     weights: tuple[float, float] = (0.0, 0.0),
-) -> tuple[Call, ...]:
+) -> tuple[TeamCall, ...]:
     """All calls of a layer; `growth` is samples over those of the layer's graph, `attention` the
     seconds of attention in forward and in backward, which hide what travels around a ring, and
     `weights` those of the weight gradients of column products, which hide the sums of what these

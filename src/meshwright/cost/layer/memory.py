@@ -12,6 +12,7 @@ from operator import mul
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cost.layer.mode import Keys, Recompute
 from meshwright.cost.layer.recomputation import Recomputation
 from meshwright.cost.layer.team import Team
@@ -19,7 +20,7 @@ from meshwright.graph.graph import Bools, Floats, Graph, Phase, Split
 from meshwright.graph.stack.stack import LayerKind, Role
 
 
-class Holding(IntEnum):
+class ByteDivision(IntEnum):
     """How bytes of a layer are divided."""
 
     STREAM = 0
@@ -45,13 +46,13 @@ _Bytes = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldBytes:
     """Bytes by `Holding` at the batch of the layer's graph."""
 
     saved: _Bytes
-    """From forward to backward, without recomputation, or until inference ends, ..."""
+    """Held from forward to backward without recomputation, or until inference ends."""
     saved_selective: _Bytes
-    """... and with the selective one; with the full one: the input."""
+    """Held from forward to backward with selective recomputation; the full one holds `inputs`."""
     inputs: _Bytes
     unsaved_inputs: _Bytes
     """Of the inputs: what backward does not read."""
@@ -66,8 +67,8 @@ class Held:
     """Bytes of keys and values that a context team gathers."""
 
 
-def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
-    """Walk the layer."""
+def find_held(kind: LayerKind, recomputation: Recomputation) -> HeldBytes:
+    """What one device holds of a layer, found by going through its ops in order."""
     graph = kind.graph
     counted = ~_is_gradient(kind) & ~kind.is_side
     first, last, saved = _spans(kind)
@@ -88,7 +89,7 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
     entering = np.arange(graph.num_tensors) < kind.num_entering
     returns = entering & (graph.phase[graph.tensor_source] == Phase.BACKWARD)
     spread = sizes[:, kind.spread].sum(axis=0)
-    return Held(
+    return HeldBytes(
         saved=_numbers(kept.sum(axis=1) + kept_ops.sum(axis=1)),
         saved_selective=_numbers(selective),
         inputs=_numbers((sizes * kind.is_input).sum(axis=1)),
@@ -101,7 +102,7 @@ def find_held(kind: LayerKind, recomputation: Recomputation) -> Held:
     )
 
 
-def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bools]:
+def _spans(kind: LayerKind) -> tuple[Longs, Longs, Bools]:
     """The first and the last op of each tensor's life, and whether it is held from then on: because
     backward reads it, or inference returns it."""
     graph = kind.graph
@@ -123,7 +124,7 @@ def _spans(kind: LayerKind) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return first, last, (read_backward & made_forward) | (graph.is_returned & ~kind.is_leaving)
 
 
-def _op_spans(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _op_spans(graph: Graph) -> tuple[Longs, Longs]:
     """From each op to the last of its backward, or to the end where it has none."""
     first = np.arange(graph.num_ops, dtype=np.int64)
     has_backward = np.isin(first, graph.partner)
@@ -136,9 +137,9 @@ def _op_spans(graph: Graph) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 def _holdings(kind: LayerKind) -> npt.NDArray[np.int8]:
     """Of each tensor, the part that grows with the batch."""
     graph = kind.graph
-    holding = np.where(kind.is_cut, Holding.CUT, Holding.STREAM).astype(np.int8)
+    holding = np.where(kind.is_cut, ByteDivision.CUT, ByteDivision.STREAM).astype(np.int8)
     source_divides = kind.role[graph.tensor_source] != Role.WHOLE
-    holding[~kind.is_cut & source_divides] = Holding.WHOLE_ROWS
+    holding[~kind.is_cut & source_divides] = ByteDivision.WHOLE_ROWS
     return holding
 
 
@@ -146,10 +147,10 @@ def _by_holding(kind: LayerKind, holding: npt.NDArray[np.int8]) -> Floats:
     """One row a `Holding`, one column a tensor."""
     graph = kind.graph
     tensors = np.arange(graph.num_tensors)
-    sizes = np.zeros((len(Holding), graph.num_tensors))
+    sizes = np.zeros((len(ByteDivision), graph.num_tensors))
     sizes[holding, tensors] = graph.tensor_bytes - graph.fixed_tensor_bytes
-    fixed = np.where(kind.is_expert, Holding.FIXED_EXPERT, Holding.FIXED_CUT)
-    sizes[np.where(kind.is_cut, fixed, Holding.FIXED), tensors] += graph.fixed_tensor_bytes
+    fixed = np.where(kind.is_expert, ByteDivision.FIXED_EXPERT, ByteDivision.FIXED_CUT)
+    sizes[np.where(kind.is_cut, fixed, ByteDivision.FIXED), tensors] += graph.fixed_tensor_bytes
     return sizes
 
 
@@ -165,27 +166,27 @@ def op_holdings(kind: LayerKind) -> npt.NDArray[np.int8]:
     """By op: how the bytes that it holds for itself are divided."""
     graph = kind.graph
     is_table = (kind.role == Role.INNER) & (graph.parameter_bytes > 0) & (graph.flops == 0)
-    holding = np.where(kind.role == Role.WHOLE, Holding.STREAM, Holding.CUT)
-    holding = np.where(is_table, Holding.WHOLE_ROWS, holding)
-    return np.where(graph.split == Split.NONE, Holding.FIXED, holding).astype(np.int8)
+    holding = np.where(kind.role == Role.WHOLE, ByteDivision.STREAM, ByteDivision.CUT)
+    holding = np.where(is_table, ByteDivision.WHOLE_ROWS, holding)
+    return np.where(graph.split == Split.NONE, ByteDivision.FIXED, holding).astype(np.int8)
 
 
 def _op_bytes(kind: LayerKind, amount: Floats) -> Floats:
     """Bytes that ops hold for themselves, as `Graph.at_batch` scales them."""
     num_ops = kind.graph.num_ops
-    sizes = np.zeros((len(Holding), num_ops))
+    sizes = np.zeros((len(ByteDivision), num_ops))
     sizes[op_holdings(kind), np.arange(num_ops)] = amount
     return sizes
 
 
 def _alive(
     sizes: Floats,
-    first: npt.NDArray[np.int64],
-    last: npt.NDArray[np.int64],
+    first: Longs,
+    last: Longs,
     num_ops: int,
 ) -> Floats:
     """Bytes alive at each op, by `Holding`."""
-    steps = np.zeros((len(Holding), num_ops + 1))
+    steps = np.zeros((len(ByteDivision), num_ops + 1))
     for row, size in zip(steps, sizes, strict=True):
         np.add.at(row, first, size)
         np.subtract.at(row, last + 1, size)
@@ -209,14 +210,14 @@ def _worst(alive: Floats) -> tuple[_Bytes, ...]:
 
 
 def saved_and_workspace(
-    held: Held, team: Team, growth: float, recompute: Recompute
+    held: HeldBytes, team: Team, growth: float, recompute: Recompute
 ) -> tuple[float, float]:
     """Bytes held from forward to backward, and the most beyond them while either runs."""
     share = _shares(team, growth)
     forward = max((_bytes(share, column) for column in held.forward), default=0.0)
     backward = max((_bytes(share, column) for column in held.backward), default=0.0)
     if team.sequence and team.tensor > 1:
-        gathered = held.gathered * share[Holding.WHOLE_ROWS] * (1 - 1 / team.tensor)
+        gathered = held.gathered * share[ByteDivision.WHOLE_ROWS] * (1 - 1 / team.tensor)
         forward, backward = forward + gathered, backward + gathered
     if team.context > 1:
         keys = held.keys * growth / team.tensor

@@ -15,14 +15,14 @@ import numpy as np
 from meshwright.cluster.cluster import DeviceType
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.layer.call import Messages, find_calls, find_messages
-from meshwright.cost.layer.memory import Held, find_held, saved_and_workspace
+from meshwright.cost.layer.memory import HeldBytes, find_held, saved_and_workspace
 from meshwright.cost.layer.mode import Recompute
 from meshwright.cost.layer.recomputation import Recomputation, find_recomputation
 from meshwright.cost.layer.result import LayerCost
 from meshwright.cost.layer.seconds import layer_seconds
-from meshwright.cost.layer.state import Weights, divided, find_weights
+from meshwright.cost.layer.state import WeightBytes, divided, find_weights
 from meshwright.cost.layer.team import Team
-from meshwright.cost.layer.work import Work, find_work
+from meshwright.cost.layer.work import LayerWork, find_work
 from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats, Phase, Split
 from meshwright.graph.stack.stack import LayerKind
@@ -35,12 +35,12 @@ _Request = tuple[int, Team, float]
 class _Known:
     """What was found out about a kind of layer."""
 
-    work: Work
+    work: LayerWork
     recomputation: Recomputation
     repeats: bool
     """Whether selective recomputation finds anything."""
-    held: Held
-    weights: Weights
+    held: HeldBytes
+    weights: WeightBytes
     messages: Messages
     output: tuple[float, float]
     """Bytes that it passes on at no samples, and for each sample; likewise below."""

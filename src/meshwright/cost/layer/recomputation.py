@@ -20,11 +20,11 @@ class Recomputation:
     """The selective one of a layer."""
 
     again: Bools
-    """Ops that are computed again, ..."""
+    """The ops that are computed again."""
     drops_tensor: Bools
-    """... tensors that they make, ..."""
+    """The tensors that these ops make, which need not be kept."""
     needs_tensor: Bools
-    """... and tensors that they read and none of them makes."""
+    """The tensors that these ops read and that none of them makes."""
     attends: bool
     """Whether attention is among them, so that a context team gathers keys again."""
 

@@ -10,7 +10,7 @@ Axis = Literal["tensor", "context", "expert"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class TeamCall:
     """Collectives of one size that a device takes part in for one microbatch."""
 
     collective: Collective
@@ -18,11 +18,11 @@ class Call:
     message_bytes: float
     """As `meshwright.cost.collective` counts sizes."""
     forward: int
-    """How many in forward, ..."""
+    """How many such collectives run in forward."""
     backward: int
-    """... in backward, those of recomputation included, ..."""
+    """How many run in backward, those of recomputation included."""
     overlapped: int = 0
-    """... and in backward beside a product that does not need their result."""
+    """How many more run in backward beside a product that does not need their result."""
     beside_seconds: float = 0.0
     """How long what runs beside each of them and hides it takes: a block of attention, or the
     product that makes the gradient of a weight."""
@@ -30,7 +30,7 @@ class Call:
     late_beside_seconds: float = 0.0
     """Likewise where gradients of weights always come after the sum of what their products read."""
 
-    def under(self, runtime: Runtime) -> "Call":
+    def under(self, runtime: Runtime) -> "TeamCall":
         """As a runtime makes it, by when it computes gradients of weights."""
         if self.axis != "tensor":
             return self
@@ -48,7 +48,7 @@ class LayerCost:
 
     forward_seconds: float
     backward_seconds: float
-    """Recomputation included."""
+    """Seconds of backward, with what it computes again."""
     weight_seconds: float
     """Of backward: what only weight gradients take."""
     update_seconds: float
@@ -57,7 +57,7 @@ class LayerCost:
     """Launches of forward, backward and recomputation; zero for graphs that were not captured."""
     forward_host_seconds: float
     """Of these: launches of forward."""
-    calls: tuple[Call, ...]
+    calls: tuple[TeamCall, ...]
     parameter_bytes: float
     """Without experts' (likewise gradients and optimiser state)."""
     gradient_bytes: float

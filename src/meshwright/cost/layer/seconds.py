@@ -14,7 +14,7 @@ from meshwright.cost.compute import op_seconds, roofline_seconds
 from meshwright.cost.fitted import fitted_seconds
 from meshwright.cost.layer.share import Widths, divide, num_blocks
 from meshwright.cost.layer.team import Team
-from meshwright.cost.layer.work import Work
+from meshwright.cost.layer.work import LayerWork
 from meshwright.graph.graph import ANY_TYPE, Bools, Floats, Graph
 
 _CHUNK = 100_000
@@ -22,7 +22,7 @@ _CHUNK = 100_000
 
 
 def layer_seconds(
-    work: Work,
+    work: LayerWork,
     device_type: DeviceType,
     teams: Sequence[Team],
     samples: Sequence[float],
@@ -37,7 +37,7 @@ def layer_seconds(
 
 
 def _timed(
-    work: Work,
+    work: LayerWork,
     device_type: DeviceType,
     teams: Sequence[Team],
     samples: Sequence[float],
@@ -61,7 +61,7 @@ def _is_measured(graph: Graph, device_type: DeviceType) -> Bools:
 
 
 def _estimate(
-    work: Work,
+    work: LayerWork,
     device_type: DeviceType,
     teams: Sequence[Team],
     samples: Sequence[float],
@@ -79,7 +79,7 @@ def _estimate(
 
 
 def _fit(
-    work: Work,
+    work: LayerWork,
     device_type: DeviceType,
     teams: Sequence[Team],
     samples: Sequence[float],
@@ -94,7 +94,7 @@ def _fit(
     return times
 
 
-def _joined(work: Work, columns: dict[str, Floats]) -> Graph:
+def _joined(work: LayerWork, columns: dict[str, Floats]) -> Graph:
     """Ops of all teams as one graph of one sample, without tensors: only times are asked of it."""
     graph = work.graph
     times = len(columns["flops"])

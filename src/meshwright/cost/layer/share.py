@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.cost.layer.mode import Keys
 from meshwright.cost.layer.team import Team
-from meshwright.cost.layer.work import Work
+from meshwright.cost.layer.work import LayerWork
 from meshwright.graph.graph import Floats, Graph
 from meshwright.graph.stack.stack import Cut, Role
 
@@ -52,12 +52,12 @@ class Widths:
         )
 
 
-def num_blocks(work: Work, widths: Widths) -> Floats:
+def num_blocks(work: LayerWork, widths: Widths) -> Floats:
     """How often an op of the size that `divide` says runs: one row a team, one column an op."""
     return np.where(work.read_keys > 0, widths.blocks, 1.0)
 
 
-def divide(work: Work, widths: Widths) -> dict[str, Floats]:
+def divide(work: LayerWork, widths: Widths) -> dict[str, Floats]:
     """Columns of a graph: one row a team, one column an op; of attention in blocks, one block."""
     graph, portions = work.graph, work.portions
     divided = work.role != Role.WHOLE
@@ -105,7 +105,9 @@ def _line(graph: Graph, name: str, grown: Floats, kept: Floats) -> Floats:
     return size
 
 
-def _size(work: Work, widths: Widths, cut: Cut, name: str, rows: Floats, experts: Floats) -> Floats:
+def _size(
+    work: LayerWork, widths: Widths, cut: Cut, name: str, rows: Floats, experts: Floats
+) -> Floats:
     """One size of the products. A size that does not divide is padded, as a vocabulary is."""
     whole, fixed = getattr(work.graph, name), getattr(work.graph, f"fixed_{name}")
     size = fixed + (whole - fixed) * widths.growth

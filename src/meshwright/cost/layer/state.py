@@ -3,20 +3,19 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cost.layer.team import Team
 from meshwright.graph.graph import Floats, Phase
 from meshwright.graph.stack.stack import LayerKind, Role
 
 Amounts = tuple[float, float, float, float]
 """Bytes that every member has, that a tensor team divides, and likewise of experts: by place."""
-Places = npt.NDArray[np.int64]
 _NUM_PLACES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightBytes:
     """All that a layer holds for the whole step."""
 
     parameters: Amounts
@@ -26,13 +25,13 @@ class Weights:
     optimiser: Amounts
 
 
-def find_weights(kind: LayerKind) -> Weights:
+def find_weights(kind: LayerKind) -> WeightBytes:
     """A weight is divided as its gradient is: the bias of a row product is not."""
     graph = kind.graph
     gradients, place, size = _find_gradients(kind)
     shares = _op_shares(kind, gradients, place, size)
     optimiser = graph.state_bytes - np.minimum(graph.parameter_bytes, graph.state_bytes)
-    return Weights(
+    return WeightBytes(
         parameters=_amounts(graph.parameter_bytes @ shares),
         gradients=_amounts(_by_place(place, size)),
         gradient_growth=_gradient_growth(kind, gradients, size),
@@ -40,7 +39,7 @@ def find_weights(kind: LayerKind) -> Weights:
     )
 
 
-def _gradient_growth(kind: LayerKind, gradients: Places, size: Floats) -> float:
+def _gradient_growth(kind: LayerKind, gradients: Longs, size: Floats) -> float:
     """Gradients of 16-bit weights have twice the bytes in fp32, unless they have them already.
 
     Weights have 16 bits where updates do; under autocast they have 32, whatever makes their
@@ -61,7 +60,7 @@ def find_shares(kind: LayerKind) -> Floats:
     return _op_shares(kind, *_find_gradients(kind))
 
 
-def _find_gradients(kind: LayerKind) -> tuple[Places, Places, Floats]:
+def _find_gradients(kind: LayerKind) -> tuple[Longs, Longs, Floats]:
     """The gradients that updates read, how each is divided, and its bytes."""
     graph = kind.graph
     updated = np.zeros(graph.num_tensors, dtype=np.bool_)
@@ -71,7 +70,7 @@ def _find_gradients(kind: LayerKind) -> tuple[Places, Places, Floats]:
     return gradients, place, graph.tensor_bytes[gradients]
 
 
-def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) -> Floats:
+def _op_shares(kind: LayerKind, gradients: Longs, place: Longs, size: Floats) -> Floats:
     """By op and way to divide: what of its weights' bytes is divided so."""
     graph = kind.graph
     role = 2 * (kind.role == Role.EXPERT) + (kind.role != Role.WHOLE)
@@ -85,7 +84,7 @@ def _op_shares(kind: LayerKind, gradients: Places, place: Places, size: Floats) 
     return shares
 
 
-def _by_place(place: Places, size: Floats) -> Floats:
+def _by_place(place: Longs, size: Floats) -> Floats:
     sums = np.zeros(_NUM_PLACES)
     np.add.at(sums, place, size)
     return sums

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Bools
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Ints, Phase
 from meshwright.graph.stack.product import is_cast, is_product
@@ -51,9 +52,7 @@ def find_portions(kind: LayerKind) -> Portions:
     )
 
 
-def _sums(
-    ops: npt.NDArray[np.int32], size: Floats, made: Floats, num_ops: int
-) -> tuple[Floats, Floats]:
+def _sums(ops: Ints, size: Floats, made: Floats, num_ops: int) -> tuple[Floats, Floats]:
     """By op the bytes of its tensors, and of those that are cut."""
     all_bytes, cut_bytes = np.zeros(num_ops), np.zeros(num_ops)
     np.add.at(all_bytes, ops, size)
@@ -66,7 +65,7 @@ def _ratio(part: Floats, whole: Floats, default: Floats) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Work:
+class LayerWork:
     """One op of each sort, as a graph without tensors; the rest as in `LayerKind`."""
 
     graph: Graph
@@ -79,14 +78,14 @@ class Work:
     read_keys: Floats
     written_keys: Floats
 
-    def count(self, chosen: npt.NDArray[np.bool_]) -> Floats:
+    def count(self, chosen: Bools) -> Floats:
         """How many of some ops of the layer are of each sort."""
         counts = np.zeros(self.graph.num_ops)
         np.add.at(counts, self.place[chosen], 1.0)
         return counts
 
 
-def find_work(kind: LayerKind) -> Work:
+def find_work(kind: LayerKind) -> LayerWork:
     """Sort the ops of a layer by all that their time depends on."""
     graph = kind.graph
     portions = find_portions(kind)
@@ -102,7 +101,7 @@ def find_work(kind: LayerKind) -> Work:
     _, first, place = np.unique(
         np.stack(rows).astype(np.float64), axis=1, return_index=True, return_inverse=True
     )
-    return Work(
+    return LayerWork(
         graph=_without_tensors(graph, first),
         place=place.reshape(-1).astype(np.int32),
         portions=Portions(**{name: getattr(portions, name)[first] for name in names}),

@@ -26,7 +26,7 @@ from meshwright.execute.rebuild.storage import storages_of, viewed_node, writes_
 from meshwright.execute.traced import Layout, TracedStep
 from meshwright.execute.tree import find_only, map_only
 from meshwright.plan.plan import Part
-from meshwright.program.expand.expansion import Expansion, Held
+from meshwright.program.expand.expansion import Expansion, Owned
 
 
 class Builder:
@@ -89,7 +89,7 @@ class Builder:
         self,
         old: Node,
         given: Callable[[Node], Node],
-        held: Held,
+        held: Owned,
         wanted: AnyCut | None = None,
         has_rows: bool | None = None,
     ) -> Node:
@@ -153,10 +153,10 @@ class Builder:
         version = self.step.versions[int(self.expansion.tensor_origin[tensor])]
         return self.step.layouts[version].shape
 
-    def planned_held(self, op: int) -> Held:
+    def planned_held(self, op: int) -> Owned:
         """What the expansion has a member of the tensor team have of the first result of an op."""
         made = self._planned_results(op)
-        return Held(int(self.expansion.held[made[0]])) if made else Held.WHOLE
+        return Owned(int(self.expansion.held[made[0]])) if made else Owned.WHOLE
 
     def planned_rows(self, op: int) -> bool:
         """Whether the expansion has a member of the context team have its rows of the first result
@@ -229,7 +229,7 @@ class Builder:
             new = self.view(source, base, made, weights)
         else:
             viewed = self.view(source, base, made, weights)
-            new = self.call_by_member(old, lambda _: viewed, Held.WHOLE)
+            new = self.call_by_member(old, lambda _: viewed, Owned.WHOLE)
             if storages_of(new) != storages_of(viewed):
                 raise InputError(
                     f"op {quoted(old.name)}: a member's part must be a view of its shard, which "
@@ -241,5 +241,5 @@ class Builder:
     def shaped(self, old: Node) -> Node:
         """A node of the shape of a member's part of an old one, whatever its numbers are."""
         if old not in self.latest:
-            self.latest[old] = self.call_by_member(old, self.shaped, Held.WHOLE)
+            self.latest[old] = self.call_by_member(old, self.shaped, Owned.WHOLE)
         return self.latest[old]

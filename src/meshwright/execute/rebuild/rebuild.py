@@ -26,7 +26,7 @@ from meshwright.execute.rebuild.shares import RankShares
 from meshwright.execute.rebuild.weight_cut import decide_cuts
 from meshwright.execute.traced import TracedStep
 from meshwright.graph.graph import Phase
-from meshwright.program.expand.expansion import Expansion, Held
+from meshwright.program.expand.expansion import Expansion, Owned
 
 
 def rebuild(step: TracedStep, expansion: Expansion, shares: RankShares) -> TracedStep:
@@ -136,7 +136,7 @@ def _check_cuts(builder: Builder, op: int, tensor: int) -> None:
     if not meta["val"].numel():
         return
     if builder.team.width > 1:
-        check_held(name, meta.get(CUT, WHOLE), Held(int(builder.expansion.held[tensor])))
+        check_held(name, meta.get(CUT, WHOLE), Owned(int(builder.expansion.held[tensor])))
     if builder.context.width > 1:
         check_rows(name, meta.get(ROWS, WHOLE), bool(builder.expansion.rows[tensor]))
 

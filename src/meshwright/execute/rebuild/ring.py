@@ -19,7 +19,7 @@ from meshwright.execute.rebuild.tokens import keys_of
 from meshwright.execute.ring import AddKeys, Block, Skipped, add_blocks, pack_keys
 from meshwright.execute.shard import Share
 from meshwright.execute.talk import Shift
-from meshwright.program.expand.expansion import Held
+from meshwright.program.expand.expansion import Owned
 from meshwright.program.expand.ring import PACK
 
 KEYS = "keys"
@@ -134,7 +134,7 @@ def run_block(builder: Builder, op: int, kernel: Kernel, given: Callable[[Node],
     turn = _Turn(int(expansion.hop[op]), context.member, context.width)
     change = partial(_change, kernel, turn, _combined(builder, op))
     made = [each for each in graph.outputs[op].tolist() if graph.tensor_bytes[each] > 0]
-    held = Held(int(expansion.held[made[0]]))
+    held = Owned(int(expansion.held[made[0]]))
     node = builder.cutter.call(kernel.node, given, held, None, True, change)
     key, value = keys_of(kernel)
     columns = plain_cut(key.meta["val"].dim() - 1, key.meta["val"].shape[-2])

@@ -12,7 +12,7 @@ from meshwright.execute.member import CUT, ROWS
 from meshwright.execute.rebuild.builder import Builder
 from meshwright.execute.rebuild.storage import storage_start, viewed_node, writes_argument
 from meshwright.graph.stack.stack import Role
-from meshwright.program.expand.expansion import Held
+from meshwright.program.expand.expansion import Owned
 
 
 def decide_cuts(builder: Builder, op: int, kernel: Kernel, whole: Container[str]) -> None:
@@ -76,7 +76,7 @@ def _cut_of(builder: Builder, old: Node, base: Node | None, guess: Mapping[Node,
         return _cut_of(builder, source, base, guess)
     own = builder.cutter.take_rows(old, {source: _rows_of(builder, source, base)})
     cut = _cut_of(builder, source, base, guess)
-    made: AnyCut = builder.cutter.take_features(old, own, lambda _: cut, Held.WHOLE).cuts
+    made: AnyCut = builder.cutter.take_features(old, own, lambda _: cut, Owned.WHOLE).cuts
     return made
 
 

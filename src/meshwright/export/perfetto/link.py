@@ -10,14 +10,14 @@ from meshwright.array import Floats, Longs
 from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import LINKS, Event, counter, name_process, name_thread
 from meshwright.export.perfetto.span import Spans, categories, find_spans, title
-from meshwright.export.perfetto.view import View
+from meshwright.export.perfetto.view import TraceView
 from meshwright.simulate.timeline import Timeline
 
 _NEGLIGIBLE_SHARE = 1e-9
 """A link's rate below this share of its capacity is what adding up floats leaves behind."""
 
 
-def link_events(timeline: Timeline, cluster: Cluster, view: View) -> Iterator[Event]:
+def link_events(timeline: Timeline, cluster: Cluster, view: TraceView) -> Iterator[Event]:
     """Tracks of links. Transfers that share a link overlap, so a link has as many lanes as it has
     transfers at once: events of one track must nest, in both viewers."""
     yield from name_process(LINKS, "links")
@@ -46,7 +46,7 @@ def link_events(timeline: Timeline, cluster: Cluster, view: View) -> Iterator[Ev
         yield from counter(LINKS, name, "bytes/s", when, rate, view.max_points)
 
 
-def _spans_of_links(timeline: Timeline, view: View) -> Iterator[tuple[int, Spans]]:
+def _spans_of_links(timeline: Timeline, view: TraceView) -> Iterator[tuple[int, Spans]]:
     """For each link that is shown what crosses it, in the order of starts."""
     found: dict[int, list[Spans]] = {link: [] for link in sorted(view.links)}
     for route in view.routes:

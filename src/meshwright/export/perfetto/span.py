@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Floats, Longs
+from meshwright.array import Bools, Floats, Longs
 from meshwright.graph.graph import Phase
 from meshwright.program.program import Kind, Program
 from meshwright.simulate.timeline import Timeline
@@ -51,7 +50,7 @@ def find_spans(timeline: Timeline, rows: Longs, *, merges: bool) -> Spans:
     return Spans(row=rows[first], start=start[first], finish=latest, count=count)
 
 
-def _begins(program: Program, rows: Longs) -> npt.NDArray[np.bool_]:
+def _begins(program: Program, rows: Longs) -> Bools:
     """Whether each of some ordered instructions does another thing than the one before it."""
     mine = program.instructions[rows]
     phase = np.append(program.graph.phase, -1)[mine["op"]]

@@ -18,7 +18,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.export.perfetto.event import DEVICES, Event, counter, name_process, name_thread
 from meshwright.export.perfetto.link import link_events
 from meshwright.export.perfetto.span import categories, find_spans, nanoseconds, title
-from meshwright.export.perfetto.view import View, choose_view
+from meshwright.export.perfetto.view import TraceView, choose_view
 from meshwright.files import write_bytes
 from meshwright.program.collective import Lane, find_lanes
 from meshwright.program.program import Kind, Program
@@ -54,7 +54,7 @@ def write_trace(
 def trace_document(
     timeline: Timeline,
     cluster: Cluster,
-    view: View | None = None,
+    view: TraceView | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The trace as plain objects. Times are in microseconds, as the format has them. `view`: how
@@ -78,7 +78,7 @@ def trace_document(
     return {"displayTimeUnit": "ms", "otherData": about, "traceEvents": events}
 
 
-def _all_events(timeline: Timeline, cluster: Cluster, view: View) -> Iterator[Event]:
+def _all_events(timeline: Timeline, cluster: Cluster, view: TraceView) -> Iterator[Event]:
     yield from _name_devices(timeline.program, view)
     yield from _device_slices(timeline, view)
     yield from _calls(timeline, view)
@@ -98,7 +98,7 @@ def _first_track(device: Any) -> Any:
     return len(Lane) * device + 1
 
 
-def _name_devices(program: Program, view: View) -> Iterator[Event]:
+def _name_devices(program: Program, view: TraceView) -> Iterator[Event]:
     yield from name_process(DEVICES, "devices")
     used = set(_track(program).tolist())
     if program.call_seconds is not None:
@@ -117,7 +117,7 @@ def _name_devices(program: Program, view: View) -> Iterator[Event]:
                 yield from name_thread(DEVICES, track, name + suffix)
 
 
-def _device_slices(timeline: Timeline, view: View) -> Iterator[Event]:
+def _device_slices(timeline: Timeline, view: TraceView) -> Iterator[Event]:
     program = timeline.program
     tracks, names = _track(program), categories(program)
     rows = np.flatnonzero((tracks > 0) & view.shown(program))
@@ -133,7 +133,7 @@ def _device_slices(timeline: Timeline, view: View) -> Iterator[Event]:
         }
 
 
-def _calls(timeline: Timeline, view: View) -> Iterator[Event]:
+def _calls(timeline: Timeline, view: TraceView) -> Iterator[Event]:
     """What the members of a team say to each other within an action, where only its sum is known:
     at the action's end."""
     program = timeline.program
@@ -155,7 +155,7 @@ def _calls(timeline: Timeline, view: View) -> Iterator[Event]:
         }
 
 
-def _arrows(timeline: Timeline, view: View) -> Iterator[Event]:
+def _arrows(timeline: Timeline, view: TraceView) -> Iterator[Event]:
     """A flow from the slice that wrote what a transfer sends to the first that reads it there."""
     program = timeline.program
     rows, tracks = program.instructions, np.where(view.shown(program), _track(program), 0)
@@ -210,7 +210,7 @@ def _sent_writer(program: Program, tracks: Longs) -> dict[int, int]:
     return dict(zip(reads["first"][picked].tolist(), writer[picked].tolist(), strict=True))
 
 
-def _memory_counters(timeline: Timeline, view: View) -> Iterator[Event]:
+def _memory_counters(timeline: Timeline, view: TraceView) -> Iterator[Event]:
     for device in view.devices:
         when, size = timeline.memory(device)
         name = f"{timeline.program.device_names[device]} memory"

@@ -35,7 +35,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class View:
+class TraceView:
     """What of a timeline is shown."""
 
     devices: Mapping[int, int]
@@ -62,13 +62,13 @@ class View:
         return found
 
 
-def choose_view(timeline: Timeline, cluster: Cluster, max_events: int | None = None) -> View:
+def choose_view(timeline: Timeline, cluster: Cluster, max_events: int | None = None) -> TraceView:
     """All of a timeline, or as much as makes so many events; None: `MAX_EVENTS`."""
     max_events = MAX_EVENTS if max_events is None else max_events
     program = timeline.program
     leaders = np.unique(program.leader).tolist()
     routes = tuple(_find_routes(timeline, cluster))
-    view = View(
+    view = TraceView(
         devices=dict.fromkeys(leaders, 1),
         links={link: 1 for route in routes for link in route.links},
         routes=routes,
@@ -89,7 +89,7 @@ def choose_view(timeline: Timeline, cluster: Cluster, max_events: int | None = N
     return view
 
 
-def _narrowed(timeline: Timeline, view: View, devices: Mapping[int, int]) -> View:
+def _narrowed(timeline: Timeline, view: TraceView, devices: Mapping[int, int]) -> TraceView:
     """The view with the tracks of some devices, and of each kind of links that they use one."""
     program = timeline.program
     narrow = replace(view, devices=devices)
@@ -161,7 +161,7 @@ def _by_value(rows: Longs, values: Longs) -> Iterator[tuple[int, Longs]]:
         yield value, rows[order[bounds[place] : bounds[place + 1]]]
 
 
-def _count_events(timeline: Timeline, view: View) -> int:
+def _count_events(timeline: Timeline, view: TraceView) -> int:
     """How many events a view makes at most."""
     program = timeline.program
     rows, shown = program.instructions, view.shown(program)
@@ -174,7 +174,7 @@ def _count_events(timeline: Timeline, view: View) -> int:
     return num_slices + arrows + _count_points(timeline, view) + _count_crossings(timeline, view)
 
 
-def _count_points(timeline: Timeline, view: View) -> int:
+def _count_points(timeline: Timeline, view: TraceView) -> int:
     """How many points the memory counters of devices have at most."""
     program = timeline.program
     works = program.instructions["workspace_bytes"] > 0
@@ -184,7 +184,7 @@ def _count_points(timeline: Timeline, view: View) -> int:
     return int(np.minimum(points, view.max_points or points.max(initial=0)).sum())
 
 
-def _count_crossings(timeline: Timeline, view: View) -> int:
+def _count_crossings(timeline: Timeline, view: TraceView) -> int:
     """How many slices and points the tracks of links have at most."""
     entries = np.zeros(len(timeline.network.classes) + 1, dtype=np.int64)
     if timeline.log is not None:

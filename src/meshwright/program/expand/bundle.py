@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from meshwright.array import Longs
+from meshwright.array import Ints, Longs
 from meshwright.cost.stage import BUCKET_BYTES, MAX_BUCKETS
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph, Phase
@@ -48,7 +47,7 @@ Bundle = tuple[Update, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class BundledWeights:
     """Who touches which weights in an expansion, and all updates."""
 
     users: dict[int, tuple[int, ...]]
@@ -57,7 +56,7 @@ class Weights:
     """By part, in the order in which backward has made their gradients."""
 
 
-def find_weights(expansion: Expansion) -> Weights:
+def find_weights(expansion: Expansion) -> BundledWeights:
     """The weights of a step."""
     graph = expansion.graph
     of_op = _number_weights(expansion)
@@ -80,7 +79,7 @@ def find_weights(expansion: Expansion) -> Weights:
             parameter_bytes=share[op],
         )
         by_part.setdefault(int(expansion.part_of_op[op]), []).append(update)
-    return Weights(
+    return BundledWeights(
         users={number: tuple(ops) for number, ops in users.items()},
         updates={
             part: tuple(sorted(found, key=lambda each: (each.ready, each.op)))
@@ -180,7 +179,7 @@ def _summed_gradients(graph: Graph) -> set[int]:
 
 
 def make_bundles(
-    before: Expansion, graph: Graph, weights: Weights, part: Part, updates: Sequence[Update]
+    before: Expansion, graph: Graph, weights: BundledWeights, part: Part, updates: Sequence[Update]
 ) -> tuple[Bundle, ...]:
     """Updates of a part whose weights the same devices hold, together as they move; InputError
     where ZeRO cannot divide them."""
@@ -228,7 +227,7 @@ def gather_by(items: Sequence[Item], keys: Sequence[Hashable]) -> list[tuple[Ite
     return [tuple(each) for each in found.values()]
 
 
-def _layers(graph: Graph) -> npt.NDArray[np.int32] | None:
+def _layers(graph: Graph) -> Ints | None:
     try:
         return find_layers(graph).layer_of_op
     except InputError:
@@ -236,7 +235,7 @@ def _layers(graph: Graph) -> npt.NDArray[np.int32] | None:
 
 
 def _check_updates(
-    before: Expansion, weights: Weights, part: Part, updates: Sequence[Update]
+    before: Expansion, weights: BundledWeights, part: Part, updates: Sequence[Update]
 ) -> None:
     for update in updates:
         if update.weights < 0 and part.zero == 3:

@@ -27,7 +27,7 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import attends, key_bytes
 from meshwright.graph.stack.stack import Cut, Role, Stack
 from meshwright.plan.plan import Keys, Part, Plan
-from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members, find_members
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.expand.ring import Rings
@@ -69,7 +69,7 @@ class _Tokens:
         self._waits: dict[int, list[int]] = {}  # what ops read besides
 
     def run(self) -> Expansion:
-        """The new expansion."""
+        """Go over all ops and return the expansion in which teams divide tokens."""
         for op in range(self.graph.num_ops):
             reads = [self._arrive(op, self._scattered.get(t, t)) for t in self._inputs(op)]
             self.rewrite.reads[op] = list(dict.fromkeys([*reads, *self._waits.get(op, ())]))
@@ -241,7 +241,7 @@ class _Tokens:
         place = last if order is None else op + _BEFORE
         name = f"{self.graph.op_names[op]}.all_gather"
         new = self._add(Kind.ALL_GATHER, op, name, place, [*rows, *(order or ())])
-        held = Held(int(rewrite.tensors[rows[0]]["held"]))
+        held = Owned(int(rewrite.tensors[rows[0]]["held"]))
         for _ in range(2):
             rewrite.reads[op].append(rewrite.add_tensor(new, size / 2, 0.0, held=held))
 
@@ -259,14 +259,14 @@ class _Tokens:
             order, width = self._order(op), self._part(op).context
             last = self.rings.differentiate(op, self._key_rows(rows) + order, size, width, keys)
             if not keys:  # as below
-                held = Held(int(self.rewrite.tensors[query]["held"]))
+                held = Owned(int(self.rewrite.tensors[query]["held"]))
                 self._alone(query, last, size / width, held)
             return
         self._gather_keys(op, rows, size, self._order(op))
         place, name = self.rewrite.place[op], f"{graph.op_names[op]}.reduce_scatter"
         scatter = self._add(Kind.REDUCE_SCATTER, op, name, place, keys)
         if not keys:  # a graph may have all three gradients in one tensor
-            held = Held(int(self.rewrite.tensors[query]["held"]))
+            held = Owned(int(self.rewrite.tensors[query]["held"]))
             self.rewrite.reads[scatter].append(self.rewrite.add_tensor(op, size, 0.0, held=held))
             self._alone(query, scatter, size / self._part(op).context, held)
         for tensor in keys:
@@ -277,7 +277,7 @@ class _Tokens:
                 fixed_bytes=float(graph.fixed_tensor_bytes[tensor]),
             )
 
-    def _alone(self, tensor: int, scatter: int, size: float, held: Held) -> None:
+    def _alone(self, tensor: int, scatter: int, size: float, held: Owned) -> None:
         """Let the readers of a gradient wait for the rows that a scatter makes besides it."""
         rows = self.rewrite.add_tensor(scatter, size, 0.0, held=held, rows=True)
         for reader in self.graph.readers[tensor].tolist():
@@ -313,7 +313,7 @@ class _Tokens:
 
     def _works_on_sequence(self) -> Bools:
         """By op: whether members of its tensor team divide its rows."""
-        graph, rows = self.graph, self.before.held == Held.ROWS
+        graph, rows = self.graph, self.before.held == Owned.ROWS
         near = np.zeros(graph.num_ops, dtype=np.bool_)
         near[graph.use_op[rows[graph.use_tensor]]] = True
         near[graph.tensor_source[rows]] = True

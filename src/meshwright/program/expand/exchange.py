@@ -12,7 +12,7 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Phase, Split
 from meshwright.graph.stack.stack import Cut, Role, Stack
 from meshwright.plan.plan import Part, Plan
-from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.expand.member import Members
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
@@ -23,7 +23,7 @@ _SOFTMAX_WORDS, _LOSS_WORDS = 2, 1
 """All-reduces of an op over divided classes, as `meshwright.cost.layer.call` counts them."""
 
 
-class Exchange:
+class TeamExchange:
     """What members hold so far, and what was made of it."""
 
     def __init__(self, before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
@@ -52,9 +52,9 @@ class Exchange:
         """The part that an op of the planned graph is in."""
         return self.parts[self.part_of_op[op]]
 
-    def held(self, tensor: int) -> Held:
+    def held(self, tensor: int) -> Owned:
         """What members have of a tensor."""
-        return Held(self.rewrite.tensors[tensor]["held"])
+        return Owned(self.rewrite.tensors[tensor]["held"])
 
     def origin(self, tensor: int) -> int:
         """The tensor of the planned graph that a tensor was made of."""
@@ -69,21 +69,21 @@ class Exchange:
 
     def is_terms(self, op: int, tensor: int) -> bool:
         """Whether members of an op's own part hold terms."""
-        return self.is_near(op, tensor) and self.held(tensor) == Held.TERMS
+        return self.is_near(op, tensor) and self.held(tensor) == Owned.TERMS
 
-    def hold(self, tensor: int, held: Held) -> None:
+    def hold(self, tensor: int, held: Owned) -> None:
         """Say what members have of a tensor of the planned graph."""
         source = int(self.graph.tensor_source[tensor])
         self.rewrite.tensors[tensor].update(
             held=int(held), **self._sizes(tensor, held, self.part(source).tensor)
         )
 
-    def _sizes(self, origin: int, held: Held, tensor: int) -> dict[str, float]:
+    def _sizes(self, origin: int, held: Owned, tensor: int) -> dict[str, float]:
         whole = float(self.graph.tensor_bytes[origin])
         fixed = float(self.graph.fixed_tensor_bytes[origin])
-        if held == Held.FEATURES:
+        if held == Owned.FEATURES:
             return {"bytes": whole / tensor, "fixed_bytes": fixed / tensor}
-        if held == Held.ROWS:
+        if held == Owned.ROWS:
             return {"bytes": fixed + (whole - fixed) / tensor, "fixed_bytes": fixed}
         return {"bytes": whole, "fixed_bytes": fixed}
 
@@ -92,21 +92,21 @@ class Exchange:
         by rows its rows."""
         graph, source = self.graph, int(self.graph.tensor_source[tensor])
         there, here = self.part(source), self.part(op)
-        if self.held(tensor) == Held.TERMS:
+        if self.held(tensor) == Owned.TERMS:
             tensor = self._reduce(op, tensor)
         if there is not here:
             if graph.phase[op] == Phase.UPDATE:
                 return self._arrive_gradient(op, tensor)
-            if self.held(tensor) == Held.FEATURES:
+            if self.held(tensor) == Owned.FEATURES:
                 raise InputError(
                     f"op {quoted(graph.op_names[op])}: must read no features that only a group of "
                     f"another part divides, reads those of {quoted(graph.op_names[source])}"
                 )
             agrees = (there.tensor, there.sequence) == (here.tensor, here.sequence)
-            if self.held(tensor) == Held.ROWS and not agrees:
+            if self.held(tensor) == Owned.ROWS and not agrees:
                 tensor = self._gather(source, tensor)
         wants_rows = here.sequence and self.members.has_tokens[op] and self._is_entering(op, tensor)
-        if wants_rows and self.held(tensor) == Held.WHOLE:
+        if wants_rows and self.held(tensor) == Owned.WHOLE:
             tensor = self._slice(op, tensor)
         return tensor
 
@@ -116,17 +116,17 @@ class Exchange:
         source = int(self.graph.tensor_source[self.origin(tensor)])
         there, here = self.part(source), self.part(op)
         divides = here.tensor > 1 and self.members.role[op] != Role.WHOLE
-        if self.held(tensor) == Held.FEATURES and not (divides and there.tensor == here.tensor):
+        if self.held(tensor) == Owned.FEATURES and not (divides and there.tensor == here.tensor):
             key = tensor, self.part_of_op[source], False
             if key not in self._gathered:
                 new = self._collective(
                     Kind.ALL_GATHER, source, tensor, op + _BEFORE,
                     phase=int(Phase.UPDATE), split=int(Split.NONE),
                 )  # fmt: skip
-                self._gathered[key] = self._make(tensor, new, Held.WHOLE, there, is_partial=False)
+                self._gathered[key] = self._make(tensor, new, Owned.WHOLE, there, is_partial=False)
             tensor = self._gathered[key]
-        if divides and self.held(tensor) == Held.WHOLE:
-            tensor = self._slice(op, tensor, Held.FEATURES)
+        if divides and self.held(tensor) == Owned.WHOLE:
+            tensor = self._slice(op, tensor, Owned.FEATURES)
         return tensor
 
     def _is_entering(self, op: int, tensor: int) -> bool:
@@ -137,11 +137,11 @@ class Exchange:
 
     def whole(self, op: int, tensor: int) -> int:
         """All rows of what arrived at an op."""
-        return self._gather(op, tensor) if self.held(tensor) == Held.ROWS else tensor
+        return self._gather(op, tensor) if self.held(tensor) == Owned.ROWS else tensor
 
     def rows(self, op: int, tensor: int) -> int:
         """A member's rows of what arrived at an op, if it has any."""
-        is_whole = self.held(tensor) == Held.WHOLE and self.members.has_rows[self.origin(tensor)]
+        is_whole = self.held(tensor) == Owned.WHOLE and self.members.has_rows[self.origin(tensor)]
         return self._slice(op, tensor) if is_whole else tensor
 
     def _collective(self, kind: Kind, op: int, tensor: int, place: float, **changed: Any) -> int:
@@ -172,7 +172,7 @@ class Exchange:
         self.rewrite.reads[new] = list(tensors)
         return new
 
-    def _make(self, tensor: int, source: int, held: Held, part: Part, **changed: Any) -> int:
+    def _make(self, tensor: int, source: int, held: Owned, part: Part, **changed: Any) -> int:
         """What a new op makes of a tensor."""
         sizes = self._sizes(self.origin(tensor), held, part.tensor)
         return self.rewrite.like(tensor, source, held=int(held), **sizes, **changed)
@@ -191,7 +191,7 @@ class Exchange:
             if graph.phase[op] == Phase.UPDATE:
                 phase, place, split = Phase.UPDATE, op + _BEFORE, Split.NONE
             new = self._collective(kind, source, tensor, place, split=int(split), phase=int(phase))
-            held = Held.ROWS if scatters else Held.WHOLE
+            held = Owned.ROWS if scatters else Owned.WHOLE
             partial = is_partial and split == Split.SUM
             self._reduced[tensor] = self._make(tensor, new, held, part, is_partial=partial)
         return self._reduced[tensor]
@@ -208,7 +208,7 @@ class Exchange:
             new = self._collective(Kind.ALL_GATHER, op, tensor, place)
             if is_again:
                 self._wait(op, new)
-            self._gathered[key] = self._make(tensor, new, Held.WHOLE, self.part(op))
+            self._gathered[key] = self._make(tensor, new, Owned.WHOLE, self.part(op))
         if is_again:
             self.again.append((op, self._source(self._gathered[key])))
         return self._gathered[key]
@@ -223,7 +223,7 @@ class Exchange:
                 self.rewrite.reads[collective].append(order)
                 return
 
-    def _slice(self, op: int, tensor: int, held: Held = Held.ROWS) -> int:
+    def _slice(self, op: int, tensor: int, held: Owned = Owned.ROWS) -> int:
         """A member's rows, or features, of a tensor that it has all of, cut in the part of an op.
 
         Features are those of a gradient that is complete.
@@ -238,7 +238,7 @@ class Exchange:
                 for name in (f"{fixed}bytes_read", f"{fixed}bytes_written")
             }
             changed = {}
-            if held == Held.FEATURES:
+            if held == Owned.FEATURES:
                 moved["split"], changed["is_partial"] = int(Split.NONE), False
             new = self._add(
                 Kind.COMPUTE, Axis.NONE, op, f"{self._origin_name(tensor)}.slice", op + _BEFORE,
@@ -256,7 +256,7 @@ class Exchange:
     def ask_after(self, op: int) -> None:
         """Add the all-reduces after a softmax over divided classes; its readers need the result of
         the last one."""
-        own = self.rewrite.add_tensor(op, float(self.members.loss_bytes[op]), 0.0, held=Held.TERMS)
+        own = self.rewrite.add_tensor(op, float(self.members.loss_bytes[op]), 0.0, held=Owned.TERMS)
         word = self._all_reduce_words(op, [own], _SOFTMAX_WORDS, self.rewrite.place[op])
         for tensor in self.graph.outputs[op].tolist():
             self._words[tensor] = word

@@ -24,7 +24,7 @@ class Axis(IntEnum):
     """Which devices of a part take part in a collective op."""
 
     NONE = 0
-    """It is none."""
+    """The op is no collective."""
     TENSOR = 1
     """Those of a team that have the same tokens and share features."""
     CONTEXT = 2
@@ -43,7 +43,7 @@ HOLDING = (Axis.HOLDERS, Axis.EXPERT_HOLDERS)
 """Axes of collectives that move weights and their gradients."""
 
 
-class Held(IntEnum):
+class Owned(IntEnum):
     """What a member of a tensor team has of a tensor."""
 
     WHOLE = 0
@@ -98,9 +98,9 @@ class Expansion:
                 value.setflags(write=False)
 
     @property
-    def is_collective(self) -> npt.NDArray[np.bool_]:
-        """By op."""
-        found: npt.NDArray[np.bool_] = self.axis != Axis.NONE
+    def is_collective(self) -> Bools:
+        """By op: whether it is a collective."""
+        found: Bools = self.axis != Axis.NONE
         return found
 
 
@@ -114,7 +114,7 @@ def unexpanded(graph: Graph, placement: Placement) -> Expansion:
         collective=np.full(graph.num_ops, Kind.COMPUTE, dtype=np.int8),
         axis=np.full(graph.num_ops, Axis.NONE, dtype=np.int8),
         tensor_origin=np.arange(graph.num_tensors, dtype=np.int32),
-        held=np.full(graph.num_tensors, Held.WHOLE, dtype=np.int8),
+        held=np.full(graph.num_tensors, Owned.WHOLE, dtype=np.int8),
         rows=np.zeros(graph.num_tensors, dtype=np.bool_),
         role=np.full(graph.num_ops, Role.WHOLE, dtype=np.int8),
         cut=np.full(graph.num_ops, Cut.NONE, dtype=np.int8),

@@ -40,7 +40,7 @@ def divide_experts(before: Expansion, plan: Plan) -> Expansion:
                 f"part {number}: expert must be 1 where gradients are synchronised by "
                 f"{part.sync}, got {part.expert}"
             )
-    return _Dispatch(before, plan).run()
+    return _TokenDispatch(before, plan).run()
 
 
 def is_expert_gradient(expansion: Expansion, parts: Sequence[Part]) -> Bools:
@@ -64,7 +64,7 @@ def num_expert_holders(part: Part) -> int:
     return part.num_replicas * part.context // part.expert
 
 
-class _Dispatch:
+class _TokenDispatch:
     """One pass over the ops, in order, that sends tokens to experts and back."""
 
     def __init__(self, before: Expansion, plan: Plan) -> None:
@@ -86,7 +86,7 @@ class _Dispatch:
         self.names: Counter[str] = Counter()
 
     def run(self) -> Expansion:
-        """The new expansion."""
+        """Go over all ops and return the expansion in which replicas divide experts."""
         for op in range(self.graph.num_ops):
             if self.width[op] > 1:
                 self._visit(op)

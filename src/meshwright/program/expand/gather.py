@@ -11,28 +11,28 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class Span:
+class GatherSpan:
     """Ops that use one gathering of a bundle's weights."""
 
     bundle: int
     phase: int
     """Of the first op; the others have the same, unless the span is kept for backward."""
     ops: list[int] = field(default_factory=list)
-    """In order."""
+    """The ops that use the weights, in the order in which they run."""
     after: int = -1
     """The op after which it is gathered; -1: at once."""
 
 
-def find_spans(uses: Iterable[tuple[int, int, int]], *, keeps: bool) -> list[Span]:
+def find_spans(uses: Iterable[tuple[int, int, int]], *, keeps: bool) -> list[GatherSpan]:
     """Spans in the order of their first uses, which is that of gathering.
 
     `uses` are ops, bundles and phases, in the order in which they run. `keeps`: what forward uses
     last and backward first is gathered once for both.
     """
-    spans: list[Span] = []
+    spans: list[GatherSpan] = []
     recent: list[tuple[int, int]] = []
     """The bundles (and phases) of the last uses, the last first: two at the most."""
-    running: dict[tuple[int, int], Span] = {}
+    running: dict[tuple[int, int], GatherSpan] = {}
     phases: set[int] = set()
     for op, bundle, phase in uses:
         key = (bundle, phase)
@@ -40,7 +40,7 @@ def find_spans(uses: Iterable[tuple[int, int, int]], *, keeps: bool) -> list[Spa
             running[key] = running[recent[0]]
             recent[0] = key
         if key not in recent:
-            running[key] = Span(bundle=bundle, phase=phase)
+            running[key] = GatherSpan(bundle=bundle, phase=phase)
             spans.append(running[key])
         running[key].ops.append(op)
         recent = [key, *(each for each in recent if each != key)][:2]
@@ -49,7 +49,7 @@ def find_spans(uses: Iterable[tuple[int, int, int]], *, keeps: bool) -> list[Spa
     return spans
 
 
-def _order(spans: list[Span]) -> None:
+def _order(spans: list[GatherSpan]) -> None:
     """Let each span wait until of those before it only one is still used."""
     longest, other = -1, -1
     for span in spans:

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
 from meshwright.plan.plan import Plan, Recompute
-from meshwright.program.expand.expansion import Expansion, Held
+from meshwright.program.expand.expansion import Expansion, Owned
 from meshwright.program.expand.region import Regions, find_regions
 from meshwright.program.expand.rewrite import Rewrite
 
@@ -49,7 +49,7 @@ class _Order:
         self.source, self.made = source, -1
 
     def tensor(self, rewrite: Rewrite) -> int:
-        """Its number."""
+        """The number of the tensor, which is made at the first call."""
         if self.made < 0:
             self.made = rewrite.add_tensor(self.source, 0.0, 0.0)
         return self.made
@@ -203,7 +203,7 @@ def _find_models(before: Expansion) -> Ints:
         if len(tensors):
             model[op] = model[graph.tensor_source[tensors[0]]]
     for op in reversed(others):
-        if (before.held[graph.inputs[op]] != Held.TERMS).all():
+        if (before.held[graph.inputs[op]] != Owned.TERMS).all():
             readers = graph.successors[op]
             readers = readers[
                 (graph.phase[readers] == graph.phase[op]) & (part[readers] == part[op])

@@ -11,6 +11,7 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.array import Longs
 from meshwright.cost.layer.recomputation import find_recomputation
 from meshwright.errors import InputError
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase
@@ -187,7 +188,7 @@ class _Stretch:
         cuts = min(tried, key=self._peak)  # the first of equals: fewest regions
         return np.searchsorted(cuts, np.arange(count)).astype(np.int32)
 
-    def _cuts(self, num_regions: int) -> npt.NDArray[np.int64]:
+    def _cuts(self, num_regions: int) -> Longs:
         """After which ops to cut: within half a region of an equal share, where least crosses."""
         share = float(self.total[-1]) / num_regions
         middle = np.arange(1, num_regions) * share
@@ -207,7 +208,7 @@ class _Stretch:
         least = start + np.flatnonzero(crossing == crossing.min())
         return int(least[np.abs(self.total[least] - share).argmin()])
 
-    def _peak(self, cuts: npt.NDArray[np.int64]) -> float:
+    def _peak(self, cuts: Longs) -> float:
         """What is kept, and the most that one region has in backward."""
         region, end = np.searchsorted(cuts, self.first), np.searchsorted(cuts, self.last)
         crosses = region != end

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_STEEP, OP_TEXTS
 from meshwright.graph.graph import Floats, Graph, Split
-from meshwright.program.expand.expansion import Axis, Expansion, Held
+from meshwright.program.expand.expansion import Axis, Expansion, Owned
 from meshwright.program.program import Kind
 
 
@@ -101,7 +101,7 @@ class Rewrite:
         *,
         is_partial: bool = False,
         origin: int = -1,
-        held: Held = Held.WHOLE,
+        held: Owned = Owned.WHOLE,
         rows: bool = False,
         row: int = -1,
     ) -> int:

@@ -30,7 +30,7 @@ from meshwright.cost.product import ITEM_BYTES
 from meshwright.graph.column import OP_SIZES
 from meshwright.graph.graph import Split
 from meshwright.graph.stack.stack import Cut, Role
-from meshwright.program.expand.expansion import Axis, Held
+from meshwright.program.expand.expansion import Axis, Owned
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
 
@@ -49,7 +49,7 @@ class _Ring:
     """An attention, or its backward, in blocks."""
 
     op: int
-    """The last block."""
+    """The op of the last block, which is the attention itself."""
     blocks: tuple[int, ...]
     packed_bytes: float
     """Of one member's keys and values."""
@@ -116,7 +116,7 @@ class _Blocks:
         rewrite = self.rewrite
         made = [t for t in self._made(self.op) if t not in (keys or ())]
         own = rewrite.reads[self.op]
-        self.held = Held(int(rewrite.tensors[reads[0]]["held"]))
+        self.held = Owned(int(rewrite.tensors[reads[0]]["held"]))
         packed = self._compute(PACK, "pack", reads, 1, next(self.before), hop=0)
         parts: list[int] = []  # what a block combines with
         terms: list[int] = []  # of the gradients of keys

@@ -39,8 +39,8 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.stack import Role, Stack
 from meshwright.plan.plan import Plan
 from meshwright.plan.stage import team_of
-from meshwright.program.expand.exchange import Exchange
-from meshwright.program.expand.expansion import Expansion, Held
+from meshwright.program.expand.exchange import TeamExchange
+from meshwright.program.expand.expansion import Expansion, Owned
 from meshwright.program.expand.member import Members, find_members
 from meshwright.program.expand.size import resize_ops
 
@@ -99,12 +99,12 @@ class _Sharding:
     def __init__(self, before: Expansion, stack: Stack, members: Members, plan: Plan) -> None:
         self.graph, self.stack, self.members = stack.graph, stack, members
         self.parts = plan.parts
-        self.exchange = Exchange(before, stack, members, plan)
+        self.exchange = TeamExchange(before, stack, members, plan)
         self.on_rows: Bools = np.zeros(self.graph.num_ops, dtype=np.bool_)
         self.may_be_terms = self._find_terms()
 
     def run(self) -> Expansion:
-        """The new expansion."""
+        """Go over all ops and return the expansion in which teams divide features."""
         for op in range(self.graph.num_ops):
             if self.exchange.part(op).tensor == 1:
                 self._visit_alone(op)
@@ -126,7 +126,7 @@ class _Sharding:
             inputs = [each for each in inputs if self.exchange.is_near(op, each)]
         if self.members.role[op] != Role.WHOLE:
             inputs = [each for each in inputs if self.graph.tensor_partial[each]]
-        held = {self.exchange.held(each) == Held.FEATURES for each in inputs}
+        held = {self.exchange.held(each) == Owned.FEATURES for each in inputs}
         if held == {True, False} or (self.members.role[op] == Role.WHOLE and True in held):
             raise InputError(
                 f"op {quoted(self.graph.op_names[op])}: all copies of a tensor or weight must be "
@@ -153,9 +153,9 @@ class _Sharding:
         exchange.read(op, known)
         for tensor in self.graph.outputs[op].tolist():
             if members.is_cut[tensor]:
-                exchange.hold(tensor, Held.FEATURES)
+                exchange.hold(tensor, Owned.FEATURES)
             elif members.makes_terms[op]:
-                exchange.hold(tensor, Held.TERMS)
+                exchange.hold(tensor, Owned.TERMS)
         if members.is_softmax[op]:
             exchange.ask_after(op)
 
@@ -171,7 +171,7 @@ class _Sharding:
         if keeps:
             exchange.read(op, arrived)
             for tensor in outputs:
-                exchange.hold(tensor, Held.TERMS)
+                exchange.hold(tensor, Owned.TERMS)
         elif self._works_on_rows(op, arrived, outputs):
             self.on_rows[op] = True
             exchange.read(op, [exchange.rows(op, each) for each in arrived])
@@ -186,7 +186,7 @@ class _Sharding:
         graph, members = self.graph, self.members
         if not self.exchange.part(op).sequence or not members.has_tokens[op]:
             return False
-        if any(self.exchange.held(each) == Held.ROWS for each in arrived):
+        if any(self.exchange.held(each) == Owned.ROWS for each in arrived):
             return True
         is_table = graph.parameter_bytes[op] > 0 and graph.phase[op] == Phase.FORWARD
         has_rows = members.has_rows
@@ -196,11 +196,11 @@ class _Sharding:
             and any(has_rows[each] for each in outputs)
         )
 
-    def _made_of_rows(self, op: int, tensor: int) -> Held:
+    def _made_of_rows(self, op: int, tensor: int) -> Owned:
         if self.members.has_rows[tensor]:
-            return Held.ROWS
+            return Owned.ROWS
         if self.graph.tensor_partial[tensor] or self.graph.split[op] == Split.SUM:
-            return Held.TERMS
+            return Owned.TERMS
         raise InputError(
             f"op {quoted(self.graph.op_names[op])}: what it makes of a member's rows must have "
             f"rows or be a sum over them, to be lowered op by op"

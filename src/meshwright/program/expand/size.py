@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.layer.memory import Holding, op_holdings
+from meshwright.cost.layer.memory import ByteDivision, op_holdings
 from meshwright.cost.layer.share import Widths, divide
 from meshwright.cost.layer.state import find_shares
 from meshwright.cost.layer.work import find_work
@@ -75,9 +75,9 @@ def _make_table(kind: LayerKind, tensor: int, expert: int, context: int = 1) -> 
             both = plain[column], rows[column]
             table[f"{name}{column}"] = both[0][0][work.place], both[1][0][work.place]
     holding = op_holdings(kind)
-    divided = np.where(holding == Holding.CUT, 1 / tensor, 1.0)
-    divided = np.where(holding == Holding.FIXED, divided, divided / context)
-    own = np.where(holding == Holding.STREAM, divided / tensor, divided)
+    divided = np.where(holding == ByteDivision.CUT, 1 / tensor, 1.0)
+    divided = np.where(holding == ByteDivision.FIXED, divided, divided / context)
+    own = np.where(holding == ByteDivision.STREAM, divided / tensor, divided)
     for column in ("saved_bytes", "workspace_bytes"):
         whole = getattr(kind.graph, column)
         table[column] = whole * divided, whole * own

@@ -15,10 +15,16 @@ from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.part import Part, Sync
 from meshwright.plan.plan import Plan
-from meshwright.program.expand.bundle import Bundle, Update, Weights, find_weights, make_bundles
+from meshwright.program.expand.bundle import (
+    Bundle,
+    BundledWeights,
+    Update,
+    find_weights,
+    make_bundles,
+)
 from meshwright.program.expand.expansion import Axis, Expansion
 from meshwright.program.expand.expert import divides_experts, num_expert_holders
-from meshwright.program.expand.gather import Span, find_spans
+from meshwright.program.expand.gather import GatherSpan, find_spans
 from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.program import Kind
 
@@ -44,7 +50,7 @@ class _Division:
     axis: Axis
     """The devices that hold the same of these weights."""
     holders: int
-    weights: Weights
+    weights: BundledWeights
     bundles: tuple[Bundle, ...]
     first: int
     """The number of its first bundle in the expansion."""
@@ -89,7 +95,7 @@ def num_holders(part: Part) -> int:
 
 
 def _make_divisions(
-    rewrite: Rewrite, graph: Graph, weights: Weights, part: Part, number: int
+    rewrite: Rewrite, graph: Graph, weights: BundledWeights, part: Part, number: int
 ) -> list[_Division]:
     """The weights that ZeRO divides: those that all replicas hold, and the experts that some hold.
     Weights with one holder stay whole."""
@@ -239,14 +245,14 @@ def _gather_for_use(rewrite: Rewrite, division: _Division, *, keeps: bool) -> No
         _gather_span(rewrite, division, span, again, _place(spans, place))
 
 
-def _place(spans: list[Span], number: int) -> float:
+def _place(spans: list[GatherSpan], number: int) -> float:
     """The place of an all-gather: right after the op that it waits for, or before all uses."""
     after = spans[number].after
     return after + _GATHER if after >= 0 else spans[0].ops[0] - 0.5 + number * _GATHER
 
 
 def _gather_span(
-    rewrite: Rewrite, division: _Division, span: Span, again: int, place: float
+    rewrite: Rewrite, division: _Division, span: GatherSpan, again: int, place: float
 ) -> None:
     size = sum(update.parameter_bytes for update in division.bundles[span.bundle])
     suffix = f".{Phase(span.phase).name.lower()}" + (f".{again}" if again > 1 else "")

@@ -37,7 +37,7 @@ class Boundary:
 
     @property
     def kept(self) -> Longs:
-        """The others."""
+        """The pairs of one team that runs both stages, between which nothing is sent."""
         return np.flatnonzero(self.is_local)
 
 

@@ -14,7 +14,7 @@ from meshwright.graph.stack.stack import LayerKind
 from meshwright.plan.plan import Recompute
 
 
-class Deferred(NamedTuple):
+class Postponed(NamedTuple):
     """Bytes that weight gradients read, on one member of a team."""
 
     saved: float
@@ -23,7 +23,7 @@ class Deferred(NamedTuple):
     """Of what backward made: gradients, and what it computed again."""
 
 
-def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: float) -> Deferred:
+def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: float) -> Postponed:
     """Of one layer for one microbatch of so many samples.
 
     What is computed again counts as made, although selective recomputation has some of it saved.
@@ -40,4 +40,4 @@ def deferred_bytes(kind: LayerKind, team: Team, recompute: Recompute, samples: f
     read = float(size[phase == Phase.FORWARD].sum())
     made = float(size[phase == Phase.BACKWARD].sum())
     keeps = recompute is Recompute.NONE or not kind.is_wrapped
-    return Deferred(read, made) if keeps else Deferred(0.0, read + made)
+    return Postponed(read, made) if keeps else Postponed(0.0, read + made)

@@ -22,7 +22,7 @@ from meshwright.program.team.unit import StageUnits, UnitGraph
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Work:
+class UnitWork:
     """All that is written out."""
 
     stages: Sequence[TeamStage]
@@ -61,7 +61,7 @@ class Work:
 
     @property
     def num_units(self) -> int:
-        """Instructions of units."""
+        """How many instructions run units, on all replicas of all stages."""
         return int(self.unit_start[-1])
 
     @property
@@ -71,7 +71,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Made:
+class Emitted:
     """What was written so far, block by block."""
 
     rows: list[Records] = field(default_factory=list)
@@ -132,7 +132,7 @@ def blank_rows(shape: tuple[int, ...]) -> Records:
     return rows
 
 
-def emit_units(work: Work, made: Made) -> Floats:
+def emit_units(work: UnitWork, made: Emitted) -> Floats:
     """A COMPUTE for every unit and replica, with what it saves; what calls take of each."""
     calls = []
     for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
@@ -169,7 +169,7 @@ def _shares(stage: TeamStage, units: StageUnits) -> Floats:
     return share
 
 
-def emit_saved(work: Work, made: Made) -> None:
+def emit_saved(work: UnitWork, made: Emitted) -> None:
     """What forwards keep for backwards beside their received input, which is kept too, and what
     backwards keep for weight gradients; of inference what forwards return."""
     for number, (stage, units) in enumerate(zip(work.stages, work.units, strict=True)):
@@ -197,7 +197,7 @@ def emit_saved(work: Work, made: Made) -> None:
         made.read(backward, made.write(writer, stage.leaders, size, -1))
 
 
-def emit_transfers(work: Work, made: Made) -> tuple[list[Records], list[Records]]:
+def emit_transfers(work: UnitWork, made: Emitted) -> tuple[list[Records], list[Records]]:
     """Sends and receives of every boundary, forward and backward, and what they read and write."""
     sends: list[Records] = []
     receives: list[Records] = []
@@ -215,7 +215,7 @@ def emit_transfers(work: Work, made: Made) -> tuple[list[Records], list[Records]
     return sends, receives
 
 
-def _keep_local(work: Work, made: Made, place: int, boundary: Boundary) -> None:
+def _keep_local(work: UnitWork, made: Emitted, place: int, boundary: Boundary) -> None:
     """Teams that run both stages wait for themselves only."""
     here = boundary.kept
     if not len(here):
@@ -235,7 +235,7 @@ def _keep_local(work: Work, made: Made, place: int, boundary: Boundary) -> None:
 
 
 def _transfer_rows(
-    work: Work, place: int, boundary: Boundary, action: Action, number: int
+    work: UnitWork, place: int, boundary: Boundary, action: Action, number: int
 ) -> tuple[Records, Records]:
     """SENDs and RECEIVEs by microbatch and pair; the first SEND has this number, and its task."""
     here = boundary.sent
@@ -261,7 +261,7 @@ def _transfer_rows(
 
 
 def _serve(
-    work: Work, made: Made, place: int, boundary: Boundary, action: Action, number: int
+    work: UnitWork, made: Emitted, place: int, boundary: Boundary, action: Action, number: int
 ) -> None:
     """Let sends read what a unit made, and the units of the other stage what was received."""
     here = boundary.sent
@@ -293,14 +293,14 @@ def _serve(
         made.read(work.unit_rows(goal, units.last(Action.BACKWARD)[:, None], receiver), received)
 
 
-def _block(work: Work, made: Made, writer: Longs, send: Longs, reader: Longs) -> None:
+def _block(work: UnitWork, made: Emitted, writer: Longs, send: Longs, reader: Longs) -> None:
     """Let transfers wait until their receivers have come to them, and senders until they end."""
     before, after = work.before[reader], work.after[writer]
     made.order(before[before >= 0], send[before >= 0])
     made.order(send[after >= 0], after[after >= 0])
 
 
-def collect_blocks(made: Made) -> tuple[Records, Records, Records, Records]:
+def collect_blocks(made: Emitted) -> tuple[Records, Records, Records, Records]:
     """Instructions, buffers, reads and orders, each as one array."""
     blocks = (
         (made.rows, INSTRUCTION), (made.buffers, BUFFER), (made.reads, PAIR), (made.orders, PAIR),

@@ -24,8 +24,8 @@ from meshwright.plan.plan import Plan, ScheduleKind
 from meshwright.program.program import Program, StreamRule
 from meshwright.program.team.boundary import find_boundary
 from meshwright.program.team.emit import (
-    Made,
-    Work,
+    Emitted,
+    UnitWork,
     collect_blocks,
     emit_saved,
     emit_transfers,
@@ -69,7 +69,7 @@ def lower_stages(
     check_teams(cluster, stages)
     tie = find_tie(stages[0], stages[-1], tied_bytes)
     work = _prepare(graph, cluster, plan, stages, tie.num_sends if tie else 0)
-    made = Made()
+    made = Emitted()
     calls = emit_units(work, made)
     emit_saved(work, made)
     groups = _emit_communication(work, made, tie, RUNTIMES[plan.runtime])
@@ -99,7 +99,9 @@ def lower_stages(
     )
 
 
-def _emit_communication(work: Work, made: Made, tie: Tie | None, runtime: Runtime) -> list[Groups]:
+def _emit_communication(
+    work: UnitWork, made: Emitted, tie: Tie | None, runtime: Runtime
+) -> list[Groups]:
     """Transfers and collectives; the groups that each number of `group` stands for."""
     sends, receives = emit_transfers(work, made)
     number = work.num_units + sum(map(len, sends))
@@ -118,7 +120,7 @@ def _emit_communication(work: Work, made: Made, tie: Tie | None, runtime: Runtim
 
 def _prepare(
     graph: Graph, cluster: Cluster, plan: Plan, stages: Sequence[TeamStage], num_more_sends: int
-) -> Work:
+) -> UnitWork:
     schedule = schedule_of(plan)
     runtime = RUNTIMES[plan.runtime]
     units = stage_units(stages, schedule, runtime)
@@ -139,7 +141,7 @@ def _prepare(
             f"{MAX_INSTRUCTIONS:,} can be lowered"
         )
     place = place_units(stages, units, schedule, seconds)
-    return Work(
+    return UnitWork(
         stages=stages,
         units=units,
         boundaries=boundaries,

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshwright.array import Longs
-from meshwright.cost.holder import Moved
+from meshwright.cost.holder import Pieces
 from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
-from meshwright.program.team.emit import Made, Work, blank_rows
+from meshwright.program.team.emit import Emitted, UnitWork, blank_rows
 
 Groups = tuple[tuple[int, ...], ...]
 
 
-def emit_shards(work: Work, made: Made, groups: dict[Groups, int], ahead: int) -> None:
+def emit_shards(work: UnitWork, made: Emitted, groups: dict[Groups, int], ahead: int) -> None:
     """All of them; `groups` are the numbers that groups have, `ahead` how many pieces gathers run
     ahead of compute."""
     for number, stage in enumerate(work.stages):
@@ -49,11 +49,11 @@ def emit_shards(work: Work, made: Made, groups: dict[Groups, int], ahead: int) -
 
 
 def _write(
-    work: Work,
-    made: Made,
+    work: UnitWork,
+    made: Emitted,
     number: int,
     kind: Kind,
-    moved: Sequence[tuple[Action, Moved]],
+    moved: Sequence[tuple[Action, Pieces]],
     groups: dict[Groups, int],
 ) -> tuple[Longs, Longs]:
     """One collective for every unit of some actions, in the order in which a stage runs them: the

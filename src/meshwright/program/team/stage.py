@@ -22,9 +22,9 @@ from meshwright.graph.stack.stack import Stack
 from meshwright.plan.check import Placement
 from meshwright.plan.plan import Part, Plan, Schedule, ScheduleKind, Sync
 from meshwright.plan.stage import team_of
-from meshwright.program.team.defer import Deferred, deferred_bytes
+from meshwright.program.team.defer import Postponed, deferred_bytes
 
-NOTHING = Deferred(0.0, 0.0)
+NOTHING = Postponed(0.0, 0.0)
 _DIVIDED = "with tensor, context or expert parallelism, ZeRO or recomputation"
 
 
@@ -44,12 +44,12 @@ class TeamStage:
     """One a replica, each on its rows."""
     side_bytes: Floats
     """By replica: what travels with its output in forward alone (masks, rotary tables)."""
-    deferred: Deferred
+    deferred: Postponed
     """What a member holds of a whole microbatch until its weight gradient, where that is apart."""
 
     @property
     def num_replicas(self) -> int:
-        """How many teams."""
+        """How many teams run the stage."""
         return len(self.devices)
 
     @property
@@ -166,13 +166,13 @@ def _costs(
     return tuple(known[float(f"{each:.9g}")][place] for place, each in enumerate(samples))
 
 
-def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Deferred:
+def _deferred(stack: Stack, part: Part, layers: range, samples: float) -> Postponed:
     """The sum over layers, for all rows of a microbatch."""
     saved, made = 0.0, 0.0
     for kind, count in Counter(stack.layers[layer] for layer in layers).items():
         each = deferred_bytes(stack.kinds[kind], team_of(part), part.recompute, samples)
         saved, made = saved + count * each.saved, made + count * each.made
-    return Deferred(saved, made)
+    return Postponed(saved, made)
 
 
 def _layers_of_parts(stack: Stack, placement: Placement) -> list[range]:

@@ -13,7 +13,7 @@ from meshwright.array import Longs, Records
 from meshwright.cost.holder import Synchronisation
 from meshwright.program.program import Kind
 from meshwright.program.schedule import Action
-from meshwright.program.team.emit import Made, Work, blank_rows
+from meshwright.program.team.emit import Emitted, UnitWork, blank_rows
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -24,7 +24,7 @@ _KINDS = {
 }
 
 
-def emit_collectives(work: Work, made: Made, groups: dict[Groups, int]) -> list[Longs]:
+def emit_collectives(work: UnitWork, made: Emitted, groups: dict[Groups, int]) -> list[Longs]:
     """All collectives; by stage the instruction on each replica after which its gradients are
     whole. `groups` gets the numbers of groups that stand for them in `group`."""
     row = work.num_units + 2 * work.num_sends
@@ -57,7 +57,7 @@ def emit_collectives(work: Work, made: Made, groups: dict[Groups, int]) -> list[
 
 
 def _rows(
-    work: Work,
+    work: UnitWork,
     number: int,
     each: Synchronisation,
     pieces: int,
@@ -77,7 +77,7 @@ def _rows(
     return rows
 
 
-def _order_gradients(work: Work, made: Made, number: int, row: int) -> None:
+def _order_gradients(work: UnitWork, made: Emitted, number: int, row: int) -> None:
     """A piece travels once every replica has made it, and is then ready for its update."""
     units, replicas = work.units[number], np.arange(work.stages[number].num_replicas)
     own = row + np.arange(units.pieces * len(replicas)).reshape(units.pieces, -1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.array import Longs, Records
 from meshwright.program.program import Kind
-from meshwright.program.team.emit import Made, Work, blank_rows
+from meshwright.program.team.emit import Emitted, UnitWork, blank_rows
 from meshwright.program.team.stage import TeamStage
 
 
@@ -22,13 +22,13 @@ class Tie:
     first: Longs
     last: Longs
     first_bytes: float
-    """What a team of the first stage sends to one of the last ..."""
+    """What a team of the first stage sends to one of the last."""
     last_bytes: float
-    """... and one of the last to one of the first."""
+    """What a team of the last stage sends to one of the first."""
 
     @property
     def num_sends(self) -> int:
-        """Both ways."""
+        """How many transfers a step takes: one each way for every pair."""
         return 2 * len(self.first)
 
 
@@ -53,7 +53,7 @@ def _team_bytes(stage: TeamStage, tied_bytes: float) -> float:
     return tied_bytes * stage.context / (stage.num_replicas * stage.context if is_sharded else 1)
 
 
-def tie_rows(work: Work, tie: Tie, number: int) -> tuple[Records, Records]:
+def tie_rows(work: UnitWork, tie: Tie, number: int) -> tuple[Records, Records]:
     """SENDs and RECEIVEs, first those of the first stage; the first SEND has this number."""
     first = work.stages[0].leaders[tie.first]
     last = work.stages[-1].leaders[tie.last]
@@ -69,7 +69,7 @@ def tie_rows(work: Work, tie: Tie, number: int) -> tuple[Records, Records]:
     return sends, receives
 
 
-def order_tie(work: Work, made: Made, tie: Tie, number: int, whole: list[Longs]) -> None:
+def order_tie(work: UnitWork, made: Emitted, tie: Tie, number: int, whole: list[Longs]) -> None:
     """Sends wait until gradients are whole (`whole`: by stage, the instruction on each replica),
     and the last of the updates on either side for what it receives."""
     ends = len(work.stages) - 1

@@ -12,7 +12,6 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshwright.array import Floats, Ints, Longs
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
@@ -41,9 +40,10 @@ class StageUnits:
     has_weights: bool
     """Whether weight gradients are actions of their own."""
     forward_cut: int = 1
-    """Into how many pieces the forward of every microbatch is cut ..."""
+    """Into how many pieces the forward of every microbatch is cut."""
     backward_cut: int = 1
-    """... and its backward, and weight gradient; then gradients are not cut otherwise."""
+    """Into how many pieces each backward and weight gradient is cut; where it is more than one,
+    gradients are not cut otherwise."""
 
     @cached_property
     def start(self) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class StageUnits:
 
     @property
     def num_units(self) -> int:
-        """How many."""
+        """How many units one replica of the stage runs in a step."""
         return self.start[-1]
 
     def pieces_of(self, action: Action) -> int:
@@ -201,7 +201,7 @@ def find_before(
 
 def _place_steps(
     order: Sequence[tuple[Action, int, int]], num_stages: int, microbatches: int
-) -> npt.NDArray[np.int64]:
+) -> Longs:
     """By stage, action and microbatch its place in an order; updates come last, by stage."""
     place = np.zeros((num_stages, 4, microbatches), dtype=np.int64)
     if order:

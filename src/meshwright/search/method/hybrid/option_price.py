@@ -14,7 +14,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.axis import axis_model
 from meshwright.cost.collective import Collective
 from meshwright.cost.layer.price import prepare_prices, price_layer
-from meshwright.cost.layer.result import Call
+from meshwright.cost.layer.result import TeamCall
 from meshwright.cost.layer.team import Team
 from meshwright.cost.runtime import MESHWRIGHT, Runtime
 from meshwright.graph.stack.stack import Stack
@@ -152,7 +152,7 @@ class LayerPrices:
         table.setflags(write=False)
         return table
 
-    def _call_seconds(self, team: Team, calls: tuple[Call, ...]) -> tuple[float, float, float]:
+    def _call_seconds(self, team: Team, calls: tuple[TeamCall, ...]) -> tuple[float, float, float]:
         axes: dict[str, Axis] = {
             "tensor": ((team.tensor, 1),),
             "context": ((team.context, team.tensor),),

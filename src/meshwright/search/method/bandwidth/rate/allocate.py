@@ -34,7 +34,7 @@ from meshwright.search.method.bandwidth.rate.traffic import (
 )
 from meshwright.simulate.engine import run_tasks
 from meshwright.simulate.simulate import run_program
-from meshwright.simulate.tasks import Engine, network_arrays, prepare_engine
+from meshwright.simulate.tasks import EngineInput, network_arrays, prepare_engine
 
 FLOOR = 3e-4
 """The part of every link that all pairs of hosts in use share alike, so that none has nothing: it
@@ -70,7 +70,7 @@ class _SimulatedRun:
     """A program that was simulated."""
 
     program: Program
-    engine: Engine
+    engine: EngineInput
     seconds: float
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.array import Floats, Longs, Records
 from meshwright.search.method.bandwidth.rate.precedence import ARC, Precedence, make_precedence
 from meshwright.search.method.bandwidth.rate.traffic import Kinship, TrafficRound
-from meshwright.simulate.tasks import Engine
+from meshwright.simulate.tasks import EngineInput
 
 Edges = tuple[Longs, Longs]
 """Tasks, and the tasks that wait for them."""
@@ -40,7 +40,7 @@ class Ordered:
 
 
 def fix_order(
-    engine: Engine, traffic: Sequence[Kinship], *, sharing: str, is_apart: bool, bundles: bool
+    engine: EngineInput, traffic: Sequence[Kinship], *, sharing: str, is_apart: bool, bundles: bool
 ) -> Ordered:
     """What waits for what in the order in which an engine has run its tasks.
 

@@ -1,7 +1,7 @@
 """Builds testbeds on this machine and takes them down, whatever happens in between.
 
-Runs what `meshwright.network.testbed` planned, as root, with `ip` and `tc`. Touches only namespaces
-whose names a testbed can have. A file in a run folder says what is up.
+Runs what `meshwright.network.testbed.testbed` planned, as root, with `ip` and `tc`. Touches only
+namespaces whose names a testbed can have. A file in a run folder says what is up.
 """
 
 import fcntl
@@ -23,7 +23,9 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted, some
 from meshwright.files import decode_json, read_bytes, write_bytes
 from meshwright.network.script import Kind
-from meshwright.network.testbed import (
+from meshwright.network.testbed.command import Command
+from meshwright.network.testbed.ovs import PROGRAMS as OVS_PROGRAMS
+from meshwright.network.testbed.testbed import (
     DEFAULT_NAME,
     RUN_FOLDER,
     Testbed,
@@ -33,9 +35,7 @@ from meshwright.network.testbed import (
     plan_testbed,
     remove_command,
 )
-from meshwright.network.testbed_command import Command
-from meshwright.network.testbed_ovs import PROGRAMS as OVS_PROGRAMS
-from meshwright.network.testbed_wiring import EmulatedHost, EmulatedInterface
+from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
 from meshwright.plan.plan import Plan
 
 NAMESPACE_FOLDER = Path("/var/run/netns")
@@ -50,7 +50,7 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _TestbedState:
     """What the run folder says of a testbed."""
 
     testbed: Testbed
@@ -73,10 +73,10 @@ def build(testbed: Testbed, folder: Path = RUN_FOLDER) -> bool:
             )
         _clear(testbed.name, folder)
         try:
-            _write_state(folder, _State(testbed=testbed, is_up=False))
+            _write_state(folder, _TestbedState(testbed=testbed, is_up=False))
             for command in testbed.build:
                 _run(command, testbed.name)
-            _write_state(folder, _State(testbed=testbed, is_up=True))
+            _write_state(folder, _TestbedState(testbed=testbed, is_up=True))
         except BaseException:
             with held_signals():
                 _clear(testbed.name, folder)
@@ -275,14 +275,14 @@ def _state_path(folder: Path, name: str) -> Path:
     return folder / f"{name}.json"
 
 
-def _read_state(folder: Path, name: str) -> _State | None:
+def _read_state(folder: Path, name: str) -> _TestbedState | None:
     path = _state_path(folder, name)
     if not path.exists():
         return None
-    return decode_json(read_bytes(path), _State, str(path))
+    return decode_json(read_bytes(path), _TestbedState, str(path))
 
 
-def _write_state(folder: Path, state: _State) -> None:
+def _write_state(folder: Path, state: _TestbedState) -> None:
     write_bytes(_state_path(folder, state.testbed.name), msgspec.json.encode(state))
 
 

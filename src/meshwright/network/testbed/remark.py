@@ -7,8 +7,8 @@ import numpy as np
 
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import quoted
-from meshwright.network.testbed_path import Pair, Path
-from meshwright.network.testbed_port import wire_kbit_per_second
+from meshwright.network.testbed.path import Pair, Path
+from meshwright.network.testbed.port import wire_kbit_per_second
 from meshwright.units import format_rate, format_seconds
 
 MOST_GBIT_PER_SECOND = {"tc": 5.0, "ovs": 1.0}

@@ -14,9 +14,9 @@ from meshwright.errors import InputError, quoted
 from meshwright.network.htb import FRAME_BYTES, PAYLOAD_BYTES
 from meshwright.network.script import Kind, script_text
 from meshwright.network.shape import HostNetwork, shape_network
-from meshwright.network.testbed_command import ROUTE_OPTIONS, Command, inside
-from meshwright.network.testbed_ovs import environment
-from meshwright.network.testbed_wiring import EmulatedHost
+from meshwright.network.testbed.command import ROUTE_OPTIONS, Command, inside
+from meshwright.network.testbed.ovs import environment
+from meshwright.network.testbed.wiring import EmulatedHost
 from meshwright.plan.plan import Plan
 
 WIRE_FACTOR = FRAME_BYTES / PAYLOAD_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.network.testbed_path import Pair, Path
+from meshwright.network.testbed.path import Pair, Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.interface import Interface
 from meshwright.errors import InputError, quoted
-from meshwright.network.testbed_path import Pair, SwitchTree
-from meshwright.network.testbed_rail import Rail
+from meshwright.network.testbed.path import Pair, SwitchTree
+from meshwright.network.testbed.rail import Rail
 
 INTERFACE, ADDRESS = "eth0", "10.77.0.{}/24"
 """Of hosts whose cluster does not say which link is their one cable. The network is only seen
@@ -52,7 +52,7 @@ class EmulatedHost:
 
     @property
     def interface(self) -> str:
-        """Its first interface."""
+        """The name of the host's first interface."""
         return self.interfaces[0].name
 
     @property
@@ -73,12 +73,12 @@ class Cable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class Cabling:
     """Hosts, switches and the cables between them."""
 
     hosts: tuple[EmulatedHost, ...]
     switches: tuple[str, ...]
-    """Namespaces."""
+    """The namespaces of the switches."""
     cables: tuple[Cable, ...]
     """By host, and on each host by interface."""
     trunks: tuple[Pair, ...] = ()
@@ -148,7 +148,7 @@ def wire_hosts(
     name: str,
     interfaces: Sequence[Sequence[Interface]],
     tree: SwitchTree | None,
-) -> Wiring:
+) -> Cabling:
     """One cable a host: switches as the tree has them, or one for all."""
     shape = tree or SwitchTree(switch_of_host=(0,) * len(cluster.hosts), edges=())
     numbers = sorted({*shape.switch_of_host, *(end for edge in shape.edges for end in edge)})
@@ -157,7 +157,7 @@ def wire_hosts(
         Cable(host=host, interface=0, switch=place_of[number])
         for host, number in enumerate(shape.switch_of_host)
     ]
-    return Wiring(
+    return Cabling(
         hosts=_name_hosts(cluster, name, interfaces, cables),
         switches=_name_switches(name, len(numbers)),
         cables=tuple(cables),
@@ -171,7 +171,7 @@ def wire_rails(
     name: str,
     interfaces: Sequence[Sequence[Interface]],
     rails: Sequence[Rail],
-) -> Wiring:
+) -> Cabling:
     """A cable for each rail that a host is on, and a switch for each rail."""
     number = [0] * len(cluster.hosts)
     cables = []
@@ -179,7 +179,7 @@ def wire_rails(
         for host in rail.exits:
             cables.append(Cable(host=host, interface=number[host], switch=place))
             number[host] += 1
-    return Wiring(
+    return Cabling(
         hosts=_name_hosts(cluster, name, interfaces, cables),
         switches=_name_switches(name, len(rails)),
         cables=tuple(sorted(cables, key=lambda each: (each.host, each.interface))),

@@ -1,7 +1,7 @@
 """Plans a testbed: the hosts of a cluster as Linux network namespaces with shaped links.
 
 Decides names, addresses, rates and the commands that build and remove it, as data. Runs nothing
-(see `meshwright.network.testbed_apply`). Bandwidth only: delays are not emulated.
+(see `meshwright.network.testbed.apply`). Bandwidth only: delays are not emulated.
 """
 
 import ipaddress
@@ -15,18 +15,18 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError, quoted
 from meshwright.network.script import KINDS, Kind
 from meshwright.network.shape import HostNetwork
-from meshwright.network.testbed_command import ROUTE_OPTIONS, Command, batch, inside
-from meshwright.network.testbed_config import configure_commands, find_networks, queue_rates
-from meshwright.network.testbed_flow import find_ports
-from meshwright.network.testbed_ovs import PACKET_BYTES, hold_command, start_commands
-from meshwright.network.testbed_path import find_paths, find_switch_tree
-from meshwright.network.testbed_port import PACKETS_IN_FLIGHT, Port, packet_bytes, shape_lines
-from meshwright.network.testbed_rail import find_rails
-from meshwright.network.testbed_remark import find_remarks
-from meshwright.network.testbed_wiring import (
+from meshwright.network.testbed.command import ROUTE_OPTIONS, Command, batch, inside
+from meshwright.network.testbed.config import configure_commands, find_networks, queue_rates
+from meshwright.network.testbed.flow import find_ports
+from meshwright.network.testbed.ovs import PACKET_BYTES, hold_command, start_commands
+from meshwright.network.testbed.path import find_paths, find_switch_tree
+from meshwright.network.testbed.port import PACKETS_IN_FLIGHT, Port, packet_bytes, shape_lines
+from meshwright.network.testbed.rail import find_rails
+from meshwright.network.testbed.remark import find_remarks
+from meshwright.network.testbed.wiring import (
     Cable,
+    Cabling,
     EmulatedHost,
-    Wiring,
     host_port,
     name_interfaces,
     trunk_port,
@@ -51,7 +51,7 @@ class Testbed:
 
     name: str
     cluster: str
-    """The cluster's name."""
+    """The name of the cluster that is emulated."""
     kind: Kind = "tc"
     """What its hosts have between their addresses and their cables, and may be shaped by."""
     hosts: tuple[EmulatedHost, ...]
@@ -90,7 +90,7 @@ def host_folder(folder: Path, name: str, place: int) -> Path:
 
 
 def remove_command(namespace: str) -> Command:
-    """Removes one namespace."""
+    """The command that removes one network namespace."""
     return Command(argv=("ip", "netns", "delete", namespace))
 
 
@@ -154,7 +154,7 @@ def _check_request(cluster: Cluster, kind: str) -> None:
         )
 
 
-def _switch_commands(wiring: Wiring) -> Iterator[Command]:
+def _switch_commands(wiring: Cabling) -> Iterator[Command]:
     """Bridges and cables, made inside the namespaces: nothing appears on the machine itself."""
     lines = [
         ["link add bridge type bridge", "link set dev bridge addrgenmode none up"]
@@ -183,7 +183,7 @@ def _plug_line(port: str) -> str:
     return f"link set dev {port} master bridge addrgenmode none up"
 
 
-def _plug_commands(wiring: Wiring) -> Iterator[Command]:
+def _plug_commands(wiring: Cabling) -> Iterator[Command]:
     """Interfaces that hosts have no address on, because a bridge has it."""
     for host in wiring.hosts:
         lines = [
@@ -195,7 +195,7 @@ def _plug_commands(wiring: Wiring) -> Iterator[Command]:
             yield batch("ip", host.namespace, lines)
 
 
-def _is_configured(port: Port, wiring: Wiring, networks: Mapping[str, HostNetwork]) -> bool:
+def _is_configured(port: Port, wiring: Cabling, networks: Mapping[str, HostNetwork]) -> bool:
     """Whether generated configuration shapes a host's interface."""
     return any(
         each.name == port.interface and each.queues
@@ -206,7 +206,7 @@ def _is_configured(port: Port, wiring: Wiring, networks: Mapping[str, HostNetwor
 
 
 def _start_commands(
-    wiring: Wiring, folders: Sequence[Path], kind: Kind, plain: Sequence[Port]
+    wiring: Cabling, folders: Sequence[Path], kind: Kind, plain: Sequence[Port]
 ) -> Iterator[Command]:
     """Open vSwitch on every host; `plain` interfaces are shaped by others."""
     if kind != "ovs":
@@ -219,7 +219,7 @@ def _start_commands(
 
 
 def _address_commands(
-    wiring: Wiring, leaving: Sequence[Port], networks: Mapping[str, HostNetwork], kind: Kind
+    wiring: Cabling, leaving: Sequence[Port], networks: Mapping[str, HostNetwork], kind: Kind
 ) -> Iterator[Command]:
     """Addresses and TCP's settings. No IPv6: the filters are for IPv4, it would not be shaped."""
     for place, host in enumerate(wiring.hosts):
@@ -246,7 +246,7 @@ def _address_commands(
         yield inside(host.namespace, "tee", limit, lines=(str(PACKETS_IN_FLIGHT * packet),))
 
 
-def _interface_lines(wiring: Wiring, cable: Cable, packet: int) -> Iterator[str]:
+def _interface_lines(wiring: Cabling, cable: Cable, packet: int) -> Iterator[str]:
     """An interface, its address, and routes to all that its cable leads to."""
     own = wiring.end(cable)
     yield f"link set dev {own.name} addrgenmode none gso_max_size {packet} up"
@@ -255,7 +255,7 @@ def _interface_lines(wiring: Wiring, cable: Cable, packet: int) -> Iterator[str]
         yield f"route add {network} dev {own.name} src {own.address} {ROUTE_OPTIONS}"
 
 
-def _networks(wiring: Wiring, cable: Cable) -> Iterable[str]:
+def _networks(wiring: Cabling, cable: Cable) -> Iterable[str]:
     """The interface's network, if all that the cable leads to is in it and no other cable's is."""
     own = _network(wiring, cable)
     peers = [ipaddress.IPv4Address(wiring.end(peer).address) for peer in wiring.peers(cable)]
@@ -267,7 +267,7 @@ def _networks(wiring: Wiring, cable: Cable) -> Iterable[str]:
     return [f"{each}/32" for each in peers]
 
 
-def _network(wiring: Wiring, cable: Cable) -> ipaddress.IPv4Network:
+def _network(wiring: Cabling, cable: Cable) -> ipaddress.IPv4Network:
     end = wiring.end(cable)
     return ipaddress.IPv4Interface(f"{end.address}/{end.prefix}").network
 
@@ -285,7 +285,7 @@ def _shape_commands(ports: Iterable[Port], kind: Kind, num_hosts: int) -> Iterat
 
 
 def _configure_commands(
-    wiring: Wiring, folders: Sequence[Path], networks: Mapping[str, HostNetwork], kind: Kind
+    wiring: Cabling, folders: Sequence[Path], networks: Mapping[str, HostNetwork], kind: Kind
 ) -> Iterator[Command]:
     for host, folder in zip(wiring.hosts, folders, strict=True):
         if host.name in networks:

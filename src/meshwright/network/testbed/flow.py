@@ -6,14 +6,14 @@ A flow's own cap is at its source; what several flows share is at the place wher
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.network.testbed_path import Pair, Path
-from meshwright.network.testbed_port import Flow, Lane, Port, first_lanes, later_lanes
-from meshwright.network.testbed_rail import Rail
-from meshwright.network.testbed_wiring import Wiring, host_port, trunk_port
+from meshwright.network.testbed.path import Pair, Path
+from meshwright.network.testbed.port import FlowLane, Port, ShapedFlow, first_lanes, later_lanes
+from meshwright.network.testbed.rail import Rail
+from meshwright.network.testbed.wiring import Cabling, host_port, trunk_port
 
 
 def find_ports(
-    cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring, rails: Sequence[Rail] = ()
+    cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling, rails: Sequence[Rail] = ()
 ) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Every interface that something leaves, with its lanes: hosts' own, then switches'."""
     if rails:
@@ -26,13 +26,15 @@ def find_ports(
     )
 
 
-def _leaving(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> Iterator[Port]:
+def _leaving(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> Iterator[Port]:
     """Hosts' own interfaces: a flow to each other host, in lanes by the links they leave by."""
     for place, host in enumerate(wiring.hosts):
         flows = [
             (
                 path.exits,
-                Flow(bytes_per_second=path.bytes_per_second, target=wiring.hosts[target].address),
+                ShapedFlow(
+                    bytes_per_second=path.bytes_per_second, target=wiring.hosts[target].address
+                ),
             )
             for (source, target), path in paths.items()
             if source == place
@@ -41,13 +43,15 @@ def _leaving(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> It
         yield Port(namespace=host.namespace, interface=host.interfaces[0].wire, lanes=lanes)
 
 
-def _entering(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> Iterator[Port]:
+def _entering(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> Iterator[Port]:
     """Switches' interfaces towards hosts: a flow from each other host."""
     for place in range(len(wiring.hosts)):
         flows = [
             (
                 path.entries,
-                Flow(bytes_per_second=path.bytes_per_second, source=wiring.hosts[source].address),
+                ShapedFlow(
+                    bytes_per_second=path.bytes_per_second, source=wiring.hosts[source].address
+                ),
             )
             for (source, target), path in paths.items()
             if target == place
@@ -59,7 +63,7 @@ def _entering(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> I
         )
 
 
-def _between(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> Iterator[Port]:
+def _between(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Cabling) -> Iterator[Port]:
     """Links between switches: a flow for each pair of hosts whose path runs over the link."""
     if not wiring.place_of_switch:
         return
@@ -74,7 +78,7 @@ def _between(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> It
         flows = [
             (
                 (link,),
-                Flow(
+                ShapedFlow(
                     bytes_per_second=paths[source, target].bytes_per_second,
                     source=wiring.hosts[source].address,
                     target=wiring.hosts[target].address,
@@ -89,7 +93,7 @@ def _between(cluster: Cluster, paths: Mapping[Pair, Path], wiring: Wiring) -> It
         )
 
 
-def _leaving_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> Iterator[Port]:
+def _leaving_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) -> Iterator[Port]:
     """Hosts' interfaces to rails: a flow to each other host on the rail."""
     rates = cluster.link_bytes_per_second
     for cable in wiring.cables:
@@ -98,7 +102,7 @@ def _leaving_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> I
         flows = [
             (
                 (link,),
-                Flow(
+                ShapedFlow(
                     bytes_per_second=min(rates[link], rates[rail.entries[other.host]]),
                     target=wiring.end(other).address,
                 ),
@@ -113,7 +117,7 @@ def _leaving_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> I
         )
 
 
-def _entering_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> Iterator[Port]:
+def _entering_rails(cluster: Cluster, wiring: Cabling, rails: Sequence[Rail]) -> Iterator[Port]:
     """Rails' interfaces towards hosts: a flow from each other host on the rail."""
     rates = cluster.link_bytes_per_second
     for cable in wiring.cables:
@@ -124,7 +128,7 @@ def _entering_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> 
         flows = [
             (
                 (link,),
-                Flow(
+                ShapedFlow(
                     bytes_per_second=min(rates[rail.exits[other.host]], rates[link]),
                     source=wiring.end(other).address,
                 ),
@@ -138,9 +142,11 @@ def _entering_rails(cluster: Cluster, wiring: Wiring, rails: Sequence[Rail]) -> 
         )
 
 
-def join_lanes(cluster: Cluster, flows: Sequence[tuple[tuple[int, ...], Flow]]) -> list[Lane]:
+def join_lanes(
+    cluster: Cluster, flows: Sequence[tuple[tuple[int, ...], ShapedFlow]]
+) -> list[FlowLane]:
     """A lane a link; the links that one flow may take are one lane, as wide as all together."""
-    lanes: list[tuple[set[int], list[Flow]]] = []
+    lanes: list[tuple[set[int], list[ShapedFlow]]] = []
     for links, flow in flows:
         apart = [lane for lane in lanes if lane[0].isdisjoint(links)]
         met = [lane for lane in lanes if not lane[0].isdisjoint(links)]
@@ -148,7 +154,7 @@ def join_lanes(cluster: Cluster, flows: Sequence[tuple[tuple[int, ...], Flow]]) 
         lanes = [*apart, (joined, [*(each for lane in met for each in lane[1]), flow])]
     rates = cluster.link_bytes_per_second
     return [
-        Lane(
+        FlowLane(
             # A table of bandwidths by hops may give a flow more than its links have.
             bytes_per_second=max(
                 float(rates[sorted(links)].sum()), *(flow.bytes_per_second for flow in members)

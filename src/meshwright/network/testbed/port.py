@@ -21,7 +21,7 @@ LEAST_KBIT_PER_SECOND = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow:
+class ShapedFlow:
     """What goes from one address to another; None stands for any."""
 
     bytes_per_second: float
@@ -30,11 +30,11 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lane:
+class FlowLane:
     """A capacity and the flows that share it."""
 
     bytes_per_second: float
-    flows: tuple[Flow, ...]
+    flows: tuple[ShapedFlow, ...]
 
     @property
     def is_short(self) -> bool:
@@ -49,23 +49,24 @@ class Port:
 
     namespace: str
     interface: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[FlowLane, ...]
 
 
-def first_lanes(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+def first_lanes(lanes: Iterable[FlowLane]) -> tuple[FlowLane, ...]:
     """For where flows begin: every flow gets its cap, and short lanes theirs on top."""
-    found: list[Lane] = []
+    found: list[FlowLane] = []
     for lane in lanes:
         if lane.is_short:
             found.append(lane)
         else:
             found.extend(
-                Lane(bytes_per_second=flow.bytes_per_second, flows=(flow,)) for flow in lane.flows
+                FlowLane(bytes_per_second=flow.bytes_per_second, flows=(flow,))
+                for flow in lane.flows
             )
     return tuple(found)
 
 
-def later_lanes(lanes: Iterable[Lane]) -> tuple[Lane, ...]:
+def later_lanes(lanes: Iterable[FlowLane]) -> tuple[FlowLane, ...]:
     """For further on, where flows have met their caps already: only what can be short."""
     return tuple(
         replace(
@@ -122,7 +123,7 @@ def _acknowledgement_line(port: Port) -> str:
     )
 
 
-def _lane_lines(interface: str, lane: Lane, number: int, quantum: int) -> list[str]:
+def _lane_lines(interface: str, lane: FlowLane, number: int, quantum: int) -> list[str]:
     """Classes from `number` on, and their filters: a flow alone needs no class above its own."""
     if len(lane.flows) == 1:
         (flow,) = lane.flows
@@ -155,7 +156,7 @@ def _class_line(
     )
 
 
-def _filter_line(interface: str, flow: Flow, number: int) -> str:
+def _filter_line(interface: str, flow: ShapedFlow, number: int) -> str:
     ends: Sequence[tuple[str, str | None]] = (("src", flow.source), ("dst", flow.target))
     matches = "".join(f" match ip {end} {address}/32" for end, address in ends if address)
     return (

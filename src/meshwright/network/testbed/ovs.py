@@ -12,8 +12,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from meshwright.network.testbed_command import Command, inside
-from meshwright.network.testbed_wiring import EmulatedHost, EmulatedInterface
+from meshwright.network.testbed.command import Command, inside
+from meshwright.network.testbed.wiring import EmulatedHost, EmulatedInterface
 
 PROGRAMS = ("ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl")
 BUFFER_BYTES = 16 << 20
@@ -62,7 +62,7 @@ def start_commands(host: EmulatedHost, folder: Path) -> Iterator[Command]:
     first = host.interfaces[0]
     frame = f"in_port=local packet={FIRST_FRAME} actions=output:{first.cable}"
     yield run("ovs-ofctl", "packet-out", first.name, frame)
-    script = str(Path(__file__).with_name("testbed_socket.py"))
+    script = str(Path(__file__).with_name("widen.py"))
     yield Command(argv=(sys.executable, "-IS", script, process, str(BUFFER_BYTES)))
 
 
