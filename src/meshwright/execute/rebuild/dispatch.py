@@ -32,7 +32,7 @@ from meshwright.execute.talk import (
 )
 from meshwright.execute.traced import Layout
 from meshwright.execute.update import gradients, held_name, updated
-from meshwright.program.expand.expansion import Axis, Held
+from meshwright.program.expand.expansion import Axis, Owned
 from meshwright.program.expand.ring import ADD, PACK
 from meshwright.program.program import Kind
 
@@ -134,7 +134,7 @@ def _exchange(builder: Builder, op: int, kind: Kind) -> Node:
         assert isinstance(cut, Cut), "only parts are gathered"
         gathered = builder.call(GatherParts((cut,), team.width), given)
         return with_cuts(builder.item(gathered, 0), WHOLE, rows)
-    if builder.expansion.held[made] == Held.FEATURES:
+    if builder.expansion.held[made] == Owned.FEATURES:
         return _take_features(builder, op, given, int(origin[made]))
     count = builder.tokens // builder.context.width
     tokens = token_cut(given.meta["val"].shape, builder.step.samples, count)
