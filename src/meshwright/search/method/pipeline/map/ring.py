@@ -44,7 +44,7 @@ def exact_ring(slowness: Floats, devices: Ints) -> Ints:
 
 
 @compiled
-def has_ring(slowness: Array, devices: Array, count: int, most: float, table: Array) -> bool:
+def has_ring(slowness: Array, devices: Array, count: int, most: float, table: Array) -> Bool:
     """Whether a ring over the first `count` devices has no link slower than `most`.
 
     Fills `table[mask]`: the set of devices at which a path from the first over `mask` can end.
