@@ -184,7 +184,7 @@ def _bert_recipes() -> list[Recipe]:
 
 
 def _gpt_recipes() -> list[Recipe]:
-    names = [name for name in shape_names("gpt") if find_model(name).source != "formula"]
+    names = [name for name in shape_names("gpt") if find_model(name).source != "graph"]
     return [_recipe(name, GPT, gpt_config(**find_sizes(name))) for name in names]
 
 
