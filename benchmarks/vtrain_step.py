@@ -8,10 +8,10 @@ dropout and the residual sum. Knows no devices and no times.
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
     add_broadcast,
-    causal_loss,
     dropout,
     embedding,
     layer_norm,

@@ -15,7 +15,7 @@ at its default is left out. A text column with few distinct values is {"values":
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -123,7 +123,6 @@ class _Header(msgspec.Struct):
 
 def encode_columns(columns: Columns) -> bytes:
     """The columns as the text of a file."""
-    column: dict[str, Any] = dict(columns)
     ops = _struct(
         Ops,
         names=list(columns["op_names"]),
@@ -137,7 +136,7 @@ def encode_columns(columns: Columns) -> bytes:
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
         mixes=_pack(columns["mixes"]),
         superlinear=_pack_steep(columns, OP_STEEP),
-        **{name: _pack(column[name]) for name in OP_SIZES},
+        **{name: _pack(columns[name]) for name in OP_SIZES},
     )
     num_tensors = len(columns["tensor_source"])
     ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
@@ -202,7 +201,7 @@ def decode_columns(data: bytes, where: str) -> Columns:
         **_decode_superlinear(tensors, TENSOR_STEEP, len(fields["tensor_source"])),
     }
     fields["superlinear"] = steep
-    return cast(Columns, fields)
+    return fields
 
 
 def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -360,7 +360,7 @@ class Graph:
         """The fields by name; the arrays are shared, not copied."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         columns |= {"seconds": dict(self.seconds), "superlinear": dict(self.superlinear)}
-        return cast(Columns, columns)
+        return columns
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For worker processes: read-only views of mappings cannot be pickled as they are."""

@@ -4,23 +4,22 @@ Op for op what `capture` records of transformers' LlamaForCausalLM: root-mean-sq
 rotary positions, grouped keys and values, a gated perceptron, and a head of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
     activation,
     add,
     attention,
-    causal_loss,
     embedding,
     times,
 )
 from meshwright.graph.architecture.rms import rms_norm
 from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
-from meshwright.graph.architecture.rule import check_sizes
-from meshwright.graph.architecture.step import build_step
+from meshwright.graph.architecture.step import build_model
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
@@ -35,11 +34,18 @@ class Decoder:
     hidden: int
     heads: int
     key_heads: int
-    width: int
-    """Of a head."""
+    layers: int
     intermediate: int
     sequence: int
     vocabulary: int
+    experts: int = 0
+    """Perceptrons of a layer; 0: there is one, and no choice."""
+    experts_per_token: int = 0
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token in one head."""
+        return self.hidden // self.heads
 
 
 Inner = Callable[[Decoder, str], Callable[[Value], Value]]
@@ -71,34 +77,27 @@ def llama(
         "key_heads": key_heads or heads,
         "intermediate": intermediate,
     }
-    check_sizes("llama", sizes, precision, optimizer)
-
-    def record(samples: int, layers: int) -> Tape:
-        model = Decoder(
-            tape=Tape(precision),
-            samples=samples,
-            hidden=hidden,
-            heads=heads,
-            key_heads=key_heads or heads,
-            width=hidden // heads,
-            intermediate=intermediate,
-            sequence=sequence,
-            vocabulary=vocabulary,
-        )
-        return model.tape.finish(forward_decoder(model, layers, _perceptron), optimizer)
-
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "llama",
+        sizes,
+        partial(forward_decoder, _perceptron),
+        name=name,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+    )
 
 
-def forward_decoder(model: Decoder, layers: int, inner: Inner) -> Value:
-    """From the tokens to the loss."""
-    tape, hidden = model.tape, model.hidden
+def forward_decoder(inner: Inner, tape: Tape, samples: int, sizes: Mapping[str, int]) -> Value:
+    """The loss of a model of these sizes, from its tokens on."""
+    model = Decoder(tape=tape, samples=samples, **sizes)
+    hidden = model.hidden
     tokens = model.samples * model.sequence
     words = tape.weight("model.embed_tokens", model.vocabulary * hidden)
     ids = tape.input(tokens, INT64)
     x = embedding(tape, "model.embed_tokens", words, ids, tokens * hidden)
     rotary = make_rotary(tape, model.sequence, model.width)
-    x = tape.repeat("model.layers", layers, partial(_layer, model, rotary, inner), x)
+    x = tape.repeat("model.layers", model.layers, partial(_layer, model, rotary, inner), x)
     x = rms_norm(tape, "model.norm", x, tape.weight("model.norm", hidden))
     tape.count_views(1)
     head = tape.weight("lm_head", model.vocabulary * hidden)

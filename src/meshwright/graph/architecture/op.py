@@ -7,7 +7,7 @@ made, is that of torch 2.13, whose captured steps the tests compare with. Knows 
 import math
 
 from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Type, Value
+from meshwright.graph.architecture.value import BOOL, FP32, Product, Type, Value
 
 WIDEST = 16
 """Bytes that a thread loads at once (see `Graph.product_alignment`)."""
@@ -323,52 +323,38 @@ def attention(
     return tape.record(made, (queries, keys, values), backward)
 
 
-def cross_entropy(tape: Tape, scores: Value, labels: Value, classes: int) -> Value:
-    """The mean over the labels; one score a label is read."""
-    assert labels.type is INT64
-    (logs,) = tape.run("", "_log_softmax", (scores,), [(scores.elements, scores.type)])
-    tape.record(
-        logs,
-        (scores,),
-        lambda gradient: tape.run(
-            "", "_log_softmax_backward_data", (gradient, logs), [(scores.elements, scores.type)]
-        ),
-    )
-    picked = scores.elements // classes * scores.type.size
-    loss, total = tape.run(
-        "",
-        "nll_loss_forward",
-        (logs, labels),
-        [(1, scores.type), (1, scores.type)],
-        moved=labels.bytes + picked,
-    )
-
-    def backward(gradient: Value) -> list[Value]:
-        return tape.run(
-            "",
-            "nll_loss_backward",
-            (gradient, logs, labels, total),
-            [(scores.elements, scores.type)],
-            moved=gradient.bytes + labels.bytes + total.bytes,
-        )
-
-    return tape.record(loss, (logs,), backward)
+def linear(
+    tape: Tape,
+    module: str,
+    x: Value,
+    inputs: int,
+    outputs: int,
+    *,
+    shaped: bool = True,
+    stored: bool = False,
+) -> Value:
+    """x W + b with a weight and a bias of its own; `shaped`, `stored` as in `Linear.biased`."""
+    weights = tape.pair(module, inputs * outputs, outputs)
+    return Linear(tape, module, inputs, outputs).biased(x, *weights, shaped=shaped, stored=stored)
 
 
-def causal_loss(tape: Tape, logits: Value, samples: int, sequence: int, vocabulary: int) -> Value:
-    """In fp32, against the next tokens: labels are padded by one and shifted."""
-    logits = cast(tape, "", logits, FP32)
-    labels = tape.input(samples * sequence, INT64)
-    (padded,) = tape.run_plain(
-        "", "constant_pad_nd", (labels,), [(samples * (sequence + 1), INT64)]
-    )
+def norm(tape: Tape, module: str, x: Value, columns: int) -> Value:
+    """A layer norm of rows of `columns` numbers, with a scale and a shift of its own."""
+    return layer_norm(tape, module, x, *tape.pair(module, columns, columns))
+
+
+def cat_kind(columns: int, value: Value) -> str:
+    """The kind of an op that puts rows together from pieces of `columns` numbers."""
+    return "strided_cat" if columns * value.type.size < NARROW_BYTES else "cat"
+
+
+def split_columns(tape: Tape, x: Value, parts: int, columns: int) -> list[Value]:
+    """Equal parts of every row: views, whose gradients are put together again."""
     tape.count_views(1)
-    part = Value(padded.storage, samples * sequence, INT64)
-    (shifted,) = tape.run_plain(
-        "", "clone", (part,), [(samples * sequence, INT64)], kind="strided_clone"
-    )
-    flat = tape.view(logits)
-    return cross_entropy(tape, flat, tape.view(shifted), vocabulary)
+    made = [Value(x.storage, x.elements // parts, x.type) for _ in range(parts)]
+    size, kind = [(x.elements, x.type)], cat_kind(columns, x)
+    tape.record_all(made, (x,), lambda *given: tape.run("", "cat", given, size, kind=kind))
+    return made
 
 
 def select_first(tape: Tape, x: Value, elements: int) -> Value:

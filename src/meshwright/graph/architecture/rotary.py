@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from meshwright.graph.architecture.op import NARROW_BYTES
+from meshwright.graph.architecture.op import cat_kind
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import FP32, INT64, Value
 
@@ -32,8 +32,7 @@ def make_rotary(tape: Tape, sequence: int, width: int) -> Rotary:
         kind="strided_mul" if half > 1 else "mul",
     )  # fmt: skip
     size = [(2 * sequence * half, FP32)]
-    kind = "strided_cat" if half * FP32.size < NARROW_BYTES else "cat"
-    (angles,) = tape.run_plain(MODULE, "cat", (angles,), size, kind=kind)
+    (angles,) = tape.run_plain(MODULE, "cat", (angles,), size, kind=cat_kind(half, angles))
     waves = []
     for name in ("cos", "sin"):
         (wave,) = tape.run_plain(MODULE, name, (angles,), size)
@@ -78,11 +77,8 @@ def _swap(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
         (second,),
         lambda gradient: tape.run("", "neg", (gradient,), size, kind="strided_neg"),
     )
-    is_narrow = rotary.width // 2 * x.type.size < NARROW_BYTES
-    (made,) = tape.run(
-        module, "cat", (turned, first), [(x.elements, x.type)],
-        kind="strided_cat" if is_narrow else "cat",
-    )  # fmt: skip
+    kind = cat_kind(rotary.width // 2, x)
+    (made,) = tape.run(module, "cat", (turned, first), [(x.elements, x.type)], kind=kind)
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(2)

@@ -1,6 +1,6 @@
 """Self-attention with a product each for queries, keys and values, as BERT and ViT have it."""
 
-from meshwright.graph.architecture.op import Linear, attention
+from meshwright.graph.architecture.op import attention, linear
 from meshwright.graph.architecture.tape import Tape
 from meshwright.graph.architecture.value import Value
 
@@ -11,8 +11,7 @@ def separate_attention(
     """What heads make of `sequence` tokens a sample; `kind` as in `attention`."""
     parts = []
     for part in ("query", "key", "value"):
-        weights = tape.pair(f"{module}.{part}", hidden * hidden, hidden)
-        y = Linear(tape, f"{module}.{part}", hidden, hidden).biased(x, *weights)
+        y = linear(tape, f"{module}.{part}", x, hidden, hidden)
         parts.append(tape.view(tape.view(y)))
     y = attention(
         tape, module, kind, *parts,
