@@ -226,7 +226,7 @@ def test_every_instruction_that_computes_has_a_slice(sharing: str, with_links: b
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**16), name=st.sampled_from(["dgx1", "tag-testbed", "mesh2d-2x3"]))
 def test_rules_hold_for_random_placements(seed: int, name: str) -> None:
-    graph, cluster = read_shipped("vgg16-32", 64), find_cluster(name)
+    graph, cluster = read_shipped("unet"), find_cluster(name)
     timeline = simulate(graph, cluster, place_randomly(graph, cluster, seed), with_links=True)
     events = check_trace(trace_document(timeline, cluster))
     for link in range(len(cluster.links)):

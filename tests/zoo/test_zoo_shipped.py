@@ -1,5 +1,7 @@
 """Known totals of known models, and the structure every shipped step must have."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -64,7 +66,7 @@ def test_ops_that_share_weights_share_a_group(name: str) -> None:
             source = graph.tensor_source[tensor]
             assert graph.tensor_partial[tensor]
             assert graph.fixed_tensor_bytes[tensor] == graph.tensor_bytes[tensor]
-            # A partial sum, or a share of its rows where one op makes both, as in a norm's backward.
+            # A norm's backward makes both: partial sums, and rows of its input's gradient.
             assert graph.split[source] in (Split.SUM, Split.BATCH)
             assert graph.group[source] == graph.group[update]
     assert np.all(graph.split[updates] == Split.NONE)
@@ -100,7 +102,7 @@ def test_the_mlp_is_that_of_its_formulas(batch: int) -> None:
     assert_near(built.use_op, shipped.use_op)
 
 
-def assert_near(one: npt.ArrayLike, other: npt.ArrayLike) -> None:
+def assert_near(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
     np.testing.assert_allclose(one, other, rtol=1e-12)
 
 

@@ -25,7 +25,7 @@ from meshwright.graph.column import (
 )
 
 
-class Draft:
+class ColumnBuilder:
     """Collects ops and tensors; `columns` sorts them. Checked are cycles and the number of ops."""
 
     def __init__(self, name: str, batch: float = 1) -> None:

@@ -59,7 +59,7 @@ _SizesColumn: Any = Sizes
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class OpColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Columns over ops; the fields of `Graph` with the same names."""
 
     names: list[Name]
@@ -95,8 +95,8 @@ class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     superlinear: dict[Name, Sizes] = {}
 
 
-class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Columns over tensors."""
+class TensorColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Columns over tensors; the fields of `Graph` that start with `tensor_`, and who reads each."""
 
     source: list[Number]
     bytes: Sizes = 0.0
@@ -106,25 +106,25 @@ class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     readers: list[list[Number]]
 
 
-class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+class GraphDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a graph file holds."""
 
     format: str
     version: int
     name: Name
     batch: float
-    ops: Ops
-    tensors: Tensors
+    ops: OpColumns
+    tensors: TensorColumns
 
 
-class _Header(msgspec.Struct):
+class _GraphHeader(msgspec.Struct):
     version: int
 
 
 def encode_columns(columns: Columns) -> bytes:
     """The columns as the text of a file."""
     ops = _struct(
-        Ops,
+        OpColumns,
         names=list(columns["op_names"]),
         kind=_pack_texts(columns["kind"]),
         module=_pack_texts(columns["module"]),
@@ -141,7 +141,7 @@ def encode_columns(columns: Columns) -> bytes:
     num_tensors = len(columns["tensor_source"])
     ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
     tensors = _struct(
-        Tensors,
+        TensorColumns,
         source=columns["tensor_source"].tolist(),
         bytes=_pack(columns["tensor_bytes"]),
         fixed_bytes=_pack(columns["fixed_tensor_bytes"]),
@@ -151,7 +151,7 @@ def encode_columns(columns: Columns) -> bytes:
         if num_tensors
         else [],
     )
-    document = Document(
+    document = GraphDocument(
         format=FORMAT,
         version=VERSION,
         name=columns["name"],
@@ -181,15 +181,15 @@ def _struct(kind: type[T], /, **values: Any) -> T:
 
 def decode_columns(data: bytes, where: str) -> Columns:
     """The text of a file as columns."""
-    version = probe_json(data, _Header, where).version
+    version = probe_json(data, _GraphHeader, where).version
     if version != VERSION:
         raise InputError(
             f"{where}: {FORMAT} version must be {VERSION}, got {version}; "
             f"write the file again with this version of Meshwright"
         )
-    document = Fields(data, Document, where)
-    ops = Fields(document.raw("ops"), Ops, where, "ops.")
-    tensors = Fields(document.raw("tensors"), Tensors, where, "tensors.")
+    document = Fields(data, GraphDocument, where)
+    ops = Fields(document.raw("ops"), OpColumns, where, "ops.")
+    tensors = Fields(document.raw("tensors"), TensorColumns, where, "tensors.")
     fields = {
         "name": document.read("name"),
         "batch": document.read("batch"),

@@ -12,13 +12,13 @@ MIXED = "mixed"
 TF32 = "tf32"
 """The precision of fp32 weights whose matrices are multiplied in TF32, convolutions included."""
 FULL = ("fp32", TF32)
-"""Those of weights in fp32."""
+"""The precisions of weights in fp32."""
 _PLAIN = ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
 _FUSED = ("sgd", "momentum", "adam", "adamw")
 OPTIMIZERS = (*_FUSED, *_PLAIN, *(f"{MIXED}-{name}" for name in (*_FUSED, *_PLAIN)))
-"""Those that `capture` knows, and ..."""
+"""The optimisers that `capture` knows; mistakes are named before torch is imported."""
 AUTOCASTS = ("bf16", "fp16")
-"""... its autocasts; here, so that a mistake is named before torch is imported."""
+"""The types of autocast that `capture` knows."""
 SHIPPED_OPTIMIZERS = ("adamw", "adam")
 """The optimisers of shipped graphs: both have the two moments of Adam."""
 

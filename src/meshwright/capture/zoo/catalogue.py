@@ -8,7 +8,7 @@ import torch
 from meshwright.capture.workload import Workload
 from meshwright.capture.zoo.language import language_recipes
 from meshwright.capture.zoo.own import own_recipes
-from meshwright.capture.zoo.workload import Recipe
+from meshwright.capture.zoo.workload import ZooRecipe
 from meshwright.errors import InputError
 from meshwright.zoo import table
 from meshwright.zoo.model import FULL, MIXED, ZooModel, choose
@@ -51,7 +51,7 @@ def build(
     )
 
 
-def _recipes() -> dict[str, Recipe]:
+def _recipes() -> dict[str, ZooRecipe]:
     return {recipe.name: recipe for recipe in (*own_recipes(), *language_recipes())}
 
 

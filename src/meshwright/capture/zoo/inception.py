@@ -11,7 +11,7 @@ from torch import nn
 from meshwright.capture.zoo.loss import classification_loss
 
 NORM_EPSILON = 1e-3
-"""The released network's."""
+"""What the released network adds to variances."""
 AUXILIARY_WEIGHT = 0.3
 """Of the auxiliary loss: Szegedy et al. (2015), section 5."""
 

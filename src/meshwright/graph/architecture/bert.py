@@ -19,10 +19,10 @@ from meshwright.graph.architecture.op import (
     layer_norm,
     linear,
     select_first,
+    separate_attention,
 )
-from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
@@ -32,7 +32,7 @@ SEGMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bert:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
@@ -73,7 +73,7 @@ def bert(
         "intermediate": intermediate or 4 * hidden,
     }
 
-    def forward(tape: Tape, samples: int, sizes: Mapping[str, int]) -> Value:
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
         return _forward(_Bert(tape=tape, samples=samples, **sizes), untie)
 
     return build_model(
@@ -158,5 +158,5 @@ def _loss(model: _Bert, words: Value, x: Value, pooled: Value, untie: bool) -> V
     return add(tape, "", one, other)
 
 
-def _entropy(tape: Tape, scores: Value, labels: int, classes: int) -> Value:
+def _entropy(tape: StepTape, scores: Value, labels: int, classes: int) -> Value:
     return cross_entropy(tape, tape.view(scores), tape.view(tape.input(labels, INT64)), classes)

@@ -27,14 +27,14 @@ from meshwright.graph.architecture.op import (
 from meshwright.graph.architecture.rule import check_choice
 from meshwright.graph.architecture.score import stored_attention
 from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpt:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
@@ -83,7 +83,7 @@ def gpt(
     check_choice("gpt", "activation", activation, ("gelu_new", "gelu"))
     check_choice("gpt", "attention", attention, ("fused", "stored"))
 
-    def forward(tape: Tape, samples: int, sizes: Mapping[str, int]) -> Value:
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
         model = _Gpt(
             tape=tape,
             samples=samples,
@@ -176,7 +176,7 @@ def _perceptron(model: _Gpt, name: str, x: Value) -> Value:
     return _drop(model, f"{name}.dropout", y)
 
 
-def _gelu(tape: Tape, name: str, x: Value) -> Value:
+def _gelu(tape: StepTape, name: str, x: Value) -> Value:
     """Hendrycks and Gimpel (2016) with tanh, 0.5 x (1 + tanh(c (x + 0.044715 x^3))), op by op."""
     half = scale(tape, name, x)
     cubed = scale(tape, name, power(tape, name, x))

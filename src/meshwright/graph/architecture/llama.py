@@ -20,16 +20,16 @@ from meshwright.graph.architecture.op import (
 from meshwright.graph.architecture.rms import rms_norm
 from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
 from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class LlamaModel:
     """What the layers of Llama and of Mixtral share."""
 
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
@@ -48,7 +48,7 @@ class Decoder:
         return self.hidden // self.heads
 
 
-Inner = Callable[[Decoder, str], Callable[[Value], Value]]
+Inner = Callable[[LlamaModel, str], Callable[[Value], Value]]
 """Makes the weights of a layer's perceptron, and then computes it."""
 
 
@@ -88,9 +88,9 @@ def llama(
     )
 
 
-def forward_decoder(inner: Inner, tape: Tape, samples: int, sizes: Mapping[str, int]) -> Value:
+def forward_decoder(inner: Inner, tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
     """The loss of a model of these sizes, from its tokens on."""
-    model = Decoder(tape=tape, samples=samples, **sizes)
+    model = LlamaModel(tape=tape, samples=samples, **sizes)
     hidden = model.hidden
     tokens = model.samples * model.sequence
     words = tape.weight("model.embed_tokens", model.vocabulary * hidden)
@@ -105,7 +105,7 @@ def forward_decoder(inner: Inner, tape: Tape, samples: int, sizes: Mapping[str, 
     return causal_loss(tape, logits, model.samples, model.sequence, model.vocabulary)
 
 
-def _layer(model: Decoder, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
+def _layer(model: LlamaModel, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     attend = _attention(model, rotary, f"{name}.self_attn")
     compute = inner(model, f"{name}.mlp")
@@ -115,7 +115,7 @@ def _layer(model: Decoder, rotary: Rotary, inner: Inner, name: str, x: Value) ->
     return add(tape, name, x, compute(rms_norm(tape, second, x, after)))
 
 
-def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], Value]:
+def _attention(model: LlamaModel, rotary: Rotary, name: str) -> Callable[[Value], Value]:
     tape, hidden, width = model.tape, model.hidden, model.width
     outer, inner = model.heads * width, model.key_heads * width
     sizes = {"q_proj": outer, "k_proj": inner, "v_proj": inner}
@@ -140,7 +140,7 @@ def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], V
     return attend
 
 
-def _split_heads(tape: Tape, x: Value, heads: int, is_rotated: bool) -> Value:
+def _split_heads(tape: StepTape, x: Value, heads: int, is_rotated: bool) -> Value:
     """(tokens, heads x width) seen as (heads, tokens, width).
 
     The gradient of what was rotated is put together head by head, and copied to be seen the other
@@ -162,7 +162,7 @@ def _split_heads(tape: Tape, x: Value, heads: int, is_rotated: bool) -> Value:
     return tape.view(seen, layout="heads" if heads > 1 else "")
 
 
-def _perceptron(model: Decoder, name: str) -> Callable[[Value], Value]:
+def _perceptron(model: LlamaModel, name: str) -> Callable[[Value], Value]:
     """Shazeer (2020): one of two products gates the other."""
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
     gate, up, down = (

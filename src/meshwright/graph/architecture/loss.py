@@ -1,11 +1,11 @@
 """Losses as PyTorch's ops on a tape: the cross-entropy, and that of the next tokens."""
 
 from meshwright.graph.architecture.op import cast
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import FP32, INT64, Value
 
 
-def cross_entropy(tape: Tape, scores: Value, labels: Value, classes: int) -> Value:
+def cross_entropy(tape: StepTape, scores: Value, labels: Value, classes: int) -> Value:
     """The mean over the labels; one score a label is read."""
     assert labels.type is INT64
     (logs,) = tape.run("", "_log_softmax", (scores,), [(scores.elements, scores.type)])
@@ -37,7 +37,9 @@ def cross_entropy(tape: Tape, scores: Value, labels: Value, classes: int) -> Val
     return tape.record(loss, (logs,), backward)
 
 
-def causal_loss(tape: Tape, logits: Value, samples: int, sequence: int, vocabulary: int) -> Value:
+def causal_loss(
+    tape: StepTape, logits: Value, samples: int, sequence: int, vocabulary: int
+) -> Value:
     """In fp32, against the next tokens: labels are padded by one and shifted."""
     logits = cast(tape, "", logits, FP32)
     labels = tape.input(samples * sequence, INT64)

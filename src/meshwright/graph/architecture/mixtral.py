@@ -7,7 +7,7 @@ get equally many tokens, as far as sizes tell.
 
 from functools import partial
 
-from meshwright.graph.architecture.llama import Decoder, forward_decoder
+from meshwright.graph.architecture.llama import LlamaModel, forward_decoder
 from meshwright.graph.architecture.op import (
     Linear,
     activation,
@@ -17,7 +17,7 @@ from meshwright.graph.architecture.op import (
     sum_inner,
 )
 from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.value import FP32, INT32, INT64, Product, Value
+from meshwright.graph.architecture.value import FP32, INT32, INT64, ProductSize, Value
 from meshwright.graph.graph import Graph
 
 
@@ -65,7 +65,7 @@ def mixtral(
 class _Mixture:
     """The perceptron of one layer."""
 
-    def __init__(self, model: Decoder, name: str) -> None:
+    def __init__(self, model: LlamaModel, name: str) -> None:
         experts, chosen = model.experts, model.experts_per_token
         self.model, self.tape, self.name = model, model.tape, name
         self.experts, self.chosen = experts, chosen
@@ -128,7 +128,11 @@ class _Mixture:
         """By their sum, in place; what was there before is copied for the gradient."""
         tape, name, size = self.tape, f"{self.name}.gate", [(self.copies, FP32)]
         (total,) = tape.run(
-            name, "sum", (best,), [(self.tokens, FP32)], product=Product(self.tokens, 1, 1, 1, 0)
+            name,
+            "sum",
+            (best,),
+            [(self.tokens, FP32)],
+            product=ProductSize(self.tokens, 1, 1, 1, 0),
         )
 
         def spread(gradient: Value) -> list[Value]:
@@ -210,7 +214,7 @@ class _Mixture:
         ) -> Value:
             (made,) = tape.run(
                 self.name_experts, "_grouped_mm", (*reads, ends), [(elements, x.type)],
-                flops=flops, product=Product(rows, columns, depth, experts, aligned),
+                flops=flops, product=ProductSize(rows, columns, depth, experts, aligned),
             )  # fmt: skip
             return made
 
@@ -261,7 +265,7 @@ class _Mixture:
         tape.record(grouped, (y,), spread)
         (made,) = tape.run(
             self.name_experts, "sum", (grouped,), [(self.tokens * hidden, y.type)],
-            product=Product(self.tokens, hidden, self.chosen, 1, 0),
+            product=ProductSize(self.tokens, hidden, self.chosen, 1, 0),
         )  # fmt: skip
 
         def backward(gradient: Value) -> list[Value]:

@@ -21,12 +21,12 @@ from meshwright.graph.architecture.op import (
     linear,
     norm,
     select_first,
+    separate_attention,
     sum_rows,
 )
-from meshwright.graph.architecture.separate import separate_attention
 from meshwright.graph.architecture.step import build_model
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, Product, Value
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import INT64, ProductSize, Value
 from meshwright.graph.graph import Graph
 
 CHANNELS = 3
@@ -34,7 +34,7 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Vit:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
@@ -79,7 +79,7 @@ def vit(
         "intermediate": intermediate or 4 * hidden,
     }
 
-    def forward(tape: Tape, samples: int, sizes: Mapping[str, int]) -> Value:
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
         return _forward(_Vit(tape=tape, samples=samples, **sizes))
 
     return build_model(
@@ -111,7 +111,7 @@ def _cut(model: _Vit) -> Value:
     aligned = math.gcd(WIDEST, math.gcd(CHANNELS, hidden) * size)
     work: dict[str, Any] = {
         "flops": 2 * rows * hidden * depth,
-        "product": Product(rows, hidden, depth, 1, aligned),
+        "product": ProductSize(rows, hidden, depth, 1, aligned),
         # Tensor cores want channels side by side: pictures, weights and result are laid out anew.
         "workspace": pictures.bytes + weight.bytes + rows * hidden * size,
         "precision": "tf32" if size > 2 else tape.weight_type.precision,
