@@ -34,7 +34,7 @@ def run_models(
         except InputError as error:
             sys.exit(f"error: {error}")
         return
-    usual = [model.name for model in zoo_models() if model.source != "formula"]
+    usual = [model.name for model in zoo_models() if model.source != "graph"]
     for name in options.names or usual:
         record = _run_apart(program, name, options.limit)
         print(json.dumps(record) if options.json else as_text(record), flush=True)

@@ -8,10 +8,10 @@ dropout and the residual sum. Knows no devices and no times.
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
     add_broadcast,
-    causal_loss,
     dropout,
     embedding,
     layer_norm,
@@ -19,8 +19,8 @@ from meshwright.graph.architecture.op import (
 )
 from meshwright.graph.architecture.score import SOFTMAX, multiply_heads
 from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Value
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import BOOL, FP32, INT64, ProductSize, Value
 from meshwright.graph.graph import Graph
 
 
@@ -41,8 +41,8 @@ class Shape:
 def megatron_step(shape: Shape) -> Graph:
     """The whole step of `shape.batch` sequences in 16-bit numbers."""
 
-    def record(samples: int, layers: int) -> Tape:
-        tape = Tape("bf16")
+    def record(samples: int, layers: int) -> StepTape:
+        tape = StepTape("bf16")
         model = _Model(tape, shape, samples)
         return tape.finish(_forward(model, layers), "adamw")
 
@@ -51,7 +51,7 @@ def megatron_step(shape: Shape) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    tape: Tape
+    tape: StepTape
     shape: Shape
     samples: int
 
@@ -97,22 +97,24 @@ def _attention(model: _Model, name: str, x: Value) -> Value:
     weights = tape.pair(f"{name}.qkv", 3 * hidden * hidden, 3 * hidden)
     mixed = Linear(tape, f"{name}.qkv", hidden, 3 * hidden).biased(x, *weights)
     query, key, value = _split(tape, mixed)
-    scores = multiply_heads(tape, name, query, key, Product(length, length, width, count, 16))
+    scores = multiply_heads(tape, name, query, key, ProductSize(length, length, width, count, 16))
     scores = _softmax(tape, name, scores, shape.is_fused)
     scores = dropout(tape, name, scores)
-    context = multiply_heads(tape, name, scores, value, Product(length, width, length, count, 16))
+    context = multiply_heads(
+        tape, name, scores, value, ProductSize(length, width, length, count, 16)
+    )
     context = _copy(tape, name, context)
     weight = tape.weight(f"{name}.dense", hidden * hidden)
     return Linear(tape, f"{name}.dense", hidden, hidden).plain(context, weight)
 
 
-def _split(tape: Tape, x: Value) -> list[Value]:
+def _split(tape: StepTape, x: Value) -> list[Value]:
     parts = [Value(x.storage, x.elements // 3, x.type) for _ in range(3)]
     tape.record_all(parts, (x,), lambda *given: tape.run("", "cat", given, [(x.elements, x.type)]))
     return parts
 
 
-def _softmax(tape: Tape, module: str, x: Value, is_fused: bool) -> Value:
+def _softmax(tape: StepTape, module: str, x: Value, is_fused: bool) -> Value:
     """Of scaled and masked scores: one kernel, or in fp32 with a kernel a step."""
     size, wide = [(x.elements, x.type)], [(x.elements, FP32)]
     steps = () if is_fused else ("_to_copy", "mul", "masked_fill")
@@ -136,13 +138,13 @@ def _softmax(tape: Tape, module: str, x: Value, is_fused: bool) -> Value:
     return tape.record(after, (x,), backward)
 
 
-def _copy(tape: Tape, module: str, x: Value) -> Value:
+def _copy(tape: StepTape, module: str, x: Value) -> Value:
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "clone", (x,), size)
     return tape.record(made, (x,), lambda gradient: tape.run(module, "clone", (gradient,), size))
 
 
-def _bias_gelu(tape: Tape, module: str, x: Value, bias: Value) -> Value:
+def _bias_gelu(tape: StepTape, module: str, x: Value, bias: Value) -> Value:
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "gelu", (x, bias), size, kind="bias_gelu")
 
@@ -153,7 +155,7 @@ def _bias_gelu(tape: Tape, module: str, x: Value, bias: Value) -> Value:
     return tape.record(made, (x, bias), backward)
 
 
-def _bias_dropout_add(tape: Tape, module: str, x: Value, bias: Value, residual: Value) -> Value:
+def _bias_dropout_add(tape: StepTape, module: str, x: Value, bias: Value, residual: Value) -> Value:
     made, mask = tape.run(
         module, "native_dropout", (x, bias, residual), [(x.elements, x.type), (x.elements, BOOL)]
     )

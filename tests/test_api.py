@@ -11,7 +11,7 @@ import pytest
 import meshwright as mw
 from meshwright.api import load_graph
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_model
+from meshwright.zoo.shipped import read_shipped
 from quick import few
 
 CALL = 'assert mw.cluster("dgx1-x4").num_devices == 32'
@@ -121,7 +121,7 @@ def test_no_plan_cannot_be_simulated() -> None:
 
 
 def test_graphs_by_object_path_and_name(tmp_path: Path) -> None:
-    graph = build_model("mlp")
+    graph = read_shipped("mlp")
     graph.save(tmp_path / "mlp.json")
     assert load_graph(graph) is graph
     assert load_graph(str(tmp_path / "mlp.json")).num_ops == graph.num_ops

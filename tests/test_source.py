@@ -7,11 +7,11 @@ from types import ModuleType
 
 import pytest
 
+from formula import mlp
 from meshwright import source
 from meshwright.errors import InputError
 from meshwright.function import check_function
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.profile.profile import Measured, Profile, Table
 from meshwright.source import capture_model, find_optimizer, list_zoo, load_graph, zoo_graph
 from meshwright.zoo.model import Choice
@@ -29,7 +29,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
 
     def capture(choice: Choice, _measured: Measured | None = None) -> Graph:
         asked.append(choice)
-        return build_mlp(choice.model.name, choice.batch, (3, 4))
+        return mlp(choice.model.name, choice.batch, (3, 4))
 
     monkeypatch.setattr(source, "find_spec", lambda _: "there")
     monkeypatch.setattr(source, "_capture_choice", capture)
@@ -39,7 +39,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Choice]:
 
 def test_a_file_comes_before_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    build_mlp("mine", 3, (4, 5)).save("gpt2")
+    mlp("mine", 3, (4, 5)).save("gpt2")
     assert load_graph("gpt2").name == "mine"
 
 
@@ -47,7 +47,6 @@ def test_a_file_comes_before_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_shipped_graphs_and_formulas_need_no_torch() -> None:
     shipped = load_graph("inception-v3")
     assert (shipped.name, shipped.batch) == ("inception-v3", 32)
-    assert shipped.op_names != build_model("inception-v3").op_names  # not the formulas'
     assert load_graph("inception-v3", 8).batch == 8
     assert load_graph("resnet50", 3).batch == 3
     assert zoo_graph("bert-large", 3, sequence=64, precision="bf16").batch == 3
@@ -65,7 +64,7 @@ def test_a_shape_is_built_from_formulas(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(InputError, match="gpt: heads must be given, as in gpt:hidden=N,heads=N"):
         load_graph("gpt:hidden=64")
     monkeypatch.chdir(tmp_path)
-    build_mlp("mine", 3, (4, 5)).save("gpt:hidden=64")
+    mlp("mine", 3, (4, 5)).save("gpt:hidden=64")
     assert load_graph("gpt:hidden=64").name == "mine"
 
 
@@ -163,7 +162,7 @@ def test_a_missing_home_is_no_fault(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mlp", {}, "mlp: is built from formulas, so there is nothing to capture"),
+        ("mlp", {}, "mlp: has no PyTorch model, so there is nothing to capture"),
         ("vit-l", {"batch": 2.5}, "batch: must be a whole number or None, got 2.5"),
         ("vit-l", {"batch": float("inf")}, "must be a whole number or None, got inf"),
         ("vit-l", {"sequence": 4}, "vit-l: has no sequence"),

@@ -3,9 +3,8 @@
 The architectures of `meshwright.graph` have fused attention, as PyTorch runs it.
 """
 
-from meshwright.graph.analytic import Gradient, StepBuilder, Value
+from formula import Gradient, StepBuilder, Value, add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.graph import Graph
-from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 
 CLASSES = 512
 

@@ -292,9 +292,9 @@ def _choose(
     model = find_model(name)
     if loss is not None:
         raise InputError(f"{name}: a model of the zoo has its own loss, got {quoted(loss)}")
-    if model.source == "formula":
+    if model.source == "graph":
         raise InputError(
-            f"{name}: is built from formulas, so there is nothing to capture; "
+            f"{name}: has no PyTorch model, so there is nothing to capture; "
             f"`meshwright zoo save {name} FILE` writes its graph"
         )
     choice = choose(
@@ -363,7 +363,7 @@ def _whole_samples(name: str, batch: float) -> int:
 
 
 def _can_capture(model: ZooModel) -> bool:
-    wanted = {"own": ("torch",), "transformers": ("torch", "transformers"), "formula": ()}
+    wanted = {"own": ("torch",), "transformers": ("torch", "transformers"), "graph": ()}
     return all(find_spec(package) is not None for package in wanted[model.source])
 
 

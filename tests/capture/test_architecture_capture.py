@@ -167,7 +167,7 @@ def test_formulas_give_captured_steps_with_copies_of_tied_weights(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [each for each in shape_names() if find_model(each).source != "formula"]
+    "name", [each for each in shape_names() if find_model(each).source != "graph"]
 )
 def test_sizes_are_those_of_the_zoos_models(name: str) -> None:
     model = find_model(name)

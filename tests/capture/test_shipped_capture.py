@@ -17,6 +17,9 @@ from meshwright.zoo.shipped import shipped_names
 from meshwright.zoo.table import find_model
 
 QUICK = "alexnet-32"
+CAPTURED = [
+    name for name in shipped_names() if name != QUICK and find_model(name).source != "graph"
+]
 
 
 def assert_equal(one: Graph, other: Graph) -> None:
@@ -33,6 +36,11 @@ def check(name: str) -> None:
     if find_model(name).source == "transformers":
         pytest.importorskip("transformers", reason="these models need the zoo extra")
     assert_equal(zoo_graph(name), capture_model(name, use_cache=False))
+    precision = "tf32" if find_model(name).precisions[0] == "fp32" else None
+    assert_equal(
+        zoo_graph(name, optimizer="adam", precision=precision),
+        capture_model(name, "adam", precision=precision, use_cache=False),
+    )
 
 
 def test_a_small_shipped_graph_is_fresh() -> None:
@@ -40,7 +48,7 @@ def test_a_small_shipped_graph_is_fresh() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in shipped_names() if name != QUICK])
+@pytest.mark.parametrize("name", CAPTURED)
 def test_shipped_graphs_are_fresh(name: str) -> None:
     check(name)
 

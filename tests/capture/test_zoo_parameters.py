@@ -168,7 +168,7 @@ def test_sequence_sets_the_tokens() -> None:
     ("arguments", "message"),
     [
         ({"name": "resnet51"}, "no model is called 'resnet51'; did you mean resnet50 or"),
-        ({"name": "mlp"}, "mlp: is built from formulas; there is no PyTorch model to capture"),
+        ({"name": "mlp"}, "mlp: has no PyTorch model, so there is nothing to capture"),
         ({"name": "bert-base", "batch": 0}, "bert-base: batch must be positive, got 0"),
         ({"name": "resnet50", "sequence": 9}, "resnet50: has no sequence, got sequence = 9"),
         ({"name": "bert-base", "sequence": 513}, "sequence must be at most 512, got 513"),

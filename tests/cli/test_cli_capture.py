@@ -207,7 +207,7 @@ def test_a_model_of_the_zoo_is_captured_once(
         ),
         (["vit-l", "--optimizer", "lion"], "optimizer: must be one of sgd, momentum, adam, adamw"),
         (["vit-l", "--autocast", "int4"], "autocast: must be one of bf16, fp16, got 'int4'"),
-        (["mlp"], "mlp: is built from formulas, so there is nothing to capture"),
+        (["mlp"], "mlp: has no PyTorch model, so there is nothing to capture"),
     ],
 )
 def test_bad_options_are_one_line(tmp_path: Path, arguments: list[object], message: str) -> None:

@@ -12,21 +12,21 @@ import pytest
 from cli_runner import refusal, run
 
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.graph.zoo import build_model
 from meshwright.plan.plan import Part, Plan
+from meshwright.zoo.shipped import read_shipped
 
 
 @pytest.fixture
 def graph_document(tmp_path: Path) -> dict[str, Any]:
     """The zoo's mlp as its file has it."""
-    build_model("mlp").save(tmp_path / "mlp.json")
+    read_shipped("mlp").save(tmp_path / "mlp.json")
     document: dict[str, Any] = json.loads((tmp_path / "mlp.json").read_text())
     return document
 
 
 def save_plan(path: Path, **changes: Any) -> Path:
     """A plan of the mlp on the one device of cpu-x1, with changes."""
-    graph, cluster = build_model("mlp"), find_cluster("cpu-x1")
+    graph, cluster = read_shipped("mlp"), find_cluster("cpu-x1")
     fields: dict[str, Any] = {"ops": graph.op_names, "devices": (cluster.devices[0].name,)}
     Plan(parts=(Part(**(fields | changes)),)).save(path)
     return path
@@ -163,7 +163,7 @@ def test_output_without_permission(tmp_path: Path) -> None:
 
 
 def test_plan_that_names_a_missing_op(tmp_path: Path) -> None:
-    ops = (*build_model("mlp").op_names[:-1], "ghost")
+    ops = (*read_shipped("mlp").op_names[:-1], "ghost")
     path = save_plan(tmp_path / "plan.json", ops=ops)
     message = refusal("simulate", "mlp", "--cluster", "cpu-x1", "--plan", path)
     assert "op 'ghost' is not in graph mlp" in message

@@ -61,7 +61,7 @@ def test_zoo_lists_every_model() -> None:
     assert models["bert-base"]["parameters"] == pytest.approx(110e6, rel=0.01)
     assert (models["bert-base"]["batch"], models["bert-base"]["sequence"]) == (64, 128)
     assert all(models[name]["source"] == "shipped" for name in shipped_names())
-    assert models["mlp"]["source"] == "formula"
+    assert models["gpt-1t"]["source"] == "formula"
 
 
 def test_zoo_save_writes_a_graph(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cost.compute import TimeSources, op_seconds, roofline_seconds, time_sources
 from meshwright.cost.fitted import has_fitted_kinds
 from meshwright.graph.graph import ANY_TYPE
-from meshwright.graph.zoo import build_model
 from meshwright.search.portfolio import find_plan
+from meshwright.zoo.shipped import read_shipped
 
 GPU, CPU, MIXED = map(find_cluster, ("h200-x1", "cpu-x2", "tag-testbed"))
 
@@ -20,7 +20,7 @@ def counts(found: TimeSources) -> tuple[int, int, int]:
 
 
 def test_what_was_not_captured_is_estimated_by_the_roofline() -> None:
-    graph = build_model("mlp")
+    graph = read_shipped("mlp")
     assert not graph.calls.any()
     assert counts(time_sources(graph, GPU)) == (0, 0, graph.num_ops)
     kind = GPU.types[GPU.type_names[0]]
@@ -57,7 +57,7 @@ def test_an_op_counts_by_the_type_on_which_it_is_known_least() -> None:
 
 
 def test_every_answer_says_it() -> None:
-    graph, cluster = build_model("mlp"), find_cluster("v100-32-x2")
+    graph, cluster = read_shipped("mlp"), find_cluster("v100-32-x2")
     expected = "measured 0, fitted 0, estimated 30 of 30 ops"
     for method in ("single", "data", "auto", "heft"):
         answer = find_plan(graph, cluster, method, budget_seconds=0.1)

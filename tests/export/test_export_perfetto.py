@@ -19,12 +19,12 @@ from meshwright.export.perfetto.event import DEVICES, LINKS
 from meshwright.export.perfetto.trace import trace_document, write_trace
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
-from meshwright.graph.zoo import build_model
 from meshwright.plan.plan import Allocation, Part, Plan, Schedule, ScheduleKind, place_ops
 from meshwright.program.program import Kind
 from meshwright.simulate.simulate import simulate
 from meshwright.simulate.timeline import Timeline
 from meshwright.source import load_graph
+from meshwright.zoo.shipped import read_shipped
 from small import dag, rails
 from work import count_lines
 
@@ -197,7 +197,7 @@ def test_parallel_links_have_names_of_their_own() -> None:
 
 
 def test_data_parallel_collectives_have_tracks() -> None:
-    graph, cluster = build_model("mlp"), find_cluster("v100-32-x4")
+    graph, cluster = read_shipped("mlp"), find_cluster("v100-32-x4")
     plan = Plan(parts=(Part(ops=graph.op_names, devices=names(cluster)),))
     timeline = simulate(graph, cluster, plan, with_links=True)
     events = check_trace(trace_document(timeline, cluster))
@@ -211,7 +211,7 @@ def test_data_parallel_collectives_have_tracks() -> None:
 @pytest.mark.parametrize("sharing", ["fair", "none"])
 @pytest.mark.parametrize("with_links", [True, False])
 def test_every_instruction_that_computes_has_a_slice(sharing: str, with_links: bool) -> None:
-    graph, cluster = build_model("inception-v3"), find_cluster("tag-testbed")
+    graph, cluster = read_shipped("inception-v3", 64), find_cluster("tag-testbed")
     plan = place_randomly(graph, cluster, 0)
     timeline = simulate(graph, cluster, plan, sharing=sharing, with_links=with_links)
     events = check_trace(trace_document(timeline, cluster))
@@ -226,7 +226,7 @@ def test_every_instruction_that_computes_has_a_slice(sharing: str, with_links: b
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**16), name=st.sampled_from(["dgx1", "tag-testbed", "mesh2d-2x3"]))
 def test_rules_hold_for_random_placements(seed: int, name: str) -> None:
-    graph, cluster = build_model("vgg16-32"), find_cluster(name)
+    graph, cluster = read_shipped("unet"), find_cluster(name)
     timeline = simulate(graph, cluster, place_randomly(graph, cluster, seed), with_links=True)
     events = check_trace(trace_document(timeline, cluster))
     for link in range(len(cluster.links)):
@@ -240,7 +240,7 @@ def test_rules_hold_for_random_placements(seed: int, name: str) -> None:
 
 @pytest.mark.parametrize("granularity", ["op", "part"])
 def test_a_pipeline_has_a_trace(granularity: str) -> None:
-    graph, cluster = build_model("mlp"), find_cluster("v100-32-x2")
+    graph, cluster = read_shipped("mlp"), find_cluster("v100-32-x2")
     plan = halves(graph, cluster)
     timeline = simulate(graph, cluster, plan, granularity=granularity, with_links=True)
     events = check_trace(trace_document(timeline, cluster))

@@ -15,6 +15,7 @@ from fuzz_loop import Feed, Reader, check_line
 from fuzz_mutate import mutate, mutate_text
 from fuzz_ranks import RANK_READERS
 
+from formula import mlp
 from measured_run import chain, hosts
 from meshwright.cli import entry
 from meshwright.cli.cluster import cluster_document, show_cluster
@@ -28,7 +29,6 @@ from meshwright.cluster.file import read_cluster
 from meshwright.errors import InputError
 from meshwright.graph.architecture.shape import build_shape, is_shape
 from meshwright.graph.graph import Graph, read_graph
-from meshwright.graph.zoo import build_mlp
 from meshwright.plan.plan import Part, Plan, place_ops
 from meshwright.profile.profile import merge_profiles, read_profile
 from meshwright.report.calibrate import calibrated_cluster, measured_graph
@@ -209,7 +209,7 @@ def feed_kept(path: Path, data: bytes, is_thorough: bool) -> None:
 
 @cache
 def _captured() -> Graph:
-    return build_mlp("captured", 2, (3, 4, 5))
+    return mlp("captured", 2, (3, 4, 5))
 
 
 def feed_problem(_path: Path, data: bytes, _is_thorough: bool) -> None:

@@ -15,6 +15,9 @@ from meshwright.graph.fuse import MAX_OPS, find_sets, fuse_elementwise
 from meshwright.graph.graph import OP_LINES, Graph, Phase, Split, read_graph
 from meshwright.zoo.shipped import FOLDER, SUFFIX, shipped_names
 
+WRITTEN = ("mlp", "unet")
+"""The shipped graphs that are from formulas, whose ops have names of their own."""
+
 
 class Step(GraphBuilder):
     """Ops that each make one tensor; what they read and write is that of their tensors."""
@@ -481,7 +484,7 @@ def test_merging_is_the_same_every_time(graph: Graph) -> None:
     assert_identical(fuse_elementwise(graph), fuse_elementwise(graph))
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", [name for name in shipped_names() if name not in WRITTEN])
 def test_captured_steps_have_fewer_ops_and_bytes(name: str) -> None:
     graph = read_graph(FOLDER / f"{name}{SUFFIX}")
     fused = fuse_elementwise(graph)

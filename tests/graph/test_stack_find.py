@@ -6,15 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from formula import StepBuilder, Value, add, cross_entropy, elementwise, linear, mlp, norm
 from meshwright.errors import InputError
-from meshwright.graph.analytic import StepBuilder, Value
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.architecture.llama import llama
 from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.graph import Graph, Phase, read_graph
-from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.stack.find import find_layers
-from meshwright.graph.zoo import build_mlp
 from meshwright.zoo.shipped import FOLDER, SUFFIX
 
 HIDDEN = 16
@@ -228,7 +226,7 @@ def test_layers_that_skip_one_are_refused() -> None:
 
 
 def test_a_perceptron_is_a_chain_of_layers() -> None:
-    graph = build_mlp("mlp", 8, (16, 16, 16, 16, 16))
+    graph = mlp("mlp", 8, (16, 16, 16, 16, 16))
     assert find_layers(graph).num_layers >= 4
 
 

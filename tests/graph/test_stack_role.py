@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.graph.analytic import Gradient, StepBuilder, Value
+from formula import Gradient, StepBuilder, Value, add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.architecture.llama import llama
@@ -15,7 +15,6 @@ from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.graph.architecture.vit import vit
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.graph.layer import add, cross_entropy, elementwise, linear, norm
 from meshwright.graph.stack.find import find_layers
 from meshwright.graph.stack.product import key_bytes
 from meshwright.graph.stack.stack import Cut, LayerKind, Role

@@ -11,7 +11,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
-from meshwright.graph.zoo import build_model
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
@@ -25,6 +24,7 @@ from meshwright.search.method.pipeline.memory import recomputed_peak_bytes
 from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
 from meshwright.search.method.pipeline.traffic import Traffic
 from meshwright.search.method.pipeline.tune import neighbours
+from meshwright.zoo.shipped import read_shipped
 
 
 def two_layers() -> Graph:
@@ -171,7 +171,7 @@ def test_stages_are_divided_until_there_are_enough() -> None:
 
 
 def test_neighbours_of_a_real_pipeline_are_legal() -> None:
-    graph, cluster = build_model("unet", batch=8), find_cluster("titan-v-2x2")
+    graph, cluster = read_shipped("unet", 8), find_cluster("titan-v-2x2")
     instance, blocks = make_instance(graph, cluster), find_blocks(graph)
     start = next(each for each in usual_candidates(instance, (4,)) if each.cut.num_stages == 2)
     found = list(neighbours(instance, blocks, start, [1, 2, 4, 8]))

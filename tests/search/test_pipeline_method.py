@@ -16,7 +16,6 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, read_graph
-from meshwright.graph.zoo import build_model
 from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
@@ -29,6 +28,7 @@ from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
 from meshwright.simulate.simulate import simulate
+from meshwright.zoo.shipped import read_shipped
 from synthetic import synthetic_gpt
 
 
@@ -69,7 +69,7 @@ def test_no_pipeline_is_slower_than_the_usual_ones(
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
-    graph, cluster = build_model("unet", batch=8), make_cluster(["fast"] * 4, rate=1e9)
+    graph, cluster = read_shipped("unet", 8), make_cluster(["fast"] * 4, rate=1e9)
     first, second = (pipeline(graph, cluster, seed=3, budget_seconds=60) for _ in range(2))
     assert first.plan == second.plan
     assert first.statistics == second.statistics
@@ -252,7 +252,7 @@ def test_every_part_of_the_search_can_be_left_out(
         num_clusters=0 if "clusters" in left_out else 8,
         **{option: option not in left_out for option in PARTS if option != "clusters"},  # type: ignore[arg-type]
     )
-    graph, cluster = build_model("unet", batch=8), find_cluster("dgx1")
+    graph, cluster = read_shipped("unet", 8), find_cluster("dgx1")
     answer = pipeline(graph, cluster, options=options, num_workers=0)
     assert ran == set(PARTS) - set(left_out)
     assert answer.plan is not None
@@ -301,7 +301,7 @@ def test_pipedream_s_profiles_are_split_as_well_as_by_their_authors(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "graph", [build_model("resnet50"), synthetic_gpt(800)], ids=["resnet50", "gpt"]
+    "graph", [read_shipped("resnet50", 64), synthetic_gpt(800)], ids=["resnet50", "gpt"]
 )
 def test_real_models_are_never_slower_than_the_usual_pipelines(graph: Graph) -> None:
     cluster = find_cluster("titan-v-4x4")

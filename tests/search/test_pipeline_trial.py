@@ -16,7 +16,6 @@ from search_strategies import make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.graph.zoo import build_model
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
@@ -25,6 +24,7 @@ from meshwright.search.method.pipeline.microbatch_price import Prices
 from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.trial import CandidateTrials
 from meshwright.search.pool.process import Processes
+from meshwright.zoo.shipped import read_shipped
 from waiting import wait_until
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
@@ -168,7 +168,7 @@ def test_a_worker_of_another_installation_is_not_asked(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_a_whole_search_is_the_same_with_workers() -> None:
-    graph, cluster = build_model("vgg16"), find_cluster("titan-v-4x4")
+    graph, cluster = read_shipped("vgg16", 64), find_cluster("titan-v-4x4")
     alone, helped = (
         pipeline(graph, cluster, budget_seconds=300, num_workers=number) for number in (0, 2)
     )

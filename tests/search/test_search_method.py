@@ -15,7 +15,6 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_mlp, build_model
 from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
@@ -28,6 +27,7 @@ from meshwright.search.method.mcmc.walk import propose_moves
 from meshwright.search.method.metis import partition_units
 from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
 from meshwright.search.portfolio import find_plan
+from meshwright.zoo.shipped import read_shipped
 from synthetic import synthetic_gpt
 
 
@@ -110,14 +110,14 @@ def test_metis_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["inception-v3", "unet"])
 def test_searches_beat_one_device_where_ops_are_parallel(name: str) -> None:
-    graph, cluster = build_model(name), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped(name), find_cluster("a100-80-x4")
     alone = find_plan(graph, cluster, "single").step_seconds
     for method in ("heft", "mcmc"):
         assert find_plan(graph, cluster, method).step_seconds < alone
 
 
 def test_mcmc_is_never_worse_than_its_start_and_differs_by_seed() -> None:
-    graph, cluster = build_model("unet"), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
     answers = [mcmc(graph, cluster, seed=seed, steps=2000, sharing="none") for seed in (1, 2)]
     for answer in answers:
         assert answer.step_seconds <= answer.statistics["first_seconds"] * (1 + 1e-9)
@@ -141,7 +141,7 @@ def test_shares_are_whole_samples() -> None:
 
 
 def test_data_parallelism_gives_the_faster_device_more() -> None:
-    graph = build_mlp("mlp", 32)
+    graph = read_shipped("mlp", 32)
     plan = find_plan(graph, find_cluster("tag-testbed"), "data-proportional").plan
     assert plan is not None
     shares = dict(zip(plan.parts[0].devices, plan.parts[0].shares, strict=True))
@@ -240,7 +240,7 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
         propose_moves(*arguments)
 
     monkeypatch.setattr("meshwright.search.method.mcmc.mcmc.propose_moves", interrupted)
-    answer = mcmc(build_model("unet"), find_cluster("a100-80-x4"))
+    answer = mcmc(read_shipped("unet"), find_cluster("a100-80-x4"))
     assert answer.plan is not None
     assert answer.stop is Stop.INTERRUPTED
     assert answer.statistics["evaluations"] == 16 + 32
@@ -253,7 +253,7 @@ def test_ctrl_c_ends_auto_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
 
     searches = dict(portfolio._SEARCHES) | {"metis": interrupted}
     monkeypatch.setattr(portfolio, "_SEARCHES", searches)
-    answer = find_plan(build_model("mlp"), find_cluster("a100-80-x4"))
+    answer = find_plan(read_shipped("mlp"), find_cluster("a100-80-x4"))
     assert answer.method == "auto:data"
     assert answer.stop is Stop.INTERRUPTED
 
@@ -271,7 +271,7 @@ def test_a_walk_never_takes_what_does_not_fit_once_it_fits() -> None:
 
 
 def test_pipelines_use_the_microbatches_that_are_asked_for() -> None:
-    graph = build_model("mlp", batch=32)
+    graph = read_shipped("mlp", 32)
     cluster = find_cluster("a100-80-x4")
     for count in (2, 4):
         answer = find_plan(graph, cluster, "consecutive", microbatches=(count,))

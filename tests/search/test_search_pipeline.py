@@ -13,7 +13,6 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, read_graph
-from meshwright.graph.zoo import build_model
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
@@ -27,6 +26,7 @@ from meshwright.search.method.pipeline.pipedream import (
 )
 from meshwright.search.portfolio import find_plan
 from meshwright.simulate.simulate import simulate
+from meshwright.zoo.shipped import read_shipped
 
 Seconds = st.sampled_from([1.0, 2.0, 3.0, 10.0])
 
@@ -177,14 +177,14 @@ def test_tied_weights_wrap_around() -> None:
 
 
 def test_microbatches_divide_the_batch_and_leave_every_replica_a_sample() -> None:
-    graph = build_model("vgg16", batch=24)
+    graph = read_shipped("vgg16", 24)
     assert microbatch_choices(graph, 4, 2) == [1, 2, 4, 8, 12]
     assert microbatch_choices(graph, 4, 24) == [1]
-    assert microbatch_choices(build_model("vgg16", batch=1), 2, 4)[0] == 1
+    assert microbatch_choices(read_shipped("vgg16", 1), 2, 4)[0] == 1
 
 
 def test_pipelines_run_on_real_models() -> None:
-    graph, cluster = build_model("resnet50"), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped("resnet50", 64), find_cluster("a100-80-x4")
     alone = find_plan(graph, cluster, "single").step_seconds
     for method in ("consecutive", "pipedream"):
         answer = find_plan(graph, cluster, method)

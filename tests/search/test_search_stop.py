@@ -10,7 +10,6 @@ import pytest
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_model
 from meshwright.plan.answer import Answer, Stop
 from meshwright.search import interrupt, portfolio
 from meshwright.search.interrupt import pressed_again
@@ -19,6 +18,7 @@ from meshwright.search.method.baseline import data, single
 from meshwright.search.method.mcmc.mcmc import mcmc
 from meshwright.search.method.name import SEARCHES
 from meshwright.search.portfolio import find_plan
+from meshwright.zoo.shipped import read_shipped
 
 LONG = 1e6
 """Seconds that no search on a small step uses up."""
@@ -40,32 +40,32 @@ def test_the_four_reasons() -> None:
     "method", [name for name in (*SEARCHES, "m-sct", "quickp") if name != "hybrid"]
 )
 def test_a_search_with_time_for_all_ends_by_itself(method: str) -> None:
-    answer = find_plan(build_model("mlp"), find_cluster("v100-32-x2"), method, budget_seconds=LONG)
+    answer = find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), method, budget_seconds=LONG)
     assert answer.stop in (Stop.ENDED, Stop.PROVED)
 
 
 def test_auto_ends_by_itself_too() -> None:
-    graph = build_model("mlp")
+    graph = read_shipped("mlp")
     cluster = find_cluster("v100-32-x2")
     assert find_plan(graph, cluster, budget_seconds=LONG).stop in (Stop.ENDED, Stop.PROVED)
 
 
 @pytest.mark.parametrize("method", CLOCKED[1:])
 def test_a_search_without_time_says_so(method: str) -> None:
-    graph, cluster = build_model("unet"), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
     answer = portfolio._SEARCHES[method](graph, cluster, budget_seconds=CUT_SHORT)
     assert answer.stop is Stop.LIMIT
 
 
 def test_a_walk_of_few_steps_ends_and_one_of_many_is_cut() -> None:
-    graph, cluster = build_model("unet"), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
     assert mcmc(graph, cluster, steps=5, budget_seconds=LONG).stop is Stop.ENDED
     assert mcmc(graph, cluster, steps=10**9, budget_seconds=CUT_SHORT).stop is Stop.LIMIT
 
 
 def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
-    graph, cluster = build_model("unet"), find_cluster("a100-80-x4")
+    graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
     answer = find_plan(graph, cluster, budget_seconds=CUT_SHORT)
     assert answer.stop is Stop.LIMIT
     assert set(answer.statistics) == {"single_seconds"}
@@ -75,7 +75,7 @@ def auto_of(monkeypatch: pytest.MonkeyPatch, **searches: Any) -> Answer:
     """`auto` with some searches in the place of its own."""
     monkeypatch.setattr(portfolio, "_SEARCHES", dict(portfolio._SEARCHES) | searches)
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
-    return find_plan(build_model("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
+    return find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
 
 
 def press(graph: Graph, cluster: Any, **options: Any) -> Answer:

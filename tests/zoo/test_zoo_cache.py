@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from formula import mlp
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_mlp
 from meshwright.zoo.cache import GraphCache, cache_folder, digest_files, open_cache
 from meshwright.zoo.find import capture_once, find_origin
 from meshwright.zoo.model import Choice, choose
@@ -29,7 +29,7 @@ class Tracer:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.graph = build_mlp("made", 2, (3, 4, 5))
+        self.graph = mlp("made", 2, (3, 4, 5))
 
     def __call__(self, _choice: Choice) -> Graph:
         self.calls += 1
@@ -114,7 +114,7 @@ def test_a_folder_that_cannot_be_costs_a_line_and_nothing_else(tmp_path: Path, n
 
 
 def test_whoever_writes_last_leaves_a_whole_file(folder: GraphCache) -> None:
-    graphs = [build_mlp(f"made{k}", 2, (3, 4, 5)) for k in range(8)]
+    graphs = [mlp(f"made{k}", 2, (3, 4, 5)) for k in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda graph: folder.write(OWN, graph), graphs))
     kept = folder.read(OWN)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from formula import mlp
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_mlp
 from meshwright.zoo.cache import GraphCache
 from meshwright.zoo.find import find_graph, find_origin
 from meshwright.zoo.model import Choice, choose
@@ -22,7 +22,7 @@ LIMIT_BYTES = 300_000
 
 
 def capture(choice: Choice) -> Graph:
-    return build_mlp(f"captured {choice.model.name}", choice.batch, (3, 4))
+    return mlp(f"captured {choice.model.name}", choice.batch, (3, 4))
 
 
 def refuse(_choice: Choice) -> Graph:
@@ -44,21 +44,25 @@ def test_shipped_graphs_are_models_at_their_usual_batch_and_small() -> None:
         assert (FOLDER / f"{name}{SUFFIX}").stat().st_size < LIMIT_BYTES
 
 
-def test_only_the_usual_step_is_shipped() -> None:
+def test_only_what_follows_from_the_usual_step_is_shipped() -> None:
     model = find_model("alexnet-32")
     assert is_shipped(choose(model))
+    assert is_shipped(choose(model, batch=1, precision="tf32", optimizer="adam"))
     assert not is_shipped(choose(model, precision="bf16"))
     assert not is_shipped(choose(model, optimizer="sgd"))
-    assert not is_shipped(choose(model, batch=1))
+    assert not is_shipped(replace(choose(model), compile=True))
+    assert not is_shipped(choose(find_model("transformer"), precision="fp32"))
+    assert not is_shipped(choose(find_model("transformer"), sequence=32))
 
 
 def test_formulas_come_before_a_capture_only_where_they_are_equal() -> None:
-    equal, other = choose(find_model("bert-large")), choose(find_model("resnet50"), batch=7)
+    equal, other = choose(find_model("bert-large")), choose(find_model("resnet50"), optimizer="sgd")
     for has_torch in (True, False):
         built = find(equal, has_torch=has_torch)
         assert (built.name, built.batch) == ("bert-large", 32)
+        shipped = find(choose(find_model("resnet50"), batch=7), has_torch=has_torch)
+        assert (shipped.name, shipped.batch) == ("resnet50", 7)
     assert find(other, has_torch=True).name == "captured resnet50"
-    assert find(other, has_torch=False).name == "resnet50"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +109,7 @@ def test_formulas_have_the_parameters_of_the_zoo(name: str) -> None:
     assert (graph.name, graph.batch) == (name, model.batch)
 
 
-def test_formulas_alone_are_never_captured() -> None:
+def test_models_without_pytorch_are_never_captured() -> None:
     assert find(choose(find_model("unet")), has_torch=True).name == "unet"
 
 
@@ -117,10 +121,10 @@ def test_formulas_alone_are_never_captured() -> None:
         (
             "resnet50",
             {"precision": "bf16"},
-            "formulas must be fp32 or tf32, got 'bf16'; anything else",
+            "shipped graph must be fp32 or tf32, got 'bf16'; anything else",
         ),
-        ("vgg16", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'; anything"),
-        ("mlp", {"optimizer": "sgd"}, "formulas must be adamw or adam, got 'sgd'$"),
+        ("vgg16", {"optimizer": "sgd"}, "graph must be adamw or adam, got 'sgd'; anything"),
+        ("mlp", {"optimizer": "sgd"}, "graph must be adamw or adam, got 'sgd'$"),
     ],
 )
 def test_what_there_is_not_without_torch_is_named(
@@ -137,11 +141,11 @@ def test_origins_say_what_would_be_found(tmp_path: Path) -> None:
     wanted = {
         "alexnet-32": ("shipped", "shipped"),
         "vgg19": ("cached", "missing"),
-        "vgg16": ("torch", "formula"),
+        "vgg16": ("shipped", "shipped"),
         "bert-large": ("formula", "formula"),
         "llama-3-8b": ("formula", "formula"),
         "fnet-base": ("torch", "missing"),
-        "mlp": ("formula", "formula"),
+        "mlp": ("shipped", "shipped"),
     }
     for name, origins in wanted.items():
         choice = choose(find_model(name))

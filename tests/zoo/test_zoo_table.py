@@ -6,17 +6,15 @@ import sys
 import pytest
 
 from meshwright.errors import InputError
-from meshwright.graph.zoo import build_model, formula_models
 from meshwright.zoo.model import choose
+from meshwright.zoo.shipped import shipped_names
 from meshwright.zoo.table import find_model, zoo_models
-
-FORMULAS = [model.name for model in formula_models()]
 
 
 def test_every_name_stands_once() -> None:
     names = [model.name for model in zoo_models()]
     assert len(set(names)) == len(names) == 33
-    assert set(FORMULAS) <= set(names)
+    assert set(shipped_names()) <= set(names)
 
 
 def test_reading_it_needs_no_torch() -> None:
@@ -25,11 +23,6 @@ def test_reading_it_needs_no_torch() -> None:
         "sys.exit(bool({'torch', 'numba'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-@pytest.mark.parametrize("name", FORMULAS)
-def test_formulas_have_the_parameters_that_the_table_says(name: str) -> None:
-    assert build_model(name, batch=1).parameter_bytes.sum() / 4 == find_model(name).parameters
 
 
 def test_a_usual_step_is_as_the_table_has_it() -> None:

@@ -1,7 +1,5 @@
 """Decides whether columns are a legal graph, and names the op or tensor that breaks a rule."""
 
-from typing import Any
-
 import numpy as np
 
 from meshwright.array import Floats
@@ -37,8 +35,7 @@ def check_columns(columns: Columns) -> None:
 
 
 def _check_texts(columns: Columns) -> None:
-    column: dict[str, Any] = dict(columns)
-    for texts in ((columns["name"],), columns["seconds"], *(column[name] for name in OP_TEXTS)):
+    for texts in ((columns["name"],), columns["seconds"], *(columns[name] for name in OP_TEXTS)):
         longest = max(texts, key=len, default="")
         if len(longest) > MAX_NAME:
             raise InputError(f"name {quoted(longest)}: must have at most {MAX_NAME:,} characters")
@@ -47,13 +44,12 @@ def _check_texts(columns: Columns) -> None:
 def _check_lengths(columns: Columns) -> None:
     where = f"graph {columns['name']}"
     num_ops, num_tensors = len(columns["op_names"]), len(columns["tensor_source"])
-    column: dict[str, Any] = dict(columns)
     steep = columns["superlinear"]
     unknown = [name for name in steep if name not in (*OP_STEEP, *TENSOR_STEEP)]
     if unknown:
         known = ", ".join((*OP_STEEP, *TENSOR_STEEP))
         raise InputError(f"{where}: superlinear must be of {known}, got {quoted(unknown[0])}")
-    of_ops = {name: column[name] for name in (*OP_TEXTS, *OP_CODES, *OP_SIZES, "mixes")}
+    of_ops = {name: columns[name] for name in (*OP_TEXTS, *OP_CODES, *OP_SIZES, "mixes")}
     of_ops |= {f"seconds of {quoted(kind)}": each for kind, each in columns["seconds"].items()}
     of_ops |= {name: each for name, each in steep.items() if name in OP_STEEP}
     for name, each in of_ops.items():
@@ -61,7 +57,7 @@ def _check_lengths(columns: Columns) -> None:
             raise InputError(
                 f"{where}: {name} must have one entry an op ({num_ops}), got {len(each):,}"
             )
-    of_tensors = {name: column[name] for name in (*TENSOR_SIZES, "tensor_partial")}
+    of_tensors = {name: columns[name] for name in (*TENSOR_SIZES, "tensor_partial")}
     of_tensors |= {name: each for name, each in steep.items() if name in TENSOR_STEEP}
     for name, each in of_tensors.items():
         if len(each) != num_tensors:
@@ -80,7 +76,7 @@ def _check_numbers(columns: Columns) -> None:
     if not LEAST_BATCH <= columns["batch"] <= MOST_BATCH:
         rule = "positive" if not 0 < columns["batch"] < np.inf else _BATCHES
         raise InputError(f"graph {columns['name']}: batch must be {rule}, got {columns['batch']}")
-    column: dict[str, Any] = {**columns, **columns["superlinear"]}
+    column = {**columns, **columns["superlinear"]}
     for name in (*OP_SIZES, *TENSOR_SIZES, *columns["superlinear"]):
         array = column[name]
         bad = np.flatnonzero(~((array >= 0) & (array <= _limit(MOST))))
@@ -118,9 +114,8 @@ def _check_parts(columns: Columns) -> None:
 
     A fixed part above the whole would make sizes negative at a larger batch.
     """
-    column: dict[str, Any] = dict(columns)
     for name in (*OP_LINES, "tensor_bytes"):
-        whole, fixed = column[name], column[f"fixed_{name}"]
+        whole, fixed = columns[name], columns[f"fixed_{name}"]
         bad = np.flatnonzero(fixed > whole)
         if len(bad):
             raise InputError(
@@ -141,8 +136,7 @@ def _check_parts(columns: Columns) -> None:
 
 def _check_steep(columns: Columns, name: str, fixed: Floats, steep: Floats) -> None:
     """Parts add up to no more than the whole, and only ops that mix samples have steep ones."""
-    column: dict[str, Any] = dict(columns)
-    whole = column[name]
+    whole = columns[name]
     bad = np.flatnonzero(fixed + steep > whole * (1 + _ROUNDING))
     if len(bad):
         raise InputError(
@@ -186,9 +180,8 @@ def _check_references(columns: Columns) -> None:
         ("use_tensor", 0, num_tensors),
         ("use_op", 0, num_ops),
     )
-    column: dict[str, Any] = dict(columns)
     for name, low, high in ranges:
-        array = column[name]
+        array = columns[name]
         bad = np.flatnonzero((array < low) | (array >= high))
         if len(bad):
             raise InputError(

@@ -3,14 +3,9 @@
 Knows no rules beyond types; `Graph` checks.
 """
 
-from collections.abc import Mapping
 from enum import IntEnum
-from typing import TypedDict
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from meshwright.array import Bools, Floats, Ints
 from meshwright.errors import InputError
 
 MAX_OPS = 1 << 20
@@ -70,45 +65,5 @@ OP_STEEP = tuple(f"{power}_{name}" for power in STEEP_POWERS for name in OP_LINE
 TENSOR_STEEP = tuple(f"{power}_tensor_bytes" for power in STEEP_POWERS)
 
 
-class Columns(TypedDict):
-    """The fields of a `Graph`, unchecked; `Graph` documents each."""
-
-    name: str
-    batch: float
-    op_names: tuple[str, ...]
-    kind: tuple[str, ...]
-    module: tuple[str, ...]
-    precision: tuple[str, ...]
-    phase: npt.NDArray[np.int8]
-    split: npt.NDArray[np.int8]
-    group: Ints
-    partner: Ints
-    flops: Floats
-    fixed_flops: Floats
-    bytes_read: Floats
-    fixed_bytes_read: Floats
-    bytes_written: Floats
-    fixed_bytes_written: Floats
-    product_rows: Floats
-    fixed_product_rows: Floats
-    product_columns: Floats
-    fixed_product_columns: Floats
-    product_depth: Floats
-    fixed_product_depth: Floats
-    product_count: Floats
-    fixed_product_count: Floats
-    product_alignment: Floats
-    calls: Floats
-    parameter_bytes: Floats
-    state_bytes: Floats
-    saved_bytes: Floats
-    workspace_bytes: Floats
-    seconds: Mapping[str, Floats]
-    mixes: Bools
-    superlinear: Mapping[str, Floats]
-    tensor_source: Ints
-    tensor_bytes: Floats
-    fixed_tensor_bytes: Floats
-    tensor_partial: Bools
-    use_tensor: Ints
-    use_op: Ints
+Columns = dict[str, Any]
+"""The fields of a `Graph` by name, unchecked; `Graph` declares and documents each."""

@@ -9,7 +9,7 @@ import msgspec
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_json
 from meshwright.graph.column import ANY_TYPE, Columns, Phase
-from meshwright.graph.draft import Draft
+from meshwright.graph.draft import ColumnBuilder
 from meshwright.graph.foreign import edge_ends, number_nodes
 
 BYTES_PER_SECOND = 2.0**31
@@ -62,13 +62,13 @@ def read_dnn_partitioning(data: bytes, name: str, where: str) -> Columns:
     """One op a node, one tensor a node with out-edges; milliseconds become seconds."""
     document = decode_json(data, Document, where)
     numbers = number_nodes((node.id for node in document.nodes), where)
-    draft = Draft(name)
+    draft = ColumnBuilder(name)
     _add_nodes(draft, document.nodes)
     _add_edges(draft, document.edges, numbers, where)
     return draft.columns()
 
 
-def _add_nodes(draft: Draft, nodes: list[Node]) -> None:
+def _add_nodes(draft: ColumnBuilder, nodes: list[Node]) -> None:
     names = {node.name for node in nodes}
     are_unique = len(names) == len(nodes) and None not in names
     groups = {each: i for i, each in enumerate(dict.fromkeys(n.color_class for n in nodes))}
@@ -90,7 +90,9 @@ def _add_nodes(draft: Draft, nodes: list[Node]) -> None:
         )
 
 
-def _add_edges(draft: Draft, edges: list[Edge], numbers: dict[int | str, int], where: str) -> None:
+def _add_edges(
+    draft: ColumnBuilder, edges: list[Edge], numbers: dict[int | str, int], where: str
+) -> None:
     pairs, costs = join_edges(edges, numbers, where, tolerance=0.0)
     tensors: dict[int, int] = {}
     for source, target in pairs:

@@ -6,7 +6,7 @@ Below `Graph`, so that the readers of foreign files can use it; everyone else bu
 
 import heapq
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from meshwright.graph.column import (
 )
 
 
-class Draft:
+class ColumnBuilder:
     """Collects ops and tensors; `columns` sorts them. Checked are cycles and the number of ops."""
 
     def __init__(self, name: str, batch: float = 1) -> None:
@@ -126,7 +126,7 @@ class Draft:
         use_order = np.argsort(rank[use_tensor], kind="stable") if len(use_tensor) else use_tensor
         partner = np.array(self._codes["partner"], dtype=np.int32)[order]
         sizes = np.array([t[1:3] for t in self._tensors], dtype=np.float64).reshape(-1, 2)
-        fields: dict[str, Any] = {
+        return {
             "name": self.name,
             "batch": self.batch,
             "op_names": tuple(self._names[i] for i in order),
@@ -149,7 +149,6 @@ class Draft:
             "use_tensor": rank[use_tensor][use_order],
             "use_op": place[use_op][use_order],
         }
-        return cast(Columns, fields)
 
     def _seconds_columns(self, order: Ints) -> dict[str, Floats]:
         kinds = sorted({kind for each in self._seconds for kind in each})

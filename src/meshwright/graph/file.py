@@ -15,7 +15,7 @@ at its default is left out. A text column with few distinct values is {"values":
 import math
 from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -59,7 +59,7 @@ _SizesColumn: Any = Sizes
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class OpColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Columns over ops; the fields of `Graph` with the same names."""
 
     names: list[Name]
@@ -95,8 +95,8 @@ class Ops(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     superlinear: dict[Name, Sizes] = {}
 
 
-class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Columns over tensors."""
+class TensorColumns(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Columns over tensors; the fields of `Graph` that start with `tensor_`, and who reads each."""
 
     source: list[Number]
     bytes: Sizes = 0.0
@@ -106,26 +106,25 @@ class Tensors(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw
     readers: list[list[Number]]
 
 
-class Document(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The whole file."""
+class GraphDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a graph file holds."""
 
     format: str
     version: int
     name: Name
     batch: float
-    ops: Ops
-    tensors: Tensors
+    ops: OpColumns
+    tensors: TensorColumns
 
 
-class _Header(msgspec.Struct):
+class _GraphHeader(msgspec.Struct):
     version: int
 
 
 def encode_columns(columns: Columns) -> bytes:
     """The columns as the text of a file."""
-    column: dict[str, Any] = dict(columns)
     ops = _struct(
-        Ops,
+        OpColumns,
         names=list(columns["op_names"]),
         kind=_pack_texts(columns["kind"]),
         module=_pack_texts(columns["module"]),
@@ -137,12 +136,12 @@ def encode_columns(columns: Columns) -> bytes:
         seconds={kind: _pack_seconds(array) for kind, array in columns["seconds"].items()},
         mixes=_pack(columns["mixes"]),
         superlinear=_pack_steep(columns, OP_STEEP),
-        **{name: _pack(column[name]) for name in OP_SIZES},
+        **{name: _pack(columns[name]) for name in OP_SIZES},
     )
     num_tensors = len(columns["tensor_source"])
     ends = np.cumsum(np.bincount(columns["use_tensor"], minlength=num_tensors))
     tensors = _struct(
-        Tensors,
+        TensorColumns,
         source=columns["tensor_source"].tolist(),
         bytes=_pack(columns["tensor_bytes"]),
         fixed_bytes=_pack(columns["fixed_tensor_bytes"]),
@@ -152,7 +151,7 @@ def encode_columns(columns: Columns) -> bytes:
         if num_tensors
         else [],
     )
-    document = Document(
+    document = GraphDocument(
         format=FORMAT,
         version=VERSION,
         name=columns["name"],
@@ -182,15 +181,15 @@ def _struct(kind: type[T], /, **values: Any) -> T:
 
 def decode_columns(data: bytes, where: str) -> Columns:
     """The text of a file as columns."""
-    version = probe_json(data, _Header, where).version
+    version = probe_json(data, _GraphHeader, where).version
     if version != VERSION:
         raise InputError(
             f"{where}: {FORMAT} version must be {VERSION}, got {version}; "
             f"write the file again with this version of Meshwright"
         )
-    document = Fields(data, Document, where)
-    ops = Fields(document.raw("ops"), Ops, where, "ops.")
-    tensors = Fields(document.raw("tensors"), Tensors, where, "tensors.")
+    document = Fields(data, GraphDocument, where)
+    ops = Fields(document.raw("ops"), OpColumns, where, "ops.")
+    tensors = Fields(document.raw("tensors"), TensorColumns, where, "tensors.")
     fields = {
         "name": document.read("name"),
         "batch": document.read("batch"),
@@ -202,7 +201,7 @@ def decode_columns(data: bytes, where: str) -> Columns:
         **_decode_superlinear(tensors, TENSOR_STEEP, len(fields["tensor_source"])),
     }
     fields["superlinear"] = steep
-    return cast(Columns, fields)
+    return fields
 
 
 def _decode_ops(ops: Fields, where: str) -> dict[str, Any]:

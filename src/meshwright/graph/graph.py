@@ -12,7 +12,7 @@ from functools import cached_property
 from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +92,7 @@ class Graph:
     """Samples a step, at which every quantity below holds."""
 
     op_names: tuple[str, ...]
-    """Unique."""
+    """The names of the ops, each of which stands once."""
     kind: tuple[str, ...]
     """What the op computes, e.g. "matmul"; for people and for cost models."""
     module: tuple[str, ...]
@@ -100,9 +100,9 @@ class Graph:
     precision: tuple[str, ...]
     """Key into a device type's peak rates: "fp32", "bf16", ..."""
     phase: npt.NDArray[np.int8]
-    """A `Phase`."""
+    """The `Phase` of each op, as its number."""
     split: npt.NDArray[np.int8]
-    """A `Split`."""
+    """The `Split` of each op, as its number."""
     group: Ints
     """Ops with the same non-negative number share a device; -1: none."""
     partner: Ints
@@ -115,16 +115,16 @@ class Graph:
     bytes_written: Floats
     fixed_bytes_written: Floats
     product_rows: Floats
-    """Of an op that multiplies matrices (a convolution and attention do, too): the rows, ..."""
+    """Rows of the result of an op that multiplies matrices, as a convolution and attention do."""
     fixed_product_rows: Floats
     product_columns: Floats
-    """... columns, ..."""
+    """Columns of that result."""
     fixed_product_columns: Floats
     product_depth: Floats
-    """... and terms of each sum, ..."""
+    """Terms of the sum that each number of the result is."""
     fixed_product_depth: Floats
     product_count: Floats
-    """... and how many such products; zero: unknown, or no product."""
+    """How many such products the op computes; zero: unknown, or no product."""
     fixed_product_count: Floats
     product_alignment: Floats
     """Bytes that every row of its matrices starts at a multiple of, at most 16; zero: unknown."""
@@ -157,9 +157,9 @@ class Graph:
     tensor_partial: Bools
     """Whether it is a partial sum when its source runs on a share of the batch."""
     use_tensor: Ints
-    """Uses, sorted by tensor: which tensor ..."""
+    """The tensor of each use; uses are sorted by tensor."""
     use_op: Ints
-    """... is read by which op."""
+    """The op that reads the tensor of each use."""
 
     def __post_init__(self) -> None:
         if not len(self.mixes):
@@ -208,12 +208,12 @@ class Graph:
 
     @property
     def num_ops(self) -> int:
-        """How many ops."""
+        """The number of ops in the step."""
         return len(self.op_names)
 
     @property
     def num_tensors(self) -> int:
-        """How many tensors."""
+        """The number of tensors in the step."""
         return len(self.tensor_source)
 
     @cached_property
@@ -360,7 +360,7 @@ class Graph:
         """The fields by name; the arrays are shared, not copied."""
         columns = {each.name: getattr(self, each.name) for each in fields(self)}
         columns |= {"seconds": dict(self.seconds), "superlinear": dict(self.superlinear)}
-        return cast(Columns, columns)
+        return columns
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For worker processes: read-only views of mappings cannot be pickled as they are."""

@@ -9,7 +9,7 @@ import msgspec
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_json
 from meshwright.graph.column import ANY_TYPE, Columns, Phase, Split
-from meshwright.graph.draft import Draft
+from meshwright.graph.draft import ColumnBuilder
 from meshwright.graph.foreign import edge_ends, number_nodes
 
 _SIZES = (
@@ -48,7 +48,7 @@ class _Attributes(msgspec.Struct):
     batch: float = 1.0
 
 
-class _Document(msgspec.Struct):
+class _NodeLinkDocument(msgspec.Struct):
     nodes: list[_Node]
     directed: bool = False
     links: list[_Edge] | None = None
@@ -67,18 +67,18 @@ def read_node_link(data: bytes, name: str, where: str) -> Columns:
     the same value carry the same tensor, edges without it one tensor each. Graph attribute:
     `batch`. What does not split along the batch does not grow with it.
     """
-    document = decode_json(data, _Document, where)
+    document = decode_json(data, _NodeLinkDocument, where)
     if not document.directed:
         raise InputError(f"{where}: a node-link graph must be directed, got directed = false")
     numbers = number_nodes((node.id for node in document.nodes), where)
-    draft = Draft(name, document.graph.batch)
+    draft = ColumnBuilder(name, document.graph.batch)
     _add_nodes(draft, document.nodes)
     edges = document.links if document.links is not None else document.edges
     _add_edges(draft, edges or [], numbers, where)
     return draft.columns()
 
 
-def _add_nodes(draft: Draft, nodes: list[_Node]) -> None:
+def _add_nodes(draft: ColumnBuilder, nodes: list[_Node]) -> None:
     groups: dict[str | int, int] = {}
     for node in nodes:
         seconds = node.seconds if isinstance(node.seconds, dict) else {ANY_TYPE: node.seconds}
@@ -106,7 +106,9 @@ def _fixed_parts(sizes: dict[str, float], split: Split) -> dict[str, float]:
     return {f"fixed_{each}": sizes[each] for each in ("flops", "bytes_read", "bytes_written")}
 
 
-def _add_edges(draft: Draft, edges: list[_Edge], numbers: dict[Id, int], where: str) -> None:
+def _add_edges(
+    draft: ColumnBuilder, edges: list[_Edge], numbers: dict[Id, int], where: str
+) -> None:
     tensors: dict[tuple[int, str | int], tuple[int, float]] = {}
     for edge in edges:
         source, target = edge_ends(edge.source, edge.target, numbers, where)

@@ -15,7 +15,7 @@ from io import BytesIO
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.column import MAX_OPS, Columns
-from meshwright.graph.draft import Draft
+from meshwright.graph.draft import ColumnBuilder
 from meshwright.graph.foreign import edge_ends, number_nodes
 from meshwright.graph.training import Layer, LayerOps, add_layer
 
@@ -39,7 +39,7 @@ class _Profile:
     activation_bytes: list[float]
     """Of each layer's output."""
     edges: list[tuple[str, str, int]]
-    """Source, target, line."""
+    """An edge: the ids of its source and its target, and its line in the file."""
 
 
 def read_pipedream(data: bytes, name: str, where: str) -> Columns:
@@ -55,7 +55,7 @@ def read_pipedream(data: bytes, name: str, where: str) -> Columns:
         source, target = edge_ends(first, second, numbers, f"{where} line {line}")
         following[source][target] = None
     fed = {target for targets in following for target in targets}
-    draft = Draft(name)
+    draft = ColumnBuilder(name)
     ops = []
     for number, layer in enumerate(profile.layers):
         is_input = layer.kind.startswith("Input") and number not in fed
@@ -81,7 +81,9 @@ def _without_cost(layer: Layer) -> Layer:
     )
 
 
-def _add_tensors(draft: Draft, ops: LayerOps, size: float, following: list[LayerOps]) -> None:
+def _add_tensors(
+    draft: ColumnBuilder, ops: LayerOps, size: float, following: list[LayerOps]
+) -> None:
     readers = [ops.backward, *(each.forward for each in following)]
     readers += [each.backward for each in following]
     draft.add_tensor(ops.forward, size, [reader for reader in readers if reader >= 0])

@@ -9,7 +9,7 @@ import msgspec
 from meshwright.errors import InputError, quoted
 from meshwright.files import decode_json
 from meshwright.graph.column import Columns
-from meshwright.graph.draft import Draft
+from meshwright.graph.draft import ColumnBuilder
 from meshwright.graph.foreign import edge_ends, number_nodes
 from meshwright.graph.training import Layer, LayerOps, add_layer
 
@@ -64,7 +64,7 @@ def read_piper(data: bytes, name: str, where: str) -> Columns:
     """
     document = decode_json(data, PiperDocument, where)
     numbers = number_nodes((node.id for node in document.nodes), where)
-    draft = Draft(name)
+    draft = ColumnBuilder(name)
     layers = [_layer(node, where) for node in document.nodes]
     ops = [add_layer(draft, layer, group) for group, layer in enumerate(layers)]
     _add_tensors(draft, document.edges, ops, numbers, where)
@@ -90,7 +90,7 @@ def _layer(node: PiperNode, where: str) -> Layer:
 
 
 def _add_tensors(
-    draft: Draft,
+    draft: ColumnBuilder,
     edges: list[PiperEdge],
     ops: list[LayerOps],
     numbers: dict[int | str, int],

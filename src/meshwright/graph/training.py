@@ -6,7 +6,7 @@ Shared by the readers of profiles (PipeDream, Piper), which know layers but not 
 from dataclasses import dataclass
 
 from meshwright.graph.column import ANY_TYPE, Phase, Split
-from meshwright.graph.draft import Draft
+from meshwright.graph.draft import ColumnBuilder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class LayerOps:
     backward: int
 
 
-def add_layer(draft: Draft, layer: Layer, group: int) -> LayerOps:
+def add_layer(draft: ColumnBuilder, layer: Layer, group: int) -> LayerOps:
     """A forward op, a backward op and, for a layer with weights, an update op: one group.
 
     Profiles time no update, so it takes zero seconds; its input, the weight gradient, is what

@@ -1,23 +1,21 @@
 """Finds the graph of a model of the zoo: shipped, from formulas, cached, or captured now.
 
-Formulas come before a capture where they give the same graph op for op (`graph.architecture`, which
-tests hold against captured steps), else after it. Knows how to capture only as a function that is
-handed in, so that it needs no torch.
+Shipped graphs and formulas (`graph.architecture`) come before a capture because they are equal to
+it op for op, which tests hold. Knows how to capture only as a function that is handed in, so that
+it needs no torch.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.architecture.rule import SHORTEST_SEQUENCE
 from meshwright.graph.architecture.shape import Shape
 from meshwright.graph.graph import Graph
-from meshwright.graph.zoo import build_model, formula_models
 from meshwright.zoo.cache import GraphCache
-from meshwright.zoo.model import FORMULA_OPTIMIZERS, FULL, TF32, Choice, ZooModel
+from meshwright.zoo.model import FULL, SHIPPED_OPTIMIZERS, Choice, ZooModel, choose
 from meshwright.zoo.shape import find_shape
-from meshwright.zoo.shipped import is_shipped, read_shipped
+from meshwright.zoo.shipped import is_shipped, make_shipped, shipped_names
 
 Capture = Callable[[Choice], Graph]
 Say = Callable[[str], None]
@@ -32,7 +30,7 @@ def find_graph(
 
     `capture` is None where the packages that it needs are not installed.
     """
-    shipped = read_shipped(choice)
+    shipped = make_shipped(choice)
     if shipped is not None:
         return shipped
     shape = _find_shape(choice)
@@ -43,11 +41,9 @@ def find_graph(
             optimizer=choice.optimizer,
             name=choice.model.name,
         )
-    if choice.model.source != "formula" and capture is not None:
+    if choice.model.source != "graph" and capture is not None:
         return capture_once(choice, capture=capture, cache=cache, say=say)
-    if _has_formula(choice.model):
-        return _build(choice)
-    raise InputError(f"{choice.model.name}: {needs(choice.model)}")
+    raise InputError(f"{choice.model.name}: {_missing(choice)}")
 
 
 def capture_once(choice: Choice, *, capture: Capture, cache: GraphCache | None, say: Say) -> Graph:
@@ -81,9 +77,9 @@ def find_origin(choice: Choice, *, can_capture: bool, cache: GraphCache | None) 
         return "shipped"
     if _find_shape(choice) is not None:
         return "formula"
-    if choice.model.source != "formula" and can_capture:
+    if choice.model.source != "graph" and can_capture:
         return "cached" if cache is not None and cache.has(choice) else "torch"
-    return "formula" if _has_formula(choice.model) else "missing"
+    return "missing"
 
 
 def needs(model: ZooModel) -> str:
@@ -94,39 +90,27 @@ def needs(model: ZooModel) -> str:
 
 
 def _find_shape(choice: Choice) -> Shape | None:
-    """Of a step that formulas give as capture does; what changes ops or times is left to it."""
+    """The shape of a step that formulas give as capture does; what changes ops or times is left to
+    a capture."""
     is_short = choice.sequence is not None and choice.sequence < SHORTEST_SEQUENCE
-    if is_short and choice.model.source != "formula":
+    if is_short and choice.model.source != "graph":
         return None
     if choice.autocast or choice.measured or choice.compile or choice.untie or choice.inference:
         return None
     return find_shape(choice.model.name, choice.sequence)
 
 
-def _has_formula(model: ZooModel) -> bool:
-    return model.name in {each.name for each in formula_models()}
-
-
-def _build(choice: Choice) -> Graph:
-    """Formulas have weights in fp32 and Adam; anything else has to be captured.
-
-    In TF32 is what multiplies: all that has FLOPs.
-    """
-    name = choice.model.name
-    rest = "" if choice.model.source == "formula" else f"; anything else {needs(choice.model)}"
-    if choice.precision not in FULL:
-        raise InputError(
-            f"{name}: precision of a graph from formulas must be {' or '.join(FULL)}, got "
-            f"{quoted(choice.precision)}{rest}"
-        )
-    if choice.optimizer not in FORMULA_OPTIMIZERS:
-        known = " or ".join(FORMULA_OPTIMIZERS)
-        raise InputError(
-            f"{name}: optimizer of a graph from formulas must be {known}, got "
-            f"{quoted(choice.optimizer)}{rest}"
-        )
-    graph = build_model(name, choice.batch)
-    if choice.precision == TF32:
-        multiplied = (TF32 if flops > 0 else "fp32" for flops in graph.flops.tolist())
-        graph = replace(graph, precision=tuple(multiplied))
-    return graph
+def _missing(choice: Choice) -> str:
+    """Why there is no graph of a step."""
+    model = choice.model
+    if choose(model).precision not in FULL or model.name not in shipped_names():
+        return needs(model)
+    rest = "" if model.source == "graph" else f"; anything else {needs(model)}"
+    for what, given, known in (
+        ("precision", choice.precision, FULL),
+        ("optimizer", choice.optimizer, SHIPPED_OPTIMIZERS),
+    ):
+        if given not in known:
+            rule = f"{what} of a shipped graph must be {' or '.join(known)}"
+            return f"{rule}, got {quoted(given)}{rest}"
+    return needs(model)

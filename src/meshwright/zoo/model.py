@@ -5,22 +5,22 @@ from typing import Literal
 
 from meshwright.errors import InputError, quoted
 
-Source = Literal["own", "transformers", "formula"]
+Source = Literal["own", "transformers", "graph"]
 
 MIXED = "mixed"
 """The precision of 16-bit weights with copies in fp32, which the optimiser updates."""
 TF32 = "tf32"
 """The precision of fp32 weights whose matrices are multiplied in TF32, convolutions included."""
 FULL = ("fp32", TF32)
-"""Those of weights in fp32."""
+"""The precisions of weights in fp32."""
 _PLAIN = ("adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop")
 _FUSED = ("sgd", "momentum", "adam", "adamw")
 OPTIMIZERS = (*_FUSED, *_PLAIN, *(f"{MIXED}-{name}" for name in (*_FUSED, *_PLAIN)))
-"""Those that `capture` knows, and ..."""
+"""The optimisers that `capture` knows; mistakes are named before torch is imported."""
 AUTOCASTS = ("bf16", "fp16")
-"""... its autocasts; here, so that a mistake is named before torch is imported."""
-FORMULA_OPTIMIZERS = ("adamw", "adam")
-"""Formulas have the two moments of Adam; weight decay adds no bytes."""
+"""The types of autocast that `capture` knows."""
+SHIPPED_OPTIMIZERS = ("adamw", "adam")
+"""The optimisers of shipped graphs: both have the two moments of Adam."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class ZooModel:
     parameters: int
     """Weights, tied ones once."""
     source: Source
-    """Who wrote it: this package or transformers, in PyTorch, or nobody: formulas only."""
+    """Who wrote it: this package or transformers, in PyTorch, or nobody: there is a graph only."""
     longest: int | None = None
     """Tokens of the longest sample that the model has positions for; None: no limit."""
     precisions: tuple[str, ...] = (*FULL, "bf16", MIXED)

@@ -1,9 +1,9 @@
 """Every model of the zoo by name.
 
-Knows no layers: those are in `capture.zoo` (PyTorch), `zoo.shape` and `graph.zoo` (formulas).
+Knows no layers: those are in `capture.zoo` (PyTorch), `zoo.shape` (formulas) and `zoo.shipped`.
 
 Batches are the papers' where a few hosts of today can train on them; comments say where they
-differ. A model that is written in PyTorch and in formulas too stands here once, as in PyTorch.
+differ.
 """
 
 import difflib
@@ -18,10 +18,10 @@ TEXT = (MIXED, "bf16", *FULL)
 
 
 def zoo_models() -> tuple[ZooModel, ...]:
-    """All models: pictures first, then language, then those that are formulas only."""
+    """All models: pictures first, then language, then those without PyTorch."""
     return (
         *_chains(), *_residual(), *_dense(), *_vision_transformers(),
-        *_encoders(), *_decoders(), *_llamas(), *_formulas(),
+        *_encoders(), *_decoders(), *_llamas(), *_graphs(),
     )  # fmt: skip
 
 
@@ -137,7 +137,7 @@ def _llamas() -> list[ZooModel]:
     ]  # fmt: skip
 
 
-def _formulas() -> list[ZooModel]:
+def _graphs() -> list[ZooModel]:
     mlp = "linear layers of widths 1024, 4096, 4096, 4096, 4096, 1000"
     unet = "U-Net on 256 x 256 pictures, two classes"
     # Narayanan et al. (2021), table 1.
@@ -145,14 +145,14 @@ def _formulas() -> list[ZooModel]:
     return [
         ZooModel(
             name="gpt-1t", description=gpt, batch=3072, sequence=2048,
-            parameters=1_008_038_758_400, source="formula", longest=2048, precisions=TEXT,
+            parameters=1_008_038_758_400, source="graph", longest=2048, precisions=TEXT,
         ),
         ZooModel(
-            name="mlp", description=mlp, batch=256, parameters=58_639_336, source="formula",
+            name="mlp", description=mlp, batch=256, parameters=58_639_336, source="graph",
             precisions=FULL,
         ),
         ZooModel(
-            name="unet", description=unet, batch=16, parameters=31_037_698, source="formula",
+            name="unet", description=unet, batch=16, parameters=31_037_698, source="graph",
             precisions=FULL,
         ),
     ]  # fmt: skip

@@ -30,9 +30,7 @@ from meshwright.program.expand.rewrite import Rewrite
 from meshwright.program.expand.zero import divide_state
 from meshwright.program.program import Kind
 from meshwright.units import MIB
-from meshwright.zoo.model import choose
 from meshwright.zoo.shipped import read_shipped
-from meshwright.zoo.table import find_model
 from small import connected
 
 W = 25.0 * MIB
@@ -385,9 +383,7 @@ def test_a_plan_is_expanded() -> None:
 
 @cache
 def captured(name: str) -> Graph:
-    graph = read_shipped(choose(find_model(name)))
-    assert graph is not None
-    return graph
+    return read_shipped(name)
 
 
 def moved(found: Expansion, kind: Kind, phase: Phase, holders: int) -> float:

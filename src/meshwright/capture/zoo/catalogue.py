@@ -8,7 +8,7 @@ import torch
 from meshwright.capture.workload import Workload
 from meshwright.capture.zoo.language import language_recipes
 from meshwright.capture.zoo.own import own_recipes
-from meshwright.capture.zoo.workload import Recipe
+from meshwright.capture.zoo.workload import ZooRecipe
 from meshwright.errors import InputError
 from meshwright.zoo import table
 from meshwright.zoo.model import FULL, MIXED, ZooModel, choose
@@ -18,7 +18,7 @@ _DTYPES = {**dict.fromkeys(FULL, torch.float32), "bf16": torch.bfloat16, MIXED: 
 
 def zoo_models() -> tuple[ZooModel, ...]:
     """What `build` can build; those of transformers are listed also where it is not installed."""
-    return tuple(model for model in table.zoo_models() if model.source != "formula")
+    return tuple(model for model in table.zoo_models() if model.source != "graph")
 
 
 def build(
@@ -36,8 +36,8 @@ def build(
     are in bf16, as of bf16: what makes it mixed is the optimiser (`update_name`).
     """
     model = table.find_model(name)
-    if model.source == "formula":
-        raise InputError(f"{name}: is built from formulas; there is no PyTorch model to capture")
+    if model.source == "graph":
+        raise InputError(f"{name}: has no PyTorch model, so there is nothing to capture")
     choice = choose(model, batch=batch, sequence=sequence, precision=precision)
     recipe = _recipes()[name]
     with torch.device(device), _default_dtype(_DTYPES[choice.precision]):
@@ -51,7 +51,7 @@ def build(
     )
 
 
-def _recipes() -> dict[str, Recipe]:
+def _recipes() -> dict[str, ZooRecipe]:
     return {recipe.name: recipe for recipe in (*own_recipes(), *language_recipes())}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from meshwright.capture.zoo.workload import Inputs, Recipe
+from meshwright.capture.zoo.workload import Inputs, ZooRecipe
 from meshwright.errors import InputError
 from meshwright.zoo.shape import (
     BERT_POSITIONS,
@@ -59,7 +59,7 @@ def build_transformer(family: Family, config: Config) -> Any:
     return model
 
 
-def language_recipes() -> list[Recipe]:
+def language_recipes() -> list[ZooRecipe]:
     """Encoders, decoders and the mixture of experts."""
     return [*_bert_recipes(), *_gpt_recipes(), *_llama_recipes()]
 
@@ -178,17 +178,17 @@ def mixtral_config(
     }
 
 
-def _bert_recipes() -> list[Recipe]:
+def _bert_recipes() -> list[ZooRecipe]:
     recipes = [_recipe(name, BERT, bert_config(**find_sizes(name))) for name in shape_names("bert")]
     return [*recipes, _recipe("fnet-base", FNET, fnet_config())]
 
 
-def _gpt_recipes() -> list[Recipe]:
-    names = [name for name in shape_names("gpt") if find_model(name).source != "formula"]
+def _gpt_recipes() -> list[ZooRecipe]:
+    names = [name for name in shape_names("gpt") if find_model(name).source != "graph"]
     return [_recipe(name, GPT, gpt_config(**find_sizes(name))) for name in names]
 
 
-def _llama_recipes() -> list[Recipe]:
+def _llama_recipes() -> list[ZooRecipe]:
     # Positions and the base of their rotation: Touvron et al. (2023, "Llama 2"), table 1;
     # Grattafiori et al. (2024), section 3.2, before the context was lengthened.
     rotary = {
@@ -211,8 +211,8 @@ def _rotary(theta: float) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
 
 
-def _recipe(name: str, family: Family, config: Config) -> Recipe:
-    return Recipe(
+def _recipe(name: str, family: Family, config: Config) -> ZooRecipe:
+    return ZooRecipe(
         name=name,
         make=partial(build_transformer, family, config),
         inputs=partial(_feed, family, int(config["vocab_size"])),

@@ -13,7 +13,7 @@ from meshwright.capture.zoo.inception import InceptionV3
 from meshwright.capture.zoo.seq2seq import VOCABULARY, Seq2SeqTransformer
 from meshwright.capture.zoo.swin import Swin, SwinBackbone
 from meshwright.capture.zoo.vit import VisionTransformer
-from meshwright.capture.zoo.workload import Inputs, Recipe
+from meshwright.capture.zoo.workload import Inputs, ZooRecipe
 from meshwright.zoo.shape import find_sizes
 
 IMAGENET_CLASSES = 1000
@@ -22,12 +22,12 @@ TRANSLATION_POSITIONS = 1024
 """As `meshwright.zoo.table` has it."""
 
 
-def own_recipes() -> list[Recipe]:
+def own_recipes() -> list[ZooRecipe]:
     """Convolution networks and transformers on pictures, and the translating Transformer."""
     return [*_chains(), *_residual(), *_dense(), *_transformers()]
 
 
-def _chains() -> list[Recipe]:
+def _chains() -> list[ZooRecipe]:
     alexnet = partial(AlexNet, is_small=True, classes=CIFAR_CLASSES)
     vgg16 = partial(VGG, side=32, classes=CIFAR_CLASSES)
     return [
@@ -39,7 +39,7 @@ def _chains() -> list[Recipe]:
     ]
 
 
-def _residual() -> list[Recipe]:
+def _residual() -> list[ZooRecipe]:
     blocks = {
         50: resnet.RESNET50_BLOCKS,
         101: resnet.RESNET101_BLOCKS,
@@ -54,16 +54,16 @@ def _residual() -> list[Recipe]:
     ]
 
 
-def _dense() -> list[Recipe]:
+def _dense() -> list[ZooRecipe]:
     return [_segmenter("semantic-fpn", SemanticFPN, 512, ADE20K_CLASSES)]
 
 
-def _transformers() -> list[Recipe]:
+def _transformers() -> list[ZooRecipe]:
     return [
         _classifier("swin-l", lambda: Swin(SwinBackbone()), 224),
         _classifier("swin-u", _swin_u, 224),
         _classifier("vit-l", partial(_vision_transformer, "vit-l"), 224),
-        Recipe(
+        ZooRecipe(
             name="transformer",
             make=partial(Seq2SeqTransformer, positions=TRANSLATION_POSITIONS),
             inputs=_sentences,
@@ -83,19 +83,19 @@ def _vision_transformer(name: str) -> VisionTransformer:
 
 def _classifier(
     name: str, make: Callable[[], nn.Module], side: int, classes: int = IMAGENET_CLASSES
-) -> Recipe:
+) -> ZooRecipe:
     def inputs(batch: int, _sequence: int) -> Inputs:
         return (torch.empty(batch, 3, side, side), torch.randint(classes, (batch,))), {}
 
-    return Recipe(name=name, make=make, inputs=inputs)
+    return ZooRecipe(name=name, make=make, inputs=inputs)
 
 
-def _segmenter(name: str, make: Callable[[], nn.Module], side: int, classes: int) -> Recipe:
+def _segmenter(name: str, make: Callable[[], nn.Module], side: int, classes: int) -> ZooRecipe:
     def inputs(batch: int, _sequence: int) -> Inputs:
         labels = torch.randint(classes, (batch, side, side))
         return (torch.empty(batch, 3, side, side), labels), {}
 
-    return Recipe(name=name, make=make, inputs=inputs)
+    return ZooRecipe(name=name, make=make, inputs=inputs)
 
 
 def _sentences(batch: int, sequence: int) -> Inputs:

@@ -12,9 +12,9 @@ from meshwright.capture.zoo.loss import classification_loss
 VOCABULARY = 37_000
 """Section 5.1: byte pairs shared by English and German."""
 LABEL_SMOOTHING = 0.1
-"""The share of the loss that other classes have (section 5.4)."""
+"""The share of a label that the other words get: Vaswani et al. (2017), section 5.4."""
 LONGEST_WAVE = 10_000
-"""The base of the wavelengths of positions (section 3.5)."""
+"""The longest wave of the positions is 2 pi times this many tokens (section 3.5)."""
 
 
 class EncoderLayer(nn.Module):

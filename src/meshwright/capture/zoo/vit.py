@@ -10,7 +10,7 @@ NORM_EPSILON = 1e-6
 """What the released network adds to variances."""
 
 
-class EncoderLayer(nn.Module):
+class VitLayer(nn.Module):
     """Normalise, mix, add; normalise, compute, add (equations 2 and 3)."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
@@ -53,7 +53,7 @@ class VisionTransformer(nn.Module):
         nn.init.normal_(self.positions, std=0.02)  # as the released code starts
         self.dropout = nn.Dropout(dropout)
         self.layers = nn.Sequential(
-            *(EncoderLayer(width, heads, inner, dropout) for _ in range(layers))
+            *(VitLayer(width, heads, inner, dropout) for _ in range(layers))
         )
         self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
         self.classifier = nn.Linear(width, classes)

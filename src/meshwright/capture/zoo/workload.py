@@ -10,12 +10,12 @@ Inputs = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class ZooRecipe:
     """How to make a workload; both functions run under the meta device and the chosen precision."""
 
     name: str
     """The model's in `meshwright.zoo`, which has all that needs no torch."""
     make: Callable[[], Any]
-    """Makes the model."""
+    """Makes the PyTorch module."""
     inputs: Callable[[int, int], Inputs]
     """(batch, sequence) to arguments and keyword arguments."""

@@ -4,24 +4,25 @@ Op for op what `capture` records of transformers' BertForPreTraining: norms afte
 dropout, and a language head that is tied to the word embeddings.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture.loss import cross_entropy
 from meshwright.graph.architecture.op import (
     Linear,
     activation,
     add,
     add_broadcast,
-    cross_entropy,
     dropout,
     embedding,
     layer_norm,
+    linear,
     select_first,
+    separate_attention,
 )
-from meshwright.graph.architecture.rule import check_sizes
-from meshwright.graph.architecture.separate import separate_attention
-from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.step import build_model
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
@@ -31,10 +32,11 @@ SEGMENTS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bert:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
+    layers: int
     intermediate: int
     sequence: int
     vocabulary: int
@@ -70,34 +72,22 @@ def bert(
         "positions": positions,
         "intermediate": intermediate or 4 * hidden,
     }
-    check_sizes("bert", sizes, precision, optimizer)
 
-    def record(samples: int, layers: int) -> Tape:
-        tape = Tape(precision)
-        model = _Bert(
-            tape=tape,
-            samples=samples,
-            hidden=hidden,
-            heads=heads,
-            intermediate=intermediate or 4 * hidden,
-            sequence=sequence,
-            vocabulary=vocabulary,
-            positions=positions,
-        )
-        return tape.finish(_forward(model, layers, untie), optimizer)
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
+        return _forward(_Bert(tape=tape, samples=samples, **sizes), untie)
 
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "bert", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
+    )
 
 
-def _forward(model: _Bert, layers: int, untie: bool) -> Value:
+def _forward(model: _Bert, untie: bool) -> Value:
     tape, hidden = model.tape, model.hidden
     words = tape.weight("bert.embeddings.word_embeddings", model.vocabulary * hidden)
     x = _embed(model, words)
-    x = tape.repeat("bert.encoder.layer", layers, partial(_layer, model), x)
+    x = tape.repeat("bert.encoder.layer", model.layers, partial(_layer, model), x)
     first = select_first(tape, x, model.samples * hidden)
-    pooled = Linear(tape, "bert.pooler.dense", hidden, hidden).biased(
-        first, *tape.pair("bert.pooler.dense", hidden * hidden, hidden), shaped=False
-    )
+    pooled = linear(tape, "bert.pooler.dense", first, hidden, hidden, shaped=False)
     pooled = activation(tape, "bert.pooler.activation", "tanh", pooled)
     return _loss(model, words, x, pooled, untie)
 
@@ -132,9 +122,7 @@ def _layer(model: _Bert, name: str, x: Value) -> Value:
         hidden=hidden, heads=model.heads, sequence=model.sequence,
     )  # fmt: skip
     x = _add_norm(model, f"{name}.attention.output", y, hidden, x)
-    y = Linear(tape, f"{name}.intermediate.dense", hidden, wide).biased(
-        x, *tape.pair(f"{name}.intermediate.dense", hidden * wide, wide)
-    )
+    y = linear(tape, f"{name}.intermediate.dense", x, hidden, wide)
     y = activation(tape, f"{name}.intermediate.intermediate_act_fn", "gelu", y)
     return _add_norm(model, f"{name}.output", y, wide, x)
 
@@ -170,5 +158,5 @@ def _loss(model: _Bert, words: Value, x: Value, pooled: Value, untie: bool) -> V
     return add(tape, "", one, other)
 
 
-def _entropy(tape: Tape, scores: Value, labels: int, classes: int) -> Value:
+def _entropy(tape: StepTape, scores: Value, labels: int, classes: int) -> Value:
     return cross_entropy(tape, tape.view(scores), tape.view(tape.input(labels, INT64)), classes)

@@ -5,37 +5,40 @@ product for queries, keys and values, dropout, and a head that is tied to the em
 the same shape run without dropout, with GELU as one op, or with stored scores, too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from meshwright.graph.architecture import op
+from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
-    NARROW_BYTES,
     Linear,
     add,
     add_broadcast,
-    causal_loss,
     embedding,
-    layer_norm,
+    linear,
+    norm,
     power,
     scale,
     shift,
+    split_columns,
     times,
 )
-from meshwright.graph.architecture.rule import check_choice, check_sizes
+from meshwright.graph.architecture.rule import check_choice
 from meshwright.graph.architecture.score import stored_attention
-from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.step import build_model
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gpt:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
+    layers: int
     sequence: int
     vocabulary: int
     positions: int
@@ -76,37 +79,33 @@ def gpt(
         "vocabulary": vocabulary,
         "positions": positions or sequence,
     }
-    check_sizes("gpt", sizes, precision, optimizer)
     check_choice("gpt", "dropout", dropout, ("yes", "no"))
     check_choice("gpt", "activation", activation, ("gelu_new", "gelu"))
     check_choice("gpt", "attention", attention, ("fused", "stored"))
 
-    def record(samples: int, layers: int) -> Tape:
-        tape = Tape(precision)
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
         model = _Gpt(
             tape=tape,
             samples=samples,
-            hidden=hidden,
-            heads=heads,
-            sequence=sequence,
-            vocabulary=vocabulary,
-            positions=positions or sequence,
             drops=dropout == "yes",
             activation=activation,
             attention=attention,
+            **sizes,
         )
-        return tape.finish(_forward(model, layers, untie), optimizer)
+        return _forward(model, untie)
 
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "gpt", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
+    )
 
 
-def _forward(model: _Gpt, layers: int, untie: bool) -> Value:
+def _forward(model: _Gpt, untie: bool) -> Value:
     tape, hidden = model.tape, model.hidden
     words = tape.weight("transformer.wte", model.vocabulary * hidden)
     places = tape.weight("transformer.wpe", model.positions * hidden)
     x = _embed(model, words, places)
-    x = tape.repeat("transformer.h", layers, partial(_layer, model), x)
-    x = layer_norm(tape, "transformer.ln_f", x, *tape.pair("transformer.ln_f", hidden, hidden))
+    x = tape.repeat("transformer.h", model.layers, partial(_layer, model), x)
+    x = norm(tape, "transformer.ln_f", x, hidden)
     head = tape.copy("lm_head", words) if untie else words
     x = tape.view(x)
     tape.count_views(1)
@@ -130,25 +129,19 @@ def _embed(model: _Gpt, words: Value, places: Value) -> Value:
 
 def _layer(model: _Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
-    norm = tape.pair(f"{name}.ln_1", hidden, hidden)
-    y = _attention(model, f"{name}.attn", layer_norm(tape, f"{name}.ln_1", x, *norm))
+    y = _attention(model, f"{name}.attn", norm(tape, f"{name}.ln_1", x, hidden))
     x = add(tape, name, y, x)
-    norm = tape.pair(f"{name}.ln_2", hidden, hidden)
-    y = _perceptron(model, f"{name}.mlp", layer_norm(tape, f"{name}.ln_2", x, *norm))
+    y = _perceptron(model, f"{name}.mlp", norm(tape, f"{name}.ln_2", x, hidden))
     return add(tape, name, x, y)
 
 
 def _attention(model: _Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
-    mixed = Linear(tape, f"{name}.c_attn", hidden, 3 * hidden).biased(
-        x, *tape.pair(f"{name}.c_attn", 3 * hidden * hidden, 3 * hidden), stored=True
-    )
-    parts = [tape.view(tape.view(each)) for each in _split(tape, mixed, hidden)]
+    mixed = linear(tape, f"{name}.c_attn", x, hidden, 3 * hidden, stored=True)
+    parts = [tape.view(tape.view(each)) for each in split_columns(tape, mixed, 3, hidden)]
     y = _attend(model, name, parts)
     y = tape.view(tape.view(y))
-    y = Linear(tape, f"{name}.c_proj", hidden, hidden).biased(
-        y, *tape.pair(f"{name}.c_proj", hidden * hidden, hidden), stored=True
-    )
+    y = linear(tape, f"{name}.c_proj", y, hidden, hidden, stored=True)
     return _drop(model, f"{name}.resid_dropout", y)
 
 
@@ -171,34 +164,19 @@ def _drop(model: _Gpt, name: str, x: Value) -> Value:
     return op.dropout(model.tape, name, x) if model.drops else x
 
 
-def _split(tape: Tape, x: Value, hidden: int) -> list[Value]:
-    """Queries, keys and values: views, whose gradients are put together again."""
-    tape.count_views(1)
-    parts = [Value(x.storage, x.elements // 3, x.type) for _ in range(3)]
-    kind = "strided_cat" if hidden * x.type.size < NARROW_BYTES else "cat"
-    tape.record_all(
-        parts, (x,), lambda *given: tape.run("", "cat", given, [(x.elements, x.type)], kind=kind)
-    )
-    return parts
-
-
 def _perceptron(model: _Gpt, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     wide = 4 * hidden
-    y = Linear(tape, f"{name}.c_fc", hidden, wide).biased(
-        x, *tape.pair(f"{name}.c_fc", hidden * wide, wide), stored=True
-    )
+    y = linear(tape, f"{name}.c_fc", x, hidden, wide, stored=True)
     if model.activation == "gelu":
         y = op.activation(tape, f"{name}.act", "gelu", y)
     else:
         y = _gelu(tape, f"{name}.act", y)
-    y = Linear(tape, f"{name}.c_proj", wide, hidden).biased(
-        y, *tape.pair(f"{name}.c_proj", wide * hidden, hidden), stored=True
-    )
+    y = linear(tape, f"{name}.c_proj", y, wide, hidden, stored=True)
     return _drop(model, f"{name}.dropout", y)
 
 
-def _gelu(tape: Tape, name: str, x: Value) -> Value:
+def _gelu(tape: StepTape, name: str, x: Value) -> Value:
     """Hendrycks and Gimpel (2016) with tanh, 0.5 x (1 + tanh(c (x + 0.044715 x^3))), op by op."""
     half = scale(tape, name, x)
     cubed = scale(tape, name, power(tape, name, x))

@@ -4,45 +4,51 @@ Op for op what `capture` records of transformers' LlamaForCausalLM: root-mean-sq
 rotary positions, grouped keys and values, a gated perceptron, and a head of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from meshwright.graph.architecture.loss import causal_loss
 from meshwright.graph.architecture.op import (
     Linear,
     activation,
     add,
     attention,
-    causal_loss,
     embedding,
     times,
 )
 from meshwright.graph.architecture.rms import rms_norm
 from meshwright.graph.architecture.rotary import Rotary, make_rotary, rotate
-from meshwright.graph.architecture.rule import check_sizes
-from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.step import build_model
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import INT64, Value
 from meshwright.graph.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
+class LlamaModel:
     """What the layers of Llama and of Mixtral share."""
 
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
     key_heads: int
-    width: int
-    """Of a head."""
+    layers: int
     intermediate: int
     sequence: int
     vocabulary: int
+    experts: int = 0
+    """Perceptrons of a layer; 0: there is one, and no choice."""
+    experts_per_token: int = 0
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token in one head."""
+        return self.hidden // self.heads
 
 
-Inner = Callable[[Decoder, str], Callable[[Value], Value]]
+Inner = Callable[[LlamaModel, str], Callable[[Value], Value]]
 """Makes the weights of a layer's perceptron, and then computes it."""
 
 
@@ -71,34 +77,27 @@ def llama(
         "key_heads": key_heads or heads,
         "intermediate": intermediate,
     }
-    check_sizes("llama", sizes, precision, optimizer)
-
-    def record(samples: int, layers: int) -> Tape:
-        model = Decoder(
-            tape=Tape(precision),
-            samples=samples,
-            hidden=hidden,
-            heads=heads,
-            key_heads=key_heads or heads,
-            width=hidden // heads,
-            intermediate=intermediate,
-            sequence=sequence,
-            vocabulary=vocabulary,
-        )
-        return model.tape.finish(forward_decoder(model, layers, _perceptron), optimizer)
-
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "llama",
+        sizes,
+        partial(forward_decoder, _perceptron),
+        name=name,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+    )
 
 
-def forward_decoder(model: Decoder, layers: int, inner: Inner) -> Value:
-    """From the tokens to the loss."""
-    tape, hidden = model.tape, model.hidden
+def forward_decoder(inner: Inner, tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
+    """The loss of a model of these sizes, from its tokens on."""
+    model = LlamaModel(tape=tape, samples=samples, **sizes)
+    hidden = model.hidden
     tokens = model.samples * model.sequence
     words = tape.weight("model.embed_tokens", model.vocabulary * hidden)
     ids = tape.input(tokens, INT64)
     x = embedding(tape, "model.embed_tokens", words, ids, tokens * hidden)
     rotary = make_rotary(tape, model.sequence, model.width)
-    x = tape.repeat("model.layers", layers, partial(_layer, model, rotary, inner), x)
+    x = tape.repeat("model.layers", model.layers, partial(_layer, model, rotary, inner), x)
     x = rms_norm(tape, "model.norm", x, tape.weight("model.norm", hidden))
     tape.count_views(1)
     head = tape.weight("lm_head", model.vocabulary * hidden)
@@ -106,7 +105,7 @@ def forward_decoder(model: Decoder, layers: int, inner: Inner) -> Value:
     return causal_loss(tape, logits, model.samples, model.sequence, model.vocabulary)
 
 
-def _layer(model: Decoder, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
+def _layer(model: LlamaModel, rotary: Rotary, inner: Inner, name: str, x: Value) -> Value:
     tape, hidden = model.tape, model.hidden
     attend = _attention(model, rotary, f"{name}.self_attn")
     compute = inner(model, f"{name}.mlp")
@@ -116,7 +115,7 @@ def _layer(model: Decoder, rotary: Rotary, inner: Inner, name: str, x: Value) ->
     return add(tape, name, x, compute(rms_norm(tape, second, x, after)))
 
 
-def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], Value]:
+def _attention(model: LlamaModel, rotary: Rotary, name: str) -> Callable[[Value], Value]:
     tape, hidden, width = model.tape, model.hidden, model.width
     outer, inner = model.heads * width, model.key_heads * width
     sizes = {"q_proj": outer, "k_proj": inner, "v_proj": inner}
@@ -141,7 +140,7 @@ def _attention(model: Decoder, rotary: Rotary, name: str) -> Callable[[Value], V
     return attend
 
 
-def _split_heads(tape: Tape, x: Value, heads: int, is_rotated: bool) -> Value:
+def _split_heads(tape: StepTape, x: Value, heads: int, is_rotated: bool) -> Value:
     """(tokens, heads x width) seen as (heads, tokens, width).
 
     The gradient of what was rotated is put together head by head, and copied to be seen the other
@@ -163,7 +162,7 @@ def _split_heads(tape: Tape, x: Value, heads: int, is_rotated: bool) -> Value:
     return tape.view(seen, layout="heads" if heads > 1 else "")
 
 
-def _perceptron(model: Decoder, name: str) -> Callable[[Value], Value]:
+def _perceptron(model: LlamaModel, name: str) -> Callable[[Value], Value]:
     """Shazeer (2020): one of two products gates the other."""
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
     gate, up, down = (

@@ -5,21 +5,19 @@ are sorted by expert, every expert computes its own, and they are put back and a
 get equally many tokens, as far as sizes tell.
 """
 
-from collections.abc import Callable
+from functools import partial
 
-from meshwright.graph.architecture.llama import Decoder, forward_decoder
+from meshwright.graph.architecture.llama import LlamaModel, forward_decoder
 from meshwright.graph.architecture.op import (
-    NARROW_BYTES,
     Linear,
     activation,
     alignment,
     cast,
+    split_columns,
     sum_inner,
 )
-from meshwright.graph.architecture.rule import check_sizes
-from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import FP32, INT32, INT64, Product, Value
+from meshwright.graph.architecture.step import build_model
+from meshwright.graph.architecture.value import FP32, INT32, INT64, ProductSize, Value
 from meshwright.graph.graph import Graph
 
 
@@ -52,33 +50,23 @@ def mixtral(
         "experts": experts,
         "experts_per_token": experts_per_token,
     }
-    check_sizes("mixtral", sizes, precision, optimizer, ("mixed", "bf16"))
-
-    def record(samples: int, layers: int) -> Tape:
-        model = Decoder(
-            tape=Tape(precision),
-            samples=samples,
-            hidden=hidden,
-            heads=heads,
-            key_heads=key_heads or heads,
-            width=hidden // heads,
-            intermediate=intermediate,
-            sequence=sequence,
-            vocabulary=vocabulary,
-        )
-
-        def inner(model: Decoder, name: str) -> Callable[[Value], Value]:
-            return _Mixture(model, name, experts, experts_per_token).compute
-
-        return model.tape.finish(forward_decoder(model, layers, inner), optimizer)
-
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "mixtral",
+        sizes,
+        partial(forward_decoder, lambda model, name: _Mixture(model, name).compute),
+        name=name,
+        batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        precisions=("mixed", "bf16"),
+    )
 
 
 class _Mixture:
     """The perceptron of one layer."""
 
-    def __init__(self, model: Decoder, name: str, experts: int, chosen: int) -> None:
+    def __init__(self, model: LlamaModel, name: str) -> None:
+        experts, chosen = model.experts, model.experts_per_token
         self.model, self.tape, self.name = model, model.tape, name
         self.experts, self.chosen = experts, chosen
         self.tokens = model.samples * model.sequence
@@ -140,7 +128,11 @@ class _Mixture:
         """By their sum, in place; what was there before is copied for the gradient."""
         tape, name, size = self.tape, f"{self.name}.gate", [(self.copies, FP32)]
         (total,) = tape.run(
-            name, "sum", (best,), [(self.tokens, FP32)], product=Product(self.tokens, 1, 1, 1, 0)
+            name,
+            "sum",
+            (best,),
+            [(self.tokens, FP32)],
+            product=ProductSize(self.tokens, 1, 1, 1, 0),
         )
 
         def spread(gradient: Value) -> list[Value]:
@@ -192,13 +184,7 @@ class _Mixture:
     def _apply_experts(self, rows: Value, ends: Value) -> Value:
         tape, wide = self.tape, self.model.intermediate
         both = self._multiply(rows, self.wide, ends, self.model.hidden, 2 * wide)
-        tape.count_views(1)
-        gate, up = (Value(both.storage, both.elements // 2, both.type) for _ in range(2))
-        kind = "strided_cat" if wide * both.type.size < NARROW_BYTES else "cat"
-        size = [(both.elements, both.type)]
-        tape.record_all(
-            (gate, up), (both,), lambda *given: tape.run("", "cat", given, size, kind=kind)
-        )
+        gate, up = split_columns(tape, both, 2, wide)
         gate = activation(tape, f"{self.name_experts}.act_fn", "silu", gate, strided=True)
         y = self._gate(gate, up)
         return self._multiply(y, self.narrow, ends, wide, self.model.hidden)
@@ -228,7 +214,7 @@ class _Mixture:
         ) -> Value:
             (made,) = tape.run(
                 self.name_experts, "_grouped_mm", (*reads, ends), [(elements, x.type)],
-                flops=flops, product=Product(rows, columns, depth, experts, aligned),
+                flops=flops, product=ProductSize(rows, columns, depth, experts, aligned),
             )  # fmt: skip
             return made
 
@@ -279,7 +265,7 @@ class _Mixture:
         tape.record(grouped, (y,), spread)
         (made,) = tape.run(
             self.name_experts, "sum", (grouped,), [(self.tokens * hidden, y.type)],
-            product=Product(self.tokens, hidden, self.chosen, 1, 0),
+            product=ProductSize(self.tokens, hidden, self.chosen, 1, 0),
         )  # fmt: skip
 
         def backward(gradient: Value) -> list[Value]:

@@ -6,8 +6,8 @@ made, is that of torch 2.13, whose captured steps the tests compare with. Knows 
 
 import math
 
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import BOOL, FP32, INT64, Product, Type, Value
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import BOOL, FP32, ProductSize, Type, Value
 
 WIDEST = 16
 """Bytes that a thread loads at once (see `Graph.product_alignment`)."""
@@ -26,17 +26,17 @@ def alignment(size: int, *steps: int) -> int:
     return math.gcd(WIDEST, *(size * step for step in steps))
 
 
-def summed_rows(columns: int, depth: int) -> tuple[Product, int]:
+def summed_rows(columns: int, depth: int) -> tuple[ProductSize, int]:
     """The product of a sum over `depth` rows, and the partial sums of its blocks in bytes."""
     if columns <= 1 or depth <= SUM_ROWS:
-        return Product(1, columns, depth, 1, 0), 0
+        return ProductSize(1, columns, depth, 1, 0), 0
     most = math.ceil(SUM_BLOCKS / math.ceil(columns / SUM_COLUMNS))
     blocks = min(math.ceil(depth / SUM_ROWS), most)
     threads = SUM_COLUMNS if columns % SUM_LOADED == 0 else SUM_COLUMNS // SUM_LOADED
-    return Product(1, columns, depth, 1, 0), FP32.size * threads * columns * blocks
+    return ProductSize(1, columns, depth, 1, 0), FP32.size * threads * columns * blocks
 
 
-def sum_rows(tape: Tape, value: Value, columns: int) -> Value:
+def sum_rows(tape: StepTape, value: Value, columns: int) -> Value:
     """Add up the rows of a gradient, `columns` numbers each."""
     product, workspace = summed_rows(columns, value.elements // columns)
     (made,) = tape.run(
@@ -45,16 +45,18 @@ def sum_rows(tape: Tape, value: Value, columns: int) -> Value:
     return made
 
 
-def sum_inner(tape: Tape, value: Value, rows: int) -> Value:
+def sum_inner(tape: StepTape, value: Value, rows: int) -> Value:
     """Add up the numbers of each row of a gradient."""
-    (made,) = tape.run("", "sum", (value,), [(rows, value.type)], product=Product(rows, 1, 1, 1, 0))
+    (made,) = tape.run(
+        "", "sum", (value,), [(rows, value.type)], product=ProductSize(rows, 1, 1, 1, 0)
+    )
     return made
 
 
 class Linear:
     """x W + b on rows of tokens, in the two forms that PyTorch has: with a bias and without."""
 
-    def __init__(self, tape: Tape, module: str, inputs: int, outputs: int) -> None:
+    def __init__(self, tape: StepTape, module: str, inputs: int, outputs: int) -> None:
         self.tape, self.module, self.inputs, self.outputs = tape, module, inputs, outputs
 
     def _product(
@@ -68,7 +70,7 @@ class Linear:
             reads,
             [(rows * columns, number_type)],
             flops=2 * rows * columns * depth,
-            product=Product(rows, columns, depth, 1, aligned),
+            product=ProductSize(rows, columns, depth, 1, aligned),
         )
         return made
 
@@ -119,7 +121,7 @@ class Linear:
         return tape.view(made) if shaped else made
 
 
-def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) -> Value:
+def layer_norm(tape: StepTape, module: str, x: Value, weight: Value, bias: Value) -> Value:
     """Ba et al. (2016), over rows as long as the weight."""
     rows = x.elements // weight.elements
     made, mean, deviation = tape.run(
@@ -127,7 +129,7 @@ def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) ->
         "native_layer_norm",
         (x, weight, bias),
         [(x.elements, x.type), (rows, x.type), (rows, x.type)],
-        product=Product(1, 1, rows, 1, 0),
+        product=ProductSize(1, 1, rows, 1, 0),
     )
 
     def backward(gradient: Value) -> list[Value]:
@@ -136,13 +138,13 @@ def layer_norm(tape: Tape, module: str, x: Value, weight: Value, bias: Value) ->
             "native_layer_norm_backward",
             (gradient, x, mean, deviation, weight, bias),
             [(x.elements, x.type), (weight.elements, x.type), (bias.elements, x.type)],
-            product=Product(1, 1, rows, 1, 0),
+            product=ProductSize(1, 1, rows, 1, 0),
         )
 
     return tape.record(made, (x, weight, bias), backward)
 
 
-def dropout(tape: Tape, module: str, x: Value) -> Value:
+def dropout(tape: StepTape, module: str, x: Value) -> Value:
     """Zeroes some numbers and keeps a mask of them."""
     made, mask = tape.run(
         module, "native_dropout", (x,), [(x.elements, x.type), (x.elements, BOOL)]
@@ -154,7 +156,7 @@ def dropout(tape: Tape, module: str, x: Value) -> Value:
     return tape.record(made, (x,), backward)
 
 
-def activation(tape: Tape, module: str, name: str, x: Value, *, strided: bool = False) -> Value:
+def activation(tape: StepTape, module: str, name: str, x: Value, *, strided: bool = False) -> Value:
     """An op number by number whose backward reads its input, or for tanh its output."""
     before = "strided_" if strided else ""
     (made,) = tape.run(module, name, (x,), [(x.elements, x.type)], kind=before + name)
@@ -167,13 +169,13 @@ def activation(tape: Tape, module: str, name: str, x: Value, *, strided: bool = 
     return tape.record(made, (x,), backward)
 
 
-def add(tape: Tape, module: str, one: Value, other: Value) -> Value:
+def add(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """Both of one shape: each has the gradient of the sum."""
     (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)])
     return tape.record(made, (one, other), lambda gradient: [gradient, gradient])
 
 
-def add_broadcast(tape: Tape, module: str, one: Value, other: Value) -> Value:
+def add_broadcast(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """To every sample of `one` the same `other`, whose gradient is a sum over the samples."""
     (made,) = tape.run(module, "add", (one, other), [(one.elements, one.type)], kind="strided_add")
 
@@ -183,21 +185,21 @@ def add_broadcast(tape: Tape, module: str, one: Value, other: Value) -> Value:
     return tape.record(made, (one, other), backward)
 
 
-def scale(tape: Tape, module: str, x: Value) -> Value:
-    """Times a constant."""
+def scale(tape: StepTape, module: str, x: Value) -> Value:
+    """Multiply every number by a constant."""
     (made,) = tape.run(module, "mul", (x,), [(x.elements, x.type)])
     return tape.record(
         made, (x,), lambda gradient: tape.run(module, "mul", (gradient,), [(x.elements, x.type)])
     )
 
 
-def shift(tape: Tape, module: str, x: Value) -> Value:
-    """Plus a constant."""
+def shift(tape: StepTape, module: str, x: Value) -> Value:
+    """Add a constant to every number."""
     (made,) = tape.run(module, "add", (x,), [(x.elements, x.type)])
     return tape.record(made, (x,), lambda gradient: [gradient])
 
 
-def power(tape: Tape, module: str, x: Value) -> Value:
+def power(tape: StepTape, module: str, x: Value) -> Value:
     """To a constant power n; backward has n times the power n - 1."""
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "pow", (x,), size)
@@ -210,7 +212,7 @@ def power(tape: Tape, module: str, x: Value) -> Value:
     return tape.record(made, (x,), backward)
 
 
-def times(tape: Tape, module: str, one: Value, other: Value) -> Value:
+def times(tape: StepTape, module: str, one: Value, other: Value) -> Value:
     """Both of one shape."""
     size = [(one.elements, one.type)]
     (made,) = tape.run(module, "mul", (one, other), size)
@@ -223,7 +225,7 @@ def times(tape: Tape, module: str, one: Value, other: Value) -> Value:
     return tape.record(made, (one, other), backward)
 
 
-def cast(tape: Tape, module: str, x: Value, number_type: Type) -> Value:
+def cast(tape: StepTape, module: str, x: Value, number_type: Type) -> Value:
     """To numbers of another type, where it is another."""
     if x.type == number_type:
         return x
@@ -236,7 +238,7 @@ def cast(tape: Tape, module: str, x: Value, number_type: Type) -> Value:
 
 
 def embedding(
-    tape: Tape, module: str, weight: Value, ids: Value, elements: int, tokens: int = 0
+    tape: StepTape, module: str, weight: Value, ids: Value, elements: int, tokens: int = 0
 ) -> Value:
     """Rows of a table; as much of it is read as is made. `tokens`: how many rows, where all samples
     have the same ids and those are there once."""
@@ -260,7 +262,7 @@ def embedding(
 
 
 def attention(
-    tape: Tape,
+    tape: StepTape,
     module: str,
     kind: str,
     queries: Value,
@@ -281,7 +283,7 @@ def attention(
     has it (`stores_scores`, `workspace`).
     """
     samples = queries.elements // (sequence * heads * width)
-    product = Product(
+    product = ProductSize(
         sequence, sequence, width, samples * heads, alignment(queries.type.size, *steps)
     )
     pairs = 2 * samples * heads * sequence * sequence * width
@@ -323,55 +325,57 @@ def attention(
     return tape.record(made, (queries, keys, values), backward)
 
 
-def cross_entropy(tape: Tape, scores: Value, labels: Value, classes: int) -> Value:
-    """The mean over the labels; one score a label is read."""
-    assert labels.type is INT64
-    (logs,) = tape.run("", "_log_softmax", (scores,), [(scores.elements, scores.type)])
-    tape.record(
-        logs,
-        (scores,),
-        lambda gradient: tape.run(
-            "", "_log_softmax_backward_data", (gradient, logs), [(scores.elements, scores.type)]
-        ),
-    )
-    picked = scores.elements // classes * scores.type.size
-    loss, total = tape.run(
-        "",
-        "nll_loss_forward",
-        (logs, labels),
-        [(1, scores.type), (1, scores.type)],
-        moved=labels.bytes + picked,
-    )
-
-    def backward(gradient: Value) -> list[Value]:
-        return tape.run(
-            "",
-            "nll_loss_backward",
-            (gradient, logs, labels, total),
-            [(scores.elements, scores.type)],
-            moved=gradient.bytes + labels.bytes + total.bytes,
-        )
-
-    return tape.record(loss, (logs,), backward)
+def linear(
+    tape: StepTape,
+    module: str,
+    x: Value,
+    inputs: int,
+    outputs: int,
+    *,
+    shaped: bool = True,
+    stored: bool = False,
+) -> Value:
+    """x W + b with a weight and a bias of its own; `shaped`, `stored` as in `Linear.biased`."""
+    weights = tape.pair(module, inputs * outputs, outputs)
+    return Linear(tape, module, inputs, outputs).biased(x, *weights, shaped=shaped, stored=stored)
 
 
-def causal_loss(tape: Tape, logits: Value, samples: int, sequence: int, vocabulary: int) -> Value:
-    """In fp32, against the next tokens: labels are padded by one and shifted."""
-    logits = cast(tape, "", logits, FP32)
-    labels = tape.input(samples * sequence, INT64)
-    (padded,) = tape.run_plain(
-        "", "constant_pad_nd", (labels,), [(samples * (sequence + 1), INT64)]
-    )
+def norm(tape: StepTape, module: str, x: Value, columns: int) -> Value:
+    """A layer norm of rows of `columns` numbers, with a scale and a shift of its own."""
+    return layer_norm(tape, module, x, *tape.pair(module, columns, columns))
+
+
+def cat_kind(columns: int, value: Value) -> str:
+    """The kind of an op that puts rows together from pieces of `columns` numbers."""
+    return "strided_cat" if columns * value.type.size < NARROW_BYTES else "cat"
+
+
+def split_columns(tape: StepTape, x: Value, parts: int, columns: int) -> list[Value]:
+    """Equal parts of every row: views, whose gradients are put together again."""
     tape.count_views(1)
-    part = Value(padded.storage, samples * sequence, INT64)
-    (shifted,) = tape.run_plain(
-        "", "clone", (part,), [(samples * sequence, INT64)], kind="strided_clone"
-    )
-    flat = tape.view(logits)
-    return cross_entropy(tape, flat, tape.view(shifted), vocabulary)
+    made = [Value(x.storage, x.elements // parts, x.type) for _ in range(parts)]
+    size, kind = [(x.elements, x.type)], cat_kind(columns, x)
+    tape.record_all(made, (x,), lambda *given: tape.run("", "cat", given, size, kind=kind))
+    return made
 
 
-def select_first(tape: Tape, x: Value, elements: int) -> Value:
+def separate_attention(
+    tape: StepTape, module: str, kind: str, x: Value, *, hidden: int, heads: int, sequence: int
+) -> Value:
+    """Self-attention with a product each for queries, keys and values, as BERT and ViT have it, of
+    `sequence` tokens a sample; `kind` as in `attention`."""
+    parts = []
+    for part in ("query", "key", "value"):
+        y = linear(tape, f"{module}.{part}", x, hidden, hidden)
+        parts.append(tape.view(tape.view(y)))
+    y = attention(
+        tape, module, kind, *parts,
+        heads=heads, width=hidden // heads, sequence=sequence, steps=(hidden,),
+    )  # fmt: skip
+    return tape.view(tape.view(y))
+
+
+def select_first(tape: StepTape, x: Value, elements: int) -> Value:
     """The first token of every sample: a view, whose gradient is zero elsewhere."""
     tape.count_views(1)
     made = Value(x.storage, elements, x.type)

@@ -1,11 +1,11 @@
 """The root-mean-square norm (Zhang and Sennrich 2019) op by op, as transformers computes it."""
 
 from meshwright.graph.architecture.op import cast, power, shift, sum_inner, sum_rows
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import FP32, Product, Value
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import FP32, ProductSize, Value
 
 
-def rms_norm(tape: Tape, module: str, x: Value, weight: Value) -> Value:
+def rms_norm(tape: StepTape, module: str, x: Value, weight: Value) -> Value:
     """Over rows as long as the weight; in fp32 but for the weight."""
     rows = x.elements // weight.elements
     wide = cast(tape, module, x, FP32)
@@ -15,8 +15,10 @@ def rms_norm(tape: Tape, module: str, x: Value, weight: Value) -> Value:
     return _times_columns(tape, module, weight, y)
 
 
-def _mean(tape: Tape, module: str, x: Value, rows: int) -> Value:
-    (made,) = tape.run(module, "mean", (x,), [(rows, x.type)], product=Product(rows, 1, 1, 1, 0))
+def _mean(tape: StepTape, module: str, x: Value, rows: int) -> Value:
+    (made,) = tape.run(
+        module, "mean", (x,), [(rows, x.type)], product=ProductSize(rows, 1, 1, 1, 0)
+    )
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(1)
@@ -25,7 +27,7 @@ def _mean(tape: Tape, module: str, x: Value, rows: int) -> Value:
     return tape.record(made, (x,), backward)
 
 
-def _inverse_root(tape: Tape, module: str, x: Value) -> Value:
+def _inverse_root(tape: StepTape, module: str, x: Value) -> Value:
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "rsqrt", (x,), size)
 
@@ -37,7 +39,7 @@ def _inverse_root(tape: Tape, module: str, x: Value) -> Value:
     return tape.record(made, (x,), backward)
 
 
-def _times_rows(tape: Tape, module: str, x: Value, factors: Value) -> Value:
+def _times_rows(tape: StepTape, module: str, x: Value, factors: Value) -> Value:
     """Every row by a number of its own."""
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "mul", (x, factors), size, kind="strided_mul")
@@ -50,7 +52,7 @@ def _times_rows(tape: Tape, module: str, x: Value, factors: Value) -> Value:
     return tape.record(made, (x, factors), backward)
 
 
-def _times_columns(tape: Tape, module: str, weight: Value, x: Value) -> Value:
+def _times_columns(tape: StepTape, module: str, weight: Value, x: Value) -> Value:
     """Every column by its weight."""
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "mul", (weight, x), size, kind="strided_mul")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from meshwright.graph.architecture.op import NARROW_BYTES
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.op import cat_kind
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.architecture.value import FP32, INT64, Value
 
 MODULE = "model.rotary_emb"
@@ -16,10 +16,10 @@ class Rotary:
     cosines: Value
     sines: Value
     width: int
-    """Of a head."""
+    """Numbers of a token in one head."""
 
 
-def make_rotary(tape: Tape, sequence: int, width: int) -> Rotary:
+def make_rotary(tape: StepTape, sequence: int, width: int) -> Rotary:
     """In fp32, then in the type of the weights."""
     half = width // 2
     frequencies = tape.buffer(half, FP32)
@@ -32,8 +32,7 @@ def make_rotary(tape: Tape, sequence: int, width: int) -> Rotary:
         kind="strided_mul" if half > 1 else "mul",
     )  # fmt: skip
     size = [(2 * sequence * half, FP32)]
-    kind = "strided_cat" if half * FP32.size < NARROW_BYTES else "cat"
-    (angles,) = tape.run_plain(MODULE, "cat", (angles,), size, kind=kind)
+    (angles,) = tape.run_plain(MODULE, "cat", (angles,), size, kind=cat_kind(half, angles))
     waves = []
     for name in ("cos", "sin"):
         (wave,) = tape.run_plain(MODULE, name, (angles,), size)
@@ -44,7 +43,7 @@ def make_rotary(tape: Tape, sequence: int, width: int) -> Rotary:
     return Rotary(waves[0], waves[1], width)
 
 
-def rotate(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
+def rotate(tape: StepTape, module: str, x: Value, rotary: Rotary) -> Value:
     """x cos + (-x2, x1) sin, where x1 and x2 are the halves of every head."""
     straight = _times(tape, module, x, rotary.cosines)
     crossed = _times(tape, module, _swap(tape, module, x, rotary), rotary.sines)
@@ -53,7 +52,7 @@ def rotate(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
     return tape.record(made, (straight, crossed), lambda gradient: [gradient, gradient])
 
 
-def _times(tape: Tape, module: str, x: Value, wave: Value) -> Value:
+def _times(tape: StepTape, module: str, x: Value, wave: Value) -> Value:
     """All heads of a position by the same wave, which has no gradient."""
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "mul", (x, wave), size, kind="strided_mul")
@@ -67,8 +66,8 @@ def _times(tape: Tape, module: str, x: Value, wave: Value) -> Value:
     return tape.record(made, (x,), backward)
 
 
-def _swap(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
-    """(-x2, x1)."""
+def _swap(tape: StepTape, module: str, x: Value, rotary: Rotary) -> Value:
+    """Exchange the halves x1 and x2 of every head, the second negated: (-x2, x1)."""
     half = x.elements // 2
     first, second = _slice(tape, x, half), _slice(tape, x, half)
     size = [(half, x.type)]
@@ -78,11 +77,8 @@ def _swap(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
         (second,),
         lambda gradient: tape.run("", "neg", (gradient,), size, kind="strided_neg"),
     )
-    is_narrow = rotary.width // 2 * x.type.size < NARROW_BYTES
-    (made,) = tape.run(
-        module, "cat", (turned, first), [(x.elements, x.type)],
-        kind="strided_cat" if is_narrow else "cat",
-    )  # fmt: skip
+    kind = cat_kind(rotary.width // 2, x)
+    (made,) = tape.run(module, "cat", (turned, first), [(x.elements, x.type)], kind=kind)
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(2)
@@ -91,7 +87,7 @@ def _swap(tape: Tape, module: str, x: Value, rotary: Rotary) -> Value:
     return tape.record(made, (turned, first), backward)
 
 
-def _slice(tape: Tape, x: Value, elements: int) -> Value:
+def _slice(tape: StepTape, x: Value, elements: int) -> Value:
     tape.count_views(1)
     made = Value(x.storage, elements, x.type)
     return tape.record(

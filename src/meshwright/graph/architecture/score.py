@@ -5,15 +5,15 @@ product with the values (Shoeybi et al. 2019; `--masked-softmax-fusion` of NVIDI
 """
 
 from meshwright.graph.architecture.op import dropout
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import Product, Value
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import ProductSize, Value
 
 SOFTMAX = "scaled_masked_softmax"
 """The kind of the fused kernel, which is timed as usual ones are."""
 
 
 def stored_attention(
-    tape: Tape,
+    tape: StepTape,
     module: str,
     parts: list[Value],
     *,
@@ -26,14 +26,16 @@ def stored_attention(
     query, key, value = parts
     count = query.elements // (sequence * width)
     assert count % heads == 0
-    size = Product(sequence, sequence, width, count, 16)
+    size = ProductSize(sequence, sequence, width, count, 16)
     scores = _softmax(tape, module, multiply_heads(tape, module, query, key, size))
     scores = dropout(tape, module, scores) if drops else scores
-    size = Product(sequence, width, sequence, count, 16)
+    size = ProductSize(sequence, width, sequence, count, 16)
     return multiply_heads(tape, module, scores, value, size)
 
 
-def multiply_heads(tape: Tape, module: str, one: Value, other: Value, size: Product) -> Value:
+def multiply_heads(
+    tape: StepTape, module: str, one: Value, other: Value, size: ProductSize
+) -> Value:
     """A product for each head; `one` has the rows, `other` is depth by columns or transposed."""
     rows, columns, depth, count, aligned = (
         size.rows, size.columns, size.depth, size.count, size.alignment
@@ -47,17 +49,17 @@ def multiply_heads(tape: Tape, module: str, one: Value, other: Value, size: Prod
     def backward(gradient: Value) -> list[Value]:
         into = tape.run(
             module, "bmm", (gradient, other), [(one.elements, one.type)],
-            flops=flops, product=Product(rows, depth, columns, count, aligned),
+            flops=flops, product=ProductSize(rows, depth, columns, count, aligned),
         )  # fmt: skip
         return into + tape.run(
             module, "bmm", (one, gradient), [(other.elements, other.type)],
-            flops=flops, product=Product(depth, columns, rows, count, aligned),
+            flops=flops, product=ProductSize(depth, columns, rows, count, aligned),
         )  # fmt: skip
 
     return tape.record(made, (one, other), backward)
 
 
-def _softmax(tape: Tape, module: str, x: Value) -> Value:
+def _softmax(tape: StepTape, module: str, x: Value) -> Value:
     size = [(x.elements, x.type)]
     (made,) = tape.run(module, "_softmax", (x,), size, kind=SOFTMAX)
 

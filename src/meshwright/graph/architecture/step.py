@@ -3,16 +3,17 @@
 The two give every quantity as a line in the batch, and from the lines follows how an op splits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from meshwright.array import Floats
 from meshwright.errors import InputError
+from meshwright.graph.architecture.rule import check_sizes
 from meshwright.graph.architecture.stretch import RECORDED_LAYERS, stretch
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import Kernel
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import TYPES, TapeKernel, Value
 from meshwright.graph.column import Phase, Split
 from meshwright.graph.graph import Graph
 from meshwright.kernel.disjoint import DisjointSets
@@ -23,7 +24,33 @@ NUMBERED = ("pow", "sum")
 """Names that Python has taken: the first op of such a name has a number, too."""
 
 
-def build_step(name: str, batch: float, layers: int, record: Callable[[int, int], Tape]) -> Graph:
+def build_model(
+    architecture: str,
+    sizes: Mapping[str, int],
+    forward: Callable[[StepTape, int, Mapping[str, int]], Value],
+    *,
+    name: str,
+    batch: float,
+    precision: str,
+    optimizer: str,
+    precisions: tuple[str, ...] = tuple(TYPES),
+) -> Graph:
+    """The step of an architecture, whose `forward` takes a tape, samples and sizes to the loss.
+
+    Sizes are checked here; `forward` gets them with the number of layers that are recorded.
+    """
+    check_sizes(architecture, sizes, precision, optimizer, precisions)
+
+    def record(samples: int, layers: int) -> StepTape:
+        tape = StepTape(precision)
+        return tape.finish(forward(tape, samples, {**sizes, "layers": layers}), optimizer)
+
+    return build_step(name, batch, sizes["layers"], record)
+
+
+def build_step(
+    name: str, batch: float, layers: int, record: Callable[[int, int], StepTape]
+) -> Graph:
     """The graph of a step on `batch` samples; `record` takes whole samples, and layers.
 
     One sample has other copies than many, and parts of samples have no shapes, so these two come
@@ -34,7 +61,7 @@ def build_step(name: str, batch: float, layers: int, record: Callable[[int, int]
     size = int(batch) if batch >= GROWTH and batch % 1 == 0 else GROWTH
     recorded = min(layers, RECORDED_LAYERS)
     small, large = record(size, recorded), record(GROWTH * size, recorded)
-    columns = _Step(small, large).columns()
+    columns = _StepColumns(small, large).columns()
     if layers > recorded:
         columns = stretch(columns, small, layers)
     names = _number_names(columns.pop("names"), columns["module"])
@@ -54,10 +81,10 @@ def _number_names(names: Sequence[str], modules: Sequence[str]) -> tuple[str, ..
     return tuple(found)
 
 
-class _Step:
-    """One conversion."""
+class _StepColumns:
+    """A tape recorded at two batches, and the columns of a graph that follow from them."""
 
-    def __init__(self, small: Tape, large: Tape) -> None:
+    def __init__(self, small: StepTape, large: StepTape) -> None:
         assert len(small.kernels) == len(large.kernels), "ops must not depend on the batch"
         self.small, self.large = small, large
         self.split, self.partial = self._find_splits()
@@ -192,11 +219,11 @@ def _fixed(whole: Floats, grown: Floats) -> Floats:
     return np.minimum(np.maximum(0.0, whole - slope), whole)
 
 
-def _column(kernels: list[Kernel], read: Callable[[Kernel], float]) -> Floats:
+def _column(kernels: list[TapeKernel], read: Callable[[TapeKernel], float]) -> Floats:
     return np.array([read(kernel) for kernel in kernels], dtype=np.float64)
 
 
-_LINES: dict[str, Callable[[Kernel], float]] = {
+_LINES: dict[str, Callable[[TapeKernel], float]] = {
     "flops": lambda kernel: kernel.flops,
     "bytes_read": lambda kernel: kernel.bytes_read,
     "bytes_written": lambda kernel: kernel.bytes_written,

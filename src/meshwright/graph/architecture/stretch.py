@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Longs
-from meshwright.graph.architecture.tape import Tape
+from meshwright.graph.architecture.tape import StepTape
 from meshwright.graph.column import OP_SIZES
 
 RECORDED_LAYERS = 3
@@ -20,7 +20,7 @@ _SHARED = -1
 """The layer of what belongs to none."""
 
 
-def stretch(columns: dict[str, Any], tape: Tape, layers: int) -> dict[str, Any]:
+def stretch(columns: dict[str, Any], tape: StepTape, layers: int) -> dict[str, Any]:
     """The columns of `layers` layers, from those of the tape's three."""
     ops = _Copies(_find_layers(tape), layers)
     source = columns["tensor_source"]
@@ -42,7 +42,7 @@ def stretch(columns: dict[str, Any], tape: Tape, layers: int) -> dict[str, Any]:
     }
 
 
-def _find_layers(tape: Tape) -> Longs:
+def _find_layers(tape: StepTape) -> Longs:
     """The layer of each kernel."""
     layer = np.full(len(tape.kernels), _SHARED)
     for marks in (tape.forward_marks, tape.backward_marks[::-1], tape.update_marks):

@@ -13,10 +13,10 @@ from meshwright.graph.architecture.value import (
     NO_PRODUCT,
     TYPES,
     Backward,
-    Kernel,
-    Node,
-    Product,
+    ProductSize,
     Storage,
+    TapeKernel,
+    TapeNode,
     Type,
     Value,
     Weight,
@@ -30,7 +30,7 @@ STEP_BYTES = 4
 """Of the step's number that Adam keeps for each parameter, in fp32."""
 
 
-class Tape:
+class StepTape:
     """What has been recorded so far."""
 
     def __init__(self, precision: str) -> None:
@@ -39,7 +39,7 @@ class Tape:
         """Whether fp32 matrices are multiplied in TF32."""
         self.has_masters = precision == "mixed"
         """Whether the optimiser updates copies of weights in fp32 (`capture.master`)."""
-        self.kernels: list[Kernel] = []
+        self.kernels: list[TapeKernel] = []
         self.storages: list[Storage] = []
         self.weights: list[Weight] = []
         self.made_gradients: list[int] = []
@@ -48,7 +48,7 @@ class Tape:
         """What modules hold and never update, ..."""
         self.inputs: list[int] = []
         """... and what is fed into the step: storages."""
-        self._nodes: list[Node] = []
+        self._nodes: list[TapeNode] = []
         self._phase = Phase.FORWARD
         self._current = -1
         self._partner = -1
@@ -112,7 +112,7 @@ class Tape:
         flops: int = 0,
         moved: int | None = None,
         written: int | None = None,
-        product: Product = NO_PRODUCT,
+        product: ProductSize = NO_PRODUCT,
         workspace: int = 0,
         kept: int = 0,
         earliest: bool = False,
@@ -137,7 +137,7 @@ class Tape:
             self.storages[storage].readers.append(number)
         made = list(range(first, len(self.storages)))
         self.kernels.append(
-            Kernel(
+            TapeKernel(
                 name,
                 kind or name,
                 module,
@@ -249,9 +249,9 @@ class Tape:
         for output in outputs:
             output.needs_gradient = True
         partner = self.storages[outputs[0].storage].source if known else -1
-        self._nodes.append(Node(tuple(outputs), tuple(inputs), backward, partner))
+        self._nodes.append(TapeNode(tuple(outputs), tuple(inputs), backward, partner))
 
-    def finish(self, loss: Value, optimizer: str) -> "Tape":
+    def finish(self, loss: Value, optimizer: str) -> "StepTape":
         """Backward from the loss on, then the updates."""
         self._phase = Phase.BACKWARD
         self._partner = self.storages[loss.storage].source

@@ -11,7 +11,7 @@ class Type(NamedTuple):
     """What one number of a tensor is."""
 
     size: int
-    """Bytes."""
+    """How many bytes it takes."""
     precision: str
     """As `Graph.precision` has it; "" where it is no floating-point number."""
 
@@ -26,7 +26,7 @@ TYPES = {"mixed": BF16, "fp32": FP32, "tf32": FP32, "bf16": BF16}
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductSize:
     """The matrix product inside an op (see `Graph.product_rows`)."""
 
     rows: float
@@ -36,7 +36,7 @@ class Product:
     alignment: int
 
 
-NO_PRODUCT = Product(0, 0, 0, 0, 0)
+NO_PRODUCT = ProductSize(0, 0, 0, 0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class Storage:
 
 
 @dataclass(slots=True, eq=False)
-class Kernel:
+class TapeKernel:
     """An op of the graph to be."""
 
     name: str
@@ -77,13 +77,13 @@ class Kernel:
     flops: int
     bytes_read: int
     bytes_written: int
-    product: Product
+    product: ProductSize
     workspace: int
     kept: int
     """Bytes that it keeps for its backward besides its tensors."""
     calls: int
     reads: tuple[int, ...]
-    """Storages, each once."""
+    """The storages that it reads, each named once."""
     made: list[int]
     partner: int = -1
     node: int = -1
@@ -93,7 +93,7 @@ class Kernel:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class TapeNode:
     """A forward op whose gradient is known."""
 
     outputs: tuple[Value, ...]

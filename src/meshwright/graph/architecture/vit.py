@@ -5,28 +5,28 @@ learned positions, norms before the blocks, dropout, and a classifier on the cla
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from meshwright.graph.architecture.loss import cross_entropy
 from meshwright.graph.architecture.op import (
-    NARROW_BYTES,
     WIDEST,
-    Linear,
     activation,
     add,
     add_broadcast,
-    cross_entropy,
+    cat_kind,
     dropout,
-    layer_norm,
+    linear,
+    norm,
     select_first,
+    separate_attention,
     sum_rows,
 )
-from meshwright.graph.architecture.rule import check_sizes
-from meshwright.graph.architecture.separate import separate_attention
-from meshwright.graph.architecture.step import build_step
-from meshwright.graph.architecture.tape import Tape
-from meshwright.graph.architecture.value import INT64, Product, Value
+from meshwright.graph.architecture.step import build_model
+from meshwright.graph.architecture.tape import StepTape
+from meshwright.graph.architecture.value import INT64, ProductSize, Value
 from meshwright.graph.graph import Graph
 
 CHANNELS = 3
@@ -34,10 +34,11 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Vit:
-    tape: Tape
+    tape: StepTape
     samples: int
     hidden: int
     heads: int
+    layers: int
     intermediate: int
     patch: int
     side: int
@@ -77,36 +78,25 @@ def vit(
         "classes": classes,
         "intermediate": intermediate or 4 * hidden,
     }
-    check_sizes("vit", sizes, precision, optimizer)
 
-    def record(samples: int, layers: int) -> Tape:
-        tape = Tape(precision)
-        model = _Vit(
-            tape=tape,
-            samples=samples,
-            hidden=hidden,
-            heads=heads,
-            intermediate=intermediate or 4 * hidden,
-            patch=patch,
-            side=side,
-            classes=classes,
-        )
-        return tape.finish(_forward(model, layers), optimizer)
+    def forward(tape: StepTape, samples: int, sizes: Mapping[str, int]) -> Value:
+        return _forward(_Vit(tape=tape, samples=samples, **sizes))
 
-    return build_step(name, batch, layers, record)
+    return build_model(
+        "vit", sizes, forward, name=name, batch=batch, precision=precision, optimizer=optimizer
+    )
 
 
-def _forward(model: _Vit, layers: int) -> Value:
+def _forward(model: _Vit) -> Value:
     tape, hidden = model.tape, model.hidden
     first = tape.weight("", hidden)
     places = tape.weight("", model.tokens * hidden)
     x = _prepend(model, first, _cut(model))
     x = dropout(tape, "dropout", add_broadcast(tape, "", x, places))
-    x = tape.repeat("layers", layers, partial(_layer, model), x)
-    x = layer_norm(tape, "norm", x, *tape.pair("norm", hidden, hidden))
+    x = tape.repeat("layers", model.layers, partial(_layer, model), x)
+    x = norm(tape, "norm", x, hidden)
     x = select_first(tape, x, model.samples * hidden)
-    weights = tape.pair("classifier", model.classes * hidden, model.classes)
-    x = Linear(tape, "classifier", hidden, model.classes).biased(x, *weights, shaped=False)
+    x = linear(tape, "classifier", x, hidden, model.classes, shaped=False)
     return cross_entropy(tape, x, tape.input(model.samples, INT64), model.classes)
 
 
@@ -121,7 +111,7 @@ def _cut(model: _Vit) -> Value:
     aligned = math.gcd(WIDEST, math.gcd(CHANNELS, hidden) * size)
     work: dict[str, Any] = {
         "flops": 2 * rows * hidden * depth,
-        "product": Product(rows, hidden, depth, 1, aligned),
+        "product": ProductSize(rows, hidden, depth, 1, aligned),
         # Tensor cores want channels side by side: pictures, weights and result are laid out anew.
         "workspace": pictures.bytes + weight.bytes + rows * hidden * size,
         "precision": "tf32" if size > 2 else tape.weight_type.precision,
@@ -156,9 +146,8 @@ def _prepend(model: _Vit, first: Value, x: Value) -> Value:
     tape.record(
         repeated, (first,), lambda gradient: [sum_rows(tape, gradient, hidden)], known=False
     )
-    kind = "strided_cat" if hidden * x.type.size < NARROW_BYTES else "cat"
-    elements = samples * model.tokens * hidden
-    (made,) = tape.run("", "cat", (repeated, x), [(elements, x.type)], kind=kind)
+    size = [(samples * model.tokens * hidden, x.type)]
+    (made,) = tape.run("", "cat", (repeated, x), size, kind=cat_kind(hidden, x))
 
     def backward(gradient: Value) -> list[Value]:
         tape.count_views(2)
@@ -170,20 +159,14 @@ def _prepend(model: _Vit, first: Value, x: Value) -> Value:
 
 def _layer(model: _Vit, name: str, x: Value) -> Value:
     tape, hidden, wide = model.tape, model.hidden, model.intermediate
-    norm = tape.pair(f"{name}.norm1", hidden, hidden)
-    y = _attention(model, f"{name}.attention", layer_norm(tape, f"{name}.norm1", x, *norm))
+    y = _attention(model, f"{name}.attention", norm(tape, f"{name}.norm1", x, hidden))
     x = add(tape, name, x, dropout(tape, f"{name}.dropout", y))
-    norm = tape.pair(f"{name}.norm2", hidden, hidden)
-    y = layer_norm(tape, f"{name}.norm2", x, *norm)
+    y = norm(tape, f"{name}.norm2", x, hidden)
     name_inner = f"{name}.perceptron"
-    y = Linear(tape, f"{name_inner}.0", hidden, wide).biased(
-        y, *tape.pair(f"{name_inner}.0", hidden * wide, wide)
-    )
+    y = linear(tape, f"{name_inner}.0", y, hidden, wide)
     y = activation(tape, f"{name_inner}.1", "gelu", y)
     y = dropout(tape, f"{name_inner}.2", y)
-    y = Linear(tape, f"{name_inner}.3", wide, hidden).biased(
-        y, *tape.pair(f"{name_inner}.3", wide * hidden, hidden)
-    )
+    y = linear(tape, f"{name_inner}.3", y, wide, hidden)
     return add(tape, name, x, dropout(tape, f"{name_inner}.4", y))
 
 
@@ -192,5 +175,4 @@ def _attention(model: _Vit, name: str, x: Value) -> Value:
     y = separate_attention(
         tape, name, "", x, hidden=hidden, heads=model.heads, sequence=model.tokens
     )
-    weights = tape.pair(f"{name}.output", hidden * hidden, hidden)
-    return Linear(tape, f"{name}.output", hidden, hidden).biased(y, *weights)
+    return linear(tape, f"{name}.output", y, hidden, hidden)

@@ -16,11 +16,11 @@ _HEAD = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class LayerChain:
     """Layers along the chain."""
 
     layer: Ints
-    """Of every op."""
+    """The number of the layer that each op belongs to."""
     num_layers: int
     is_side: Bools
     """Tensors that layers read from afar, without a gradient: masks, rotary tables."""
@@ -28,7 +28,7 @@ class Chain:
     """Tensors of forward that the next layer reads."""
 
 
-def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> Chain:
+def make_chain(graph: Graph, numbered: Ints, num_layers: int) -> LayerChain:
     """Every op's layer; InputError where a layer reads another than its neighbour."""
     layer = _place_forward(graph, numbered, num_layers)
     layer = _complete_last(graph, layer, numbered, num_layers)
@@ -174,7 +174,7 @@ def _update_layer(graph: Graph, layer: Ints, op: int, owner: dict[int, int]) -> 
     return owner.get(int(graph.group[op]), int(layer.max()))
 
 
-def _checked(graph: Graph, layer: Ints) -> Chain:
+def _checked(graph: Graph, layer: Ints) -> LayerChain:
     tensor, reader = graph.use_tensor, graph.use_op
     source = graph.tensor_source[tensor]
     start, end = layer[source], layer[reader]
@@ -196,7 +196,7 @@ def _checked(graph: Graph, layer: Ints) -> Chain:
     is_boundary &= ~is_side
     returned = np.unique(tensor[~is_weight & ~forward & (step == 1)])
     _refuse_side_gradients(graph, layer, is_side, is_boundary, returned)
-    return Chain(
+    return LayerChain(
         layer=layer, num_layers=int(layer.max()) + 1, is_side=is_side, is_boundary=is_boundary
     )
 

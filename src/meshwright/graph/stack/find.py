@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Floats, Graph
-from meshwright.graph.stack.chain import Chain, make_chain
+from meshwright.graph.stack.chain import LayerChain, make_chain
 from meshwright.graph.stack.kind import make_kind
 from meshwright.graph.stack.name import Numbering, find_numberings, find_rival
 from meshwright.graph.stack.repeat import find_repetition
@@ -86,13 +86,13 @@ def _proposals(graph: Graph) -> Iterator[Numbering]:
         yield repeated
 
 
-def _inner_layers(chain: Chain, numbering: Numbering) -> slice:
+def _inner_layers(chain: LayerChain, numbering: Numbering) -> slice:
     """The layers that are neither the embedding nor the head."""
     first = int(chain.layer[np.flatnonzero(numbering.layer == 0)[0]])
     return slice(first, first + numbering.num_layers)
 
 
-def _number_kinds(graph: Graph, chain: Chain, parts: list[Excerpt]) -> list[int]:
+def _number_kinds(graph: Graph, chain: LayerChain, parts: list[Excerpt]) -> list[int]:
     place: dict[object, int] = {}
     keys = [key_of(graph, chain, part) for part in parts]
     return [place.setdefault(key, len(place)) for key in keys]
@@ -105,7 +105,7 @@ def _repeats(graph: Graph, layers: list[Excerpt]) -> bool:
     return 2 * alike > len(ops) and alike > 1
 
 
-def _make_stack(graph: Graph, chain: Chain, parts: list[Excerpt], numbers: list[int]) -> Stack:
+def _make_stack(graph: Graph, chain: LayerChain, parts: list[Excerpt], numbers: list[int]) -> Stack:
     made: list[LayerKind] = []
     for kind in range(max(numbers) + 1):
         layers = [layer for layer, each in enumerate(numbers) if each == kind]

@@ -38,25 +38,25 @@ _FEWEST_FEATURES = 64.0
 """Where a graph does not say how many there are: less than any model has."""
 
 
-class State(IntEnum):
+class FeatureState(IntEnum):
     """What a member of a tensor team has of a tensor."""
 
     SIDE = 0
     """All of it, and it does not depend on the layer's input."""
     STREAM = 1
-    """All features."""
+    """The member has all features of every row."""
     CUT = 2
-    """Its own features."""
+    """The member has its own share of the features."""
     REDUCED = 3
     """A sum over features that members must add up: a loss."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Flow:
+class FeatureFlow:
     """What each forward op does and each tensor of forward is."""
 
     state: Codes
-    """A `State` a tensor; SIDE for tensors of backward."""
+    """A `FeatureState` a tensor; SIDE for tensors of backward."""
     role: Codes
     """A `Role` an op; WHOLE for ops of backward."""
     columns: frozenset[int]
@@ -72,20 +72,20 @@ class Flow:
     own: those of all heads, or of places."""
 
 
-def find_flow(layer: Template) -> Flow:
+def find_flow(layer: Template) -> FeatureFlow:
     """Cut as many products as can be: leave out those whose features are needed whole, again."""
     graph = layer.graph
     heavy = has_weight(graph) & ~is_thin(graph) & (graph.phase == Phase.FORWARD)
     candidates = frozenset(np.flatnonzero(heavy).tolist())
     while True:
-        walk = _Walk(layer, candidates)
+        walk = _FlowWalk(layer, candidates)
         walk.run()
         if not walk.refused:
             return walk.flow()
         candidates -= walk.refused
 
 
-class _Walk:
+class _FlowWalk:
     """One pass over the forward ops with some products allowed to be cut."""
 
     def __init__(self, layer: Template, candidates: frozenset[int]) -> None:
@@ -115,10 +115,10 @@ class _Walk:
             self.refused |= self.origins.get(tensor, frozenset())
         self.refused |= self.columns - self.closed
 
-    def flow(self) -> Flow:
+    def flow(self) -> FeatureFlow:
         self._join_attention()
         self._join_casts()
-        return Flow(
+        return FeatureFlow(
             state=self.state,
             role=self.role,
             columns=frozenset(self.columns),
@@ -131,24 +131,24 @@ class _Walk:
     def _visit(self, op: int) -> None:
         if self.graph.kind[op] == ENTERING:
             if not self.layer.is_side[op]:  # the stand-ins come first, as their tensors do
-                self._give(op, State.STREAM)
+                self._give(op, FeatureState.STREAM)
             return
         if self.is_cast[op]:
             return  # with the product that reads it
         inputs = self.graph.inputs[op]
         states = self.state[inputs]
-        cut = inputs[(states == State.CUT) | (states == State.REDUCED)]
+        cut = inputs[(states == FeatureState.CUT) | (states == FeatureState.REDUCED)]
         if len(cut):
-            self._visit_inner(op, cut, inputs[states == State.STREAM])
-        elif self.weighted[op] and op in self.candidates and (states == State.STREAM).any():
+            self._visit_inner(op, cut, inputs[states == FeatureState.STREAM])
+        elif self.weighted[op] and op in self.candidates and (states == FeatureState.STREAM).any():
             self.columns.add(op)
-            self._give(op, State.CUT, frozenset((op,)))
+            self._give(op, FeatureState.CUT, frozenset((op,)))
             self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
         elif op == self.table:
-            self._give(op, State.STREAM)
+            self._give(op, FeatureState.STREAM)
             self.role[op] = Role.INNER
-        elif (states == State.STREAM).any() or self.graph.parameter_bytes[op] > 0:
-            self._give(op, State.STREAM)
+        elif (states == FeatureState.STREAM).any() or self.graph.parameter_bytes[op] > 0:
+            self._give(op, FeatureState.STREAM)
 
     def _visit_inner(self, op: int, cut: Ints, stream: Ints) -> None:
         """An op that reads cut features: a row product, a loss, or something between products."""
@@ -157,16 +157,16 @@ class _Walk:
         size = self.graph.tensor_bytes
         has_stream = bool(np.any(size[stream] > _FACTOR_SHARE * size[cut].max()))
         if self.weighted[op]:
-            if has_stream or states != {State.CUT}:
+            if has_stream or states != {FeatureState.CUT}:
                 self.refused |= origins
             self.rows.add(op)
             self.closed |= origins
-            self._give(op, State.STREAM)
+            self._give(op, FeatureState.STREAM)
             self.role[op] = Role.EXPERT if self.is_expert[op] else Role.INNER
             return
         if not self._has_own_weights(op, origins):
             self.shared.add(op)
-        is_after_loss = states == {State.REDUCED}
+        is_after_loss = states == {FeatureState.REDUCED}
         sums = not is_after_loss and self._sums(op, cut, origins)
         mixes = len(states) > 1 and not self._ends(op)
         needs_all = self._norms(op, cut, origins) or self._goes_along(op)
@@ -177,9 +177,9 @@ class _Walk:
         if is_after_loss or sums:
             self.losses.add(op)
             self.closed |= origins if not self.layer.is_leaving.any() else set()
-            self._give(op, State.REDUCED, origins)
+            self._give(op, FeatureState.REDUCED, origins)
         else:
-            self._give(op, State.CUT, origins)
+            self._give(op, FeatureState.CUT, origins)
 
     def _inner_role(self, op: int, origins: frozenset[int]) -> Role:
         if self.attends[op]:
@@ -239,7 +239,7 @@ class _Walk:
         size = float(self.graph.tensor_bytes[cut].max())
         return size * _REDUCED_SHARE / self._features(origins)
 
-    def _give(self, op: int, state: State, origins: frozenset[int] = frozenset()) -> None:
+    def _give(self, op: int, state: FeatureState, origins: frozenset[int] = frozenset()) -> None:
         for tensor in self.graph.outputs[op].tolist():
             self.state[tensor] = state
             if origins:
@@ -253,7 +253,7 @@ class _Walk:
             sizes = self.graph.tensor_bytes[cast]
             matrix = sizes == sizes.max(initial=0.0)
             for tensor in cast[matrix | (op in self.columns)].tolist():
-                self.state[tensor] = State.CUT
+                self.state[tensor] = FeatureState.CUT
                 self.role[self.graph.tensor_source[tensor]] = self.role[op]
 
     def _join_attention(self) -> None:

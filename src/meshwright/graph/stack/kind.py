@@ -3,7 +3,7 @@
 import numpy as np
 
 from meshwright.graph.graph import Floats, Graph, Phase
-from meshwright.graph.stack.flow import Flow, State, find_flow
+from meshwright.graph.stack.flow import FeatureFlow, FeatureState, find_flow
 from meshwright.graph.stack.product import attends, has_weight, is_expert, key_bytes
 from meshwright.graph.stack.role import find_roles
 from meshwright.graph.stack.stack import LayerKind, Role
@@ -51,11 +51,11 @@ def make_kind(name: str, layer: Template) -> LayerKind:
     )
 
 
-def _attention_ops(graph: Graph, flow: Flow) -> list[int]:
+def _attention_ops(graph: Graph, flow: FeatureFlow) -> list[int]:
     return np.flatnonzero(attends(graph) & (flow.role == Role.ATTENTION)).tolist()
 
 
-def _heads(graph: Graph, flow: Flow) -> tuple[int, int]:
+def _heads(graph: Graph, flow: FeatureFlow) -> tuple[int, int]:
     """Heads of queries and of keys; zero where no sizes of products are known.
 
     There is a product a head and sample, or more where attention is in windows; the product after
@@ -78,21 +78,21 @@ def _heads(graph: Graph, flow: Flow) -> tuple[int, int]:
     return heads, key_heads
 
 
-def _reads_queries(graph: Graph, flow: Flow, op: int) -> bool:
+def _reads_queries(graph: Graph, flow: FeatureFlow, op: int) -> bool:
     """Whether it is all of attention or its scores, not what comes after them."""
     inputs = graph.inputs[op]
-    sources = graph.tensor_source[inputs[flow.state[inputs] == State.CUT]]
+    sources = graph.tensor_source[inputs[flow.state[inputs] == FeatureState.CUT]]
     return bool(np.all(flow.role[sources] != Role.ATTENTION))
 
 
-def _attention_bytes(graph: Graph, flow: Flow, op: int) -> tuple[float, float]:
+def _attention_bytes(graph: Graph, flow: FeatureFlow, op: int) -> tuple[float, float]:
     """Cut bytes that an op reads, and the largest tensor that it makes."""
     inputs = graph.inputs[op]
-    read = graph.tensor_bytes[inputs[flow.state[inputs] == State.CUT]].sum()
+    read = graph.tensor_bytes[inputs[flow.state[inputs] == FeatureState.CUT]].sum()
     return float(read), float(graph.tensor_bytes[graph.outputs[op]].max())
 
 
-def _sources(graph: Graph, flow: Flow, op: int) -> list[int]:
+def _sources(graph: Graph, flow: FeatureFlow, op: int) -> list[int]:
     """Column products whose features reach an op."""
     found, waiting, seen = [], [op], {op}
     while waiting:
@@ -105,7 +105,7 @@ def _sources(graph: Graph, flow: Flow, op: int) -> list[int]:
     return found
 
 
-def _rows_after(graph: Graph, flow: Flow, op: int) -> list[int]:
+def _rows_after(graph: Graph, flow: FeatureFlow, op: int) -> list[int]:
     """Row products that read what an op's result becomes; there is one at least."""
     found: list[int] = []
     waiting = [op]
@@ -118,7 +118,7 @@ def _rows_after(graph: Graph, flow: Flow, op: int) -> list[int]:
     return found
 
 
-def _keys(graph: Graph, flow: Flow) -> tuple[float, Floats, Floats]:
+def _keys(graph: Graph, flow: FeatureFlow) -> tuple[float, Floats, Floats]:
     """Bytes of keys and values, and their shares of what fused attention reads and writes."""
     read_keys, written_keys = np.zeros(graph.num_ops), np.zeros(graph.num_ops)
     total = 0.0
@@ -129,7 +129,7 @@ def _keys(graph: Graph, flow: Flow) -> tuple[float, Floats, Floats]:
             total, read_keys[op] = total + keys, keys / read
             continue
         inputs = graph.inputs[op]
-        apart = graph.tensor_bytes[inputs[flow.state[inputs] == State.CUT]].tolist()
+        apart = graph.tensor_bytes[inputs[flow.state[inputs] == FeatureState.CUT]].tolist()
         keys = key_bytes(apart, result)
         total, read_keys[op] = total + keys, keys / min(read, keys + result)
         for each in np.flatnonzero(graph.partner == op).tolist():
@@ -139,17 +139,17 @@ def _keys(graph: Graph, flow: Flow) -> tuple[float, Floats, Floats]:
     return total, read_keys, written_keys
 
 
-def _unfused_key_bytes(graph: Graph, flow: Flow, op: int, read: float) -> float:
+def _unfused_key_bytes(graph: Graph, flow: FeatureFlow, op: int, read: float) -> float:
     """Scores read keys as large as queries; context reads values beside what scores became."""
     if _reads_queries(graph, flow, op):
         return read / 2
     inputs = graph.inputs[op]
-    inputs = inputs[flow.state[inputs] == State.CUT]
+    inputs = inputs[flow.state[inputs] == FeatureState.CUT]
     is_values = flow.role[graph.tensor_source[inputs]] != Role.ATTENTION
     return float(graph.tensor_bytes[inputs[is_values]].sum())
 
 
-def _features(graph: Graph, flow: Flow) -> tuple[int, ...]:
+def _features(graph: Graph, flow: FeatureFlow) -> tuple[int, ...]:
     """Cut sizes of products; a vocabulary is padded, so it may be any."""
     sizes = {float(graph.product_depth[op]) for op in flow.rows}
     if not flow.losses:
@@ -164,7 +164,7 @@ def _tokens(graph: Graph) -> float:
     return float((graph.product_rows[plain & grows] / graph.batch).max(initial=0.0))
 
 
-def _mixes_rows(graph: Graph, flow: Flow) -> bool:
+def _mixes_rows(graph: Graph, flow: FeatureFlow) -> bool:
     """By ops that are known to, or by attention over fewer rows than there are."""
     forward = np.flatnonzero(graph.phase == Phase.FORWARD).tolist()
     if any(word in graph.kind[op] for op in forward for word in _MIXERS):

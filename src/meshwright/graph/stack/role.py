@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.graph.graph import Bools, Graph, Ints, Phase, Split
-from meshwright.graph.stack.flow import Flow, State
+from meshwright.graph.stack.flow import FeatureFlow, FeatureState
 from meshwright.graph.stack.product import is_expert, is_product
 from meshwright.graph.stack.stack import Codes, Cut, Role
 from meshwright.graph.stack.template import Template
@@ -34,12 +34,12 @@ class Roles:
     dispatched: Ints
 
 
-def find_roles(layer: Template, flow: Flow) -> Roles:
+def find_roles(layer: Template, flow: FeatureFlow) -> Roles:
     """Roles of all ops and tensors of a layer."""
     graph = layer.graph
     role = flow.role.copy()
     products = is_product(graph)
-    is_cut = flow.state == State.CUT
+    is_cut = flow.state == FeatureState.CUT
     is_weight = graph.tensor_partial & (graph.phase[graph.tensor_source] == Phase.BACKWARD)
     for op in np.flatnonzero(graph.phase == Phase.BACKWARD).tolist():
         if op >= layer.num_entering:
@@ -69,7 +69,7 @@ def find_roles(layer: Template, flow: Flow) -> Roles:
 
 
 def _visit_backward(
-    graph: Graph, flow: Flow, products: Bools, op: int, role: Codes, is_cut: Bools
+    graph: Graph, flow: FeatureFlow, products: Bools, op: int, role: Codes, is_cut: Bools
 ) -> None:
     """The role of one op of backward, whose inputs are known, and what it gives."""
     partner = int(graph.partner[op])
@@ -107,18 +107,18 @@ def _made(graph: Graph, ops: Set[int]) -> Ints:
     return np.concatenate(made).astype(np.int32) if made else np.empty(0, dtype=np.int32)
 
 
-def _read(graph: Graph, flow: Flow, ops: frozenset[int]) -> Ints:
+def _read(graph: Graph, flow: FeatureFlow, ops: frozenset[int]) -> Ints:
     """Tensors with all features that those ops read; small ones only steer."""
     found: set[int] = set()
     for op in ops:
         inputs = graph.inputs[op]
-        inputs = inputs[flow.state[inputs] == State.STREAM]
+        inputs = inputs[flow.state[inputs] == FeatureState.STREAM]
         largest = graph.tensor_bytes[inputs].max(initial=0.0)
         found.update(inputs[graph.tensor_bytes[inputs] * 16 > largest].tolist())
     return np.array(sorted(found), dtype=np.int32)
 
 
-def _dispatched(graph: Graph, flow: Flow) -> Ints:
+def _dispatched(graph: Graph, flow: FeatureFlow) -> Ints:
     """Tokens on their way to experts, and what experts made of them."""
     experts = is_expert(graph)
     there = _read(graph, flow, frozenset(op for op in flow.columns if experts[op]))
@@ -126,7 +126,7 @@ def _dispatched(graph: Graph, flow: Flow) -> Ints:
     return np.concatenate((there, back))
 
 
-def _tensor_cut(graph: Graph, flow: Flow, role: Codes, is_cut: Bools) -> Codes:
+def _tensor_cut(graph: Graph, flow: FeatureFlow, role: Codes, is_cut: Bools) -> Codes:
     cut = np.zeros(graph.num_ops, dtype=np.int8)
     products = is_product(graph) & (role != Role.WHOLE)
     for op in np.flatnonzero((graph.product_count > 0) & (role != Role.WHOLE)).tolist():

@@ -97,7 +97,7 @@ class LayerKind:
     features: tuple[int, ...]
     """Sizes that a tensor team divides and that must be divisible."""
     experts: int
-    """Zero: none."""
+    """Perceptrons that tokens choose among; zero: there are none."""
     tokens: float
     """Rows a sample; zero: not known."""
     mixes_rows: bool

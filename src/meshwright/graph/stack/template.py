@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.graph.column import OP_CODES, OP_SIZES, OP_TEXTS
 from meshwright.graph.graph import Bools, Floats, Graph, Ints, Phase, Split
-from meshwright.graph.stack.chain import Chain
+from meshwright.graph.stack.chain import LayerChain
 
 ENTERING = "entering"
 """Kind of an op that stands for a tensor from elsewhere: no work."""
@@ -44,7 +44,7 @@ class Excerpt:
     """... and the tensor that this layer gives to each sum."""
 
 
-def excerpt(graph: Graph, chain: Chain, layer: int) -> Excerpt:
+def excerpt(graph: Graph, chain: LayerChain, layer: int) -> Excerpt:
     """The ops and tensors of a layer."""
     inside = chain.layer == layer
     source, reader = graph.edges
@@ -105,7 +105,7 @@ def _tied_updates(graph: Graph, inside: Bools) -> tuple[Ints, Ints]:
     return np.array(tensors, dtype=np.int32), np.array(elsewhere, dtype=np.int32)
 
 
-def key_of(graph: Graph, chain: Chain, part: Excerpt) -> Hashable:
+def key_of(graph: Graph, chain: LayerChain, part: Excerpt) -> Hashable:
     """Equal for layers that are alike op by op and tensor by tensor."""
     ops = part.ops
     place = np.full(graph.num_ops, -1, dtype=np.int64)
@@ -146,7 +146,7 @@ def _ranked(groups: Ints) -> Ints:
 
 
 def make_template(
-    graph: Graph, chain: Chain, part: Excerpt, seconds: dict[str, Floats]
+    graph: Graph, chain: LayerChain, part: Excerpt, seconds: dict[str, Floats]
 ) -> Template:
     """The layer as a graph: what enters first, then its ops, then updates of copies."""
     num_entering = len(part.entering)

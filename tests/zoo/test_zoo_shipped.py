@@ -1,18 +1,17 @@
-"""Known totals of known models, and the structure every step of the zoo must have."""
+"""Known totals of known models, and the structure every shipped step must have."""
+
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from meshwright.errors import InputError
-from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.graph.zoo import FormulaModel, build_mlp, build_model, formula_models
+from formula import mlp
+from meshwright.graph.graph import Phase, Split
+from meshwright.zoo.shipped import read_shipped, shipped_names
+from meshwright.zoo.table import find_model
 
-NAMES = [model.name for model in formula_models()]
-
-
-def product_flops(graph: Graph, phase: Phase) -> float:
-    is_product = np.array([kind in ("matmul", "conv") for kind in graph.kind])
-    return float(graph.flops[is_product & (graph.phase == phase)].sum())
+NAMES = shipped_names()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ def product_flops(graph: Graph, phase: Phase) -> float:
     ],
 )
 def test_parameter_counts(name: str, parameters: int) -> None:
-    assert build_model(name, batch=1).parameter_bytes.sum() / 4 == parameters
+    assert read_shipped(name).parameter_bytes.sum() / 4 == parameters == find_model(name).parameters
 
 
 @pytest.mark.parametrize(
@@ -38,25 +37,28 @@ def test_parameter_counts(name: str, parameters: int) -> None:
     [("resnet50", 4.089), ("vgg16", 15.470), ("inception-v3", 5.713)],
 )
 def test_forward_products(name: str, giga_products: float) -> None:
-    graph = build_model(name, batch=1)
-    assert product_flops(graph, Phase.FORWARD) / 2e9 == pytest.approx(giga_products, abs=1e-3)
+    graph = read_shipped(name, 1)
+    flops = graph.flops[graph.phase == Phase.FORWARD].sum()
+    assert flops / 2e9 == pytest.approx(giga_products, abs=1e-3)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_backward_takes_two_products_for_one(name: str) -> None:
-    graph = build_model(name, batch=2)
-    forward, backward = (product_flops(graph, each) for each in (Phase.FORWARD, Phase.BACKWARD))
-    # All but the input gradient of a first layer that reads the data.
-    assert 1.9 * forward < backward <= 2 * forward
+    graph = read_shipped(name)
+    forward, backward = (
+        graph.flops[graph.phase == each].sum() for each in (Phase.FORWARD, Phase.BACKWARD)
+    )
+    # All but the input gradient of a first layer that reads the data; but fused attention computes
+    # the scores again, which makes five products for its two.
+    assert 1.9 * forward < backward <= 2.1 * forward
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ops_that_share_weights_share_a_group(name: str) -> None:
-    graph = build_model(name, batch=2)
-    is_adam = np.array(graph.kind) == "adam"
-    updates = np.flatnonzero((graph.phase == Phase.UPDATE) & is_adam)
+    graph = read_shipped(name)
+    updates = np.flatnonzero(graph.phase == Phase.UPDATE)
     weighted = np.flatnonzero(graph.parameter_bytes)
-    assert sorted(graph.group[updates]) == sorted(graph.group[weighted])
+    assert set(graph.group[updates]) == set(graph.group[weighted])
     for update in updates.tolist():
         gradients = graph.inputs[update]
         assert len(gradients)
@@ -64,18 +66,26 @@ def test_ops_that_share_weights_share_a_group(name: str) -> None:
             source = graph.tensor_source[tensor]
             assert graph.tensor_partial[tensor]
             assert graph.fixed_tensor_bytes[tensor] == graph.tensor_bytes[tensor]
-            assert graph.split[source] == Split.SUM
-            forward = graph.partner[source]
-            assert graph.group[forward] == graph.group[source]
+            # A norm's backward makes both: partial sums, and rows of its input's gradient.
+            assert graph.split[source] in (Split.SUM, Split.BATCH)
             assert graph.group[source] == graph.group[update]
     assert np.all(graph.split[updates] == Split.NONE)
-    # Weights in fp32 and Adam's two fp32 moments: three times the weights.
-    assert graph.state_bytes.sum() == 3 * graph.parameter_bytes.sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_holds_weights_and_the_moments_of_adam(name: str) -> None:
+    graph = read_shipped(name)
+    # Two moments in fp32 for weights in fp32: three times the weights; for those in 16 bits, with
+    # the copies in fp32, 2 + 12 bytes: seven times. What PyTorch adds are counts of steps, and the
+    # buffers of batch norm and of positions.
+    times = 3 if find_model(name).precisions[0] == "fp32" else 7
+    weights = graph.parameter_bytes.sum()
+    assert times * weights <= graph.state_bytes.sum() <= (times + 0.02) * weights
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_backward_op_has_a_forward_partner_before_it(name: str) -> None:
-    graph = build_model(name, batch=2)
+    graph = read_shipped(name)
     backward = np.flatnonzero(graph.phase == Phase.BACKWARD)
     partners = graph.partner[backward]
     assert np.all(partners >= 0)
@@ -83,16 +93,21 @@ def test_every_backward_op_has_a_forward_partner_before_it(name: str) -> None:
     assert np.all(graph.phase[partners] == Phase.FORWARD)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_building_at_a_batch_is_scaling_to_it(name: str) -> None:
-    built, scaled = build_model(name, batch=6), build_model(name, batch=2).at_batch(6)
-    assert built.op_names == scaled.op_names
-    for quantity in ("flops", "bytes_read", "bytes_written", "tensor_bytes"):
-        np.testing.assert_allclose(getattr(built, quantity), getattr(scaled, quantity), rtol=1e-12)
+@pytest.mark.parametrize("batch", [256, 6])
+def test_the_mlp_is_that_of_its_formulas(batch: int) -> None:
+    built, shipped = mlp("mlp", batch), read_shipped("mlp", batch)
+    assert built.op_names == shipped.op_names
+    for quantity in ("flops", "bytes_read", "bytes_written", "tensor_bytes", "state_bytes"):
+        assert_near(getattr(built, quantity), getattr(shipped, quantity))
+    assert_near(built.use_op, shipped.use_op)
+
+
+def assert_near(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> None:
+    np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_mlp_by_hand() -> None:
-    graph = build_mlp("tiny", batch=2, widths=(3, 5, 7))
+    graph = mlp("tiny", batch=2, widths=(3, 5, 7))
     assert graph.op_names == (
         "input", "layer.0", "relu.0", "layer.1", "loss", "loss.grad", "layer.1.grad",
         "layer.1.grad_weight", "layer.1.update", "relu.0.grad", "layer.0.grad_weight",
@@ -116,21 +131,3 @@ def test_mlp_by_hand() -> None:
     assert graph.bytes_read[update] == 168 * 4
     assert graph.bytes_written[update] == 168 * 3
     assert graph.state_bytes[update] == 168 * 2
-
-
-@pytest.mark.parametrize("model", formula_models(), ids=lambda model: model.name)
-def test_defaults_are_as_listed(model: FormulaModel) -> None:
-    graph = build_model(model.name)
-    assert graph.name == model.name
-    assert graph.batch == model.batch
-
-
-def test_mistakes_are_named() -> None:
-    with pytest.raises(InputError, match="no formulas exist for 'resnet5'; did you mean resnet50"):
-        build_model("resnet5")
-    with pytest.raises(InputError, match="known: mlp, vgg16"):
-        build_model("zzz")
-    with pytest.raises(InputError, match="unet: batch must be positive, got 0"):
-        build_model("unet", batch=0)
-    with pytest.raises(InputError, match="two positive widths"):
-        build_mlp("mlp", 1, widths=(3,))
