@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -16,15 +17,18 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.graph.zoo import build_model
+from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.ahead import Ahead
 from meshwright.search.method.pipeline.attempt import Task
 from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
-from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.trial import Trials
+from meshwright.search.portfolio import search_by
 from waiting import wait_until
+
+pipeline = partial(search_by, "pipeline")
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -85,7 +89,7 @@ Found = tuple[object, ...]
 def search(graph: Graph, ahead: Ahead, meanwhile: Callable[[], None] = lambda: None) -> Found:
     """Everything that a search tells."""
     estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
-    with Trials(ahead, perf_counter() + 300, estimator.estimate) as trials:
+    with Trials(ahead, Clock(300), estimator.estimate) as trials:
         candidates = two_stages(graph)
         trials.run(candidates[::2], patience=40)
         meanwhile()

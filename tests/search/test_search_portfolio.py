@@ -8,8 +8,9 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
 from meshwright.search import portfolio
-from meshwright.search.check import SCOPED, AnyScope
+from meshwright.search.check import AnyScope
 from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.name import takers
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope
 from meshwright.search.pool.engine import Sequential
@@ -92,7 +93,7 @@ def test_a_scope_is_for_its_own_method() -> None:
     assert found.plan is not None
     wrong: list[tuple[AnyScope, str]] = [(PipelineScope(), "auto"), (QuickpScope(), "placement")]
     for scope, method in wrong:
-        wanted = SCOPED[type(scope)][0]
+        (wanted, *_) = takers(type(scope).__name__)
         with pytest.raises(
             InputError, match=f"^scope: the method must be {wanted}, got '{method}'"
         ):

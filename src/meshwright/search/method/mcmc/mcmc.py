@@ -6,19 +6,16 @@ first-in-first-out without link sharing; memory is a wall: once a placement fits
 that does not, and before that only those that lack less.
 """
 
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import Instance, make_instance, placement_plan
-from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance, explain_nowhere, placement_plan
+from meshwright.search.judge import tighten
 from meshwright.search.method.mcmc.walk import (
     ACCEPTED,
     BEST,
@@ -31,6 +28,7 @@ from meshwright.search.method.mcmc.walk import (
     walk,
 )
 from meshwright.search.order.list_schedule import Schedule
+from meshwright.search.problem import Problem
 
 DEFAULT_STEPS = 25_000
 DEFAULT_BETA = 100.0
@@ -43,36 +41,34 @@ _SLICE_SECONDS = 0.05
 
 
 def mcmc(
-    graph: Graph,
-    cluster: Cluster,
+    problem: Problem,
+    attempt: Attempt,
     *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
     steps: int = DEFAULT_STEPS,
     beta: float = DEFAULT_BETA,
-) -> Answer:
+) -> None:
     """The best placement of a walk of `steps` steps, or as many as the budget allows."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
+    instance, clock = problem.instance, problem.clock
+    attempt.raise_bound(problem.placement_bound)
     first = first_placement(instance)
     if first is None:
-        return refuse("mcmc", no_device_message(instance), bound, started)
-    found = Walk(instance, first, seed, beta)
-    until = perf_counter() + budget_seconds  # from here on: compiling is not searching
-    limits, left = cluster.memory_bytes, steps
+        attempt.refuse(explain_nowhere(instance))
+        return
+    found = Walk(instance, first, problem.seed, beta)
+    walking = clock.more(clock.seconds)  # from here on: compiling is not searching
+    limits, left = problem.cluster.memory_bytes, steps
     for _ in range(_TRIES):
-        found.run(left, until)
+        found.run(left, walking)
         plan = placement_plan(instance, found.best_device_of_op)
-        verdict = try_plan(graph, cluster, plan, sharing)
-        if verdict.fits or found.is_interrupted:
+        verdict = problem.try_plan(plan)
+        attempt.statistics |= found.statistics
+        attempt.offer(plan, verdict)
+        if verdict.fits or clock.is_interrupted:
             break
         limits, left = tighten(limits, verdict), max(1, steps // 4)
         found.restart(limits)
-    stop = why_stopped(is_interrupted=found.is_interrupted, is_cut=found.is_cut)
-    statistics = found.statistics
-    return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
+    if walking.is_cut:
+        clock.cut()
 
 
 class Walk:
@@ -96,26 +92,20 @@ class Walk:
         self._times = np.full(3, self.first_seconds)
         self._times[SCALE] /= beta * max(1, instance.num_units)
         self._counts = np.zeros(3, np.int64)
-        self._is_interrupted = False
-        self.is_cut = False
-        """Whether it had to stop before its last step because of the time."""
         self._walk(0)
 
-    def run(self, steps: int, until: float) -> None:
-        """Take so many steps, or stop at a `perf_counter` time; Ctrl-C ends it, too."""
+    def run(self, steps: int, clock: Clock) -> None:
+        """Take so many steps, or stop when the time is over; Ctrl-C ends it, too."""
         if self._instance.num_devices < 2:
             return
         end, size = int(self._counts[STEPS]) + steps, 16
-        try:
-            while (left := end - int(self._counts[STEPS])) > 0 and perf_counter() < until:
-                began = perf_counter()
+        with clock.heard():
+            while (left := end - int(self._counts[STEPS])) > 0 and not clock.is_over:
+                began = clock.elapsed
                 self._walk(min(size, left))
-                taken = perf_counter() - began
+                taken = clock.elapsed - began
                 # Grows slowly, so that one slice of slow steps cannot exceed the budget by much.
                 size = int(min(2 * size, max(1, size * _SLICE_SECONDS / max(taken, 1e-9))))
-            self.is_cut |= left > 0
-        except KeyboardInterrupt:
-            self._is_interrupted = True  # the best so far is the answer
 
     def _walk(self, steps: int) -> None:
         instance = self._instance
@@ -131,11 +121,6 @@ class Walk:
         self._rooms["limit"] = limits
         self._units["best_device"] = self._units["device"]
         self._times[BEST] = self._times[NOW]
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether Ctrl-C ended it."""
-        return self._is_interrupted
 
     @property
     def best_seconds(self) -> float:
@@ -193,14 +178,3 @@ def first_placement(instance: Instance) -> Ints | None:
         return None
     fastest: Ints = device_seconds.argmin(axis=1).astype(np.int32)
     return fastest
-
-
-def no_device_message(instance: Instance) -> str:
-    """Name a unit that no device can run."""
-    nowhere = ~np.isfinite(instance.unit_seconds).any(axis=1)
-    unit = int(np.flatnonzero(nowhere)[0])
-    op = instance.unit_ops[instance.unit_start[unit]]
-    return (
-        f"op {instance.graph.op_names[op]!r} (with its group) can run on no device type of the "
-        f"cluster; a device type on which its seconds are finite would do"
-    )

@@ -7,8 +7,8 @@ has, unless time runs out: then the best so far counts.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from time import perf_counter
 
+from meshwright.search.clock import Clock
 from meshwright.search.judge import Verdict
 from meshwright.search.method.pipeline.ahead import Ahead
 from meshwright.search.method.pipeline.attempt import Task
@@ -25,10 +25,10 @@ class Trials:
     def __init__(
         self,
         ahead: Ahead,
-        until: float,
+        clock: Clock,
         estimate: Callable[[Candidate], Estimate],
     ) -> None:
-        self.ahead, self.sharing, self.until = ahead, ahead.sharing, until
+        self.ahead, self._clock = ahead, clock
         self._estimate = estimate
         self._estimates: dict[Key, Estimate] = {}
         self._results: dict[Key, Result | None] = {}
@@ -36,8 +36,6 @@ class Trials:
         self.reason = ""
         self._fails_by_stage = False
         self.statistics = {"candidates": 0.0, "simulations": 0.0}
-        self.is_interrupted = self.is_cut = False
-        """Whether Ctrl-C, or the end of the time, left candidates out."""
 
     def __enter__(self) -> "Trials":
         return self
@@ -48,9 +46,7 @@ class Trials:
     @property
     def is_over(self) -> bool:
         """Whether there is no time left."""
-        is_over = self.best is not None and perf_counter() > self.until
-        self.is_cut |= is_over
-        return is_over
+        return self.best is not None and self._clock.is_over
 
     def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
         """Try the promising first, until so many in a row were no better than the best."""
