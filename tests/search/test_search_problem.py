@@ -1,13 +1,17 @@
 """A problem: what is computed once for all methods, and what a method sees of the request."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from placement_strategies import instances
 
 from meshwright.search import problem as module
 from meshwright.search.bound.work import placement_bound, plan_bound
 from meshwright.search.clock import Clock
-from meshwright.search.instance import make_instance
+from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.pipeline.scope import PipelineScope
+from meshwright.search.order.heft import schedule_heft
 from meshwright.search.problem import Problem
 from small import connected, dag
 
@@ -36,7 +40,9 @@ def test_what_follows_from_graph_and_cluster_is_computed_once_for_all_parts(
         each.schedule_heft(cluster.memory_bytes)
     assert set(calls.values()) == {1}
     part.schedule_heft(cluster.memory_bytes / 2)
-    assert calls["schedule_heft"] == 2, "other limits make another schedule"
+    assert calls["schedule_heft"] == 1, "the schedule keeps to half of it, too"
+    part.schedule_heft(cluster.memory_bytes * 2)
+    assert calls["schedule_heft"] == 2, "with more room it may be another"
     assert part.clock.seconds == pytest.approx(1.0)
     assert problem.clock.seconds == pytest.approx(9.0)
 
@@ -55,3 +61,16 @@ def test_a_scope_is_for_the_methods_that_have_its_kind() -> None:
     problem = Problem(graph=dag([1.0], {}), cluster=connected(1), scope=scope)
     assert problem.scope_of(PipelineScope) is scope
     assert problem.scope_of(Scope) == Scope()
+
+
+@given(instances(), st.floats(0.1, 1.0))
+def test_a_schedule_that_is_taken_again_is_the_one_that_would_be_made(
+    instance: Instance, part: float
+) -> None:
+    problem = Problem(graph=instance.graph, cluster=instance.cluster)
+    for limits in (instance.cluster.memory_bytes, part * instance.cluster.memory_bytes):
+        placed, order, seconds = problem.schedule_heft(limits)
+        own_placed, own_order, own_seconds = schedule_heft(instance, limits)
+        assert placed.tolist() == own_placed.tolist()
+        assert order.tolist() == own_order.tolist()
+        assert seconds == own_seconds

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+
 from meshwright.array import Floats, Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.runtime import MESHWRIGHT
@@ -31,8 +33,8 @@ class _Known:
 
     def __init__(self, graph: Graph, cluster: Cluster) -> None:
         self._graph, self._cluster = graph, cluster
-        self.schedules: dict[bytes, tuple[Ints, Ints, float]] = {}
-        """HEFT's schedules by the bytes that devices may fill."""
+        self.schedules: list[tuple[Floats, Floats, tuple[Ints, Ints, float]]] = []
+        """HEFT's schedules, each with the bytes that devices might and do fill."""
 
     @cached_property
     def instance(self) -> Instance:
@@ -111,11 +113,23 @@ class Problem:
         return self.scope if isinstance(self.scope, kind) else kind()
 
     def schedule_heft(self, limits: Floats) -> tuple[Ints, Ints, float]:
-        """HEFT's placement, order and time where devices may fill so many bytes."""
-        schedules, key = self._facts.schedules, limits.tobytes()
-        if key not in schedules:
-            schedules[key] = schedule_heft(self.instance, limits)
-        return schedules[key]
+        """HEFT's placement, order and time where devices may fill so many bytes.
+
+        A schedule that was made with more room is the same if it keeps to less: the device on which
+        an op ends first is the one that it went to, and has room.
+        """
+        for might, filled, schedule in self._facts.schedules:
+            is_within = (filled <= limits * (1 - 1e-9)).all() and (limits <= might).all()
+            if is_within or (limits == might).all():
+                return schedule
+        instance = self.instance
+        schedule = schedule_heft(instance, limits)
+        device_of_unit = schedule[0][instance.unit_ops[instance.unit_start[:-1]]]
+        filled = np.bincount(
+            device_of_unit, weights=instance.unit_bytes, minlength=instance.num_devices
+        )
+        self._facts.schedules.append((limits, filled, schedule))
+        return schedule
 
     def settle(self, plan: Plan) -> Verdict:
         """What the simulator says of a plan as finely as plans of its size are answered."""

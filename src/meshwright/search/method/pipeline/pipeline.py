@@ -115,7 +115,7 @@ def _cut_once(instance: Instance, options: Options) -> None:
     prices = Prices(instance)
     cutter = Cutter(prices, find_blocks(instance.graph), options)
     for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
-        for sketch in cutter.sketches([shape], 0.0):
+        for sketch in cutter.sketches([shape], Clock(0.0)):
             problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())
             plain_homes(problem, sketch.cut.num_stages)
 
@@ -194,7 +194,7 @@ class _Search:
                 if place == 0 or not clock.is_over:
                     yield from self.cutter.exact(shape)
         else:
-            yield from self.cutter.sketches(wanted, clock.until)
+            yield from self.cutter.sketches(wanted, clock)
 
     def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
         cut = sketch.cut

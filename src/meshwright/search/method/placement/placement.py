@@ -15,8 +15,9 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.plan.plan import Plan
 from meshwright.search.bound.branch import branch_bound, can_branch
 from meshwright.search.bound.window import ROUNDING
+from meshwright.search.claim import Claim
 from meshwright.search.incumbent import Attempt
-from meshwright.search.instance import explain_nowhere, order_plan
+from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
 from meshwright.search.judge import Verdict
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.exhaustive.search import exhaust
@@ -101,6 +102,8 @@ class _Search:
             self._improve()
         if not self._is_done():
             self._branch()
+        if not self._is_done():
+            self._follow()
         self._clock.look()
 
     def _is_over(self) -> bool:
@@ -207,6 +210,20 @@ class _Search:
             self.attempt.offer(plan, found.verdict)
         if found.is_complete and self.best.verdict.fits:
             self.attempt.raise_bound(self.best.verdict.step_seconds)
+
+    def _follow(self) -> None:
+        """Search around the placement of an earlier method, where that is faster than all here."""
+        assert self.best is not None, "a first round always ends"
+        others = self.attempt.incumbent.attempts.values()
+        known = [each for each in others if each.claim is Claim.PLACEMENT and each.fits]
+        first = min(known, key=lambda each: each.step_seconds, default=self.attempt)
+        if first is self.attempt or first.plan is None or self._is_over():
+            return
+        walk = Walk(self.instance, self._limits, self._seed)
+        before = self.best
+        self._take(walk.time(devices_of_units(self.instance, first.plan)))
+        if self.best is not before:
+            self._improve()
 
     def _branch(self) -> None:
         if self._is_over() or not can_branch(self.instance):

@@ -9,17 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.array import Ints
 from meshwright.cost.memory import usable_bytes
 from meshwright.plan.answer import Stop
-from meshwright.plan.plan import Plan
 from meshwright.search.bound.branch import branch_bound, can_branch
 from meshwright.search.bound.window import ROUNDING
 from meshwright.search.bound.work import placement_bound
 from meshwright.search.claim import Claim
 from meshwright.search.clock import Clock
 from meshwright.search.incumbent import Attempt, Incumbent
-from meshwright.search.instance import Instance
+from meshwright.search.instance import devices_of_units
 from meshwright.search.method.bandwidth.joint.judge import Found, Judge
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import Space, find_space
@@ -92,7 +90,7 @@ def search_uniform(problem: Problem, plain: Attempt, space: Space) -> Attempt:
     with clock.heard():
         if known is not None:
             search.take(Found(plan=known, verdict=judging.try_plan(known)))
-        search.run(_devices_of_units(judging.instance, known))
+        search.run(None if known is None else devices_of_units(judging.instance, known))
     if search.best is None:
         return plain
     found = _begin(clock)
@@ -135,7 +133,7 @@ class _Joint:
                 plain = Found(plan=known, verdict=self._judge.try_plan(known))
                 search.take(plain)
                 search.take(self._judge.polish(plain))
-            search.run(_devices_of_units(self._instance, known))
+            search.run(None if known is None else devices_of_units(self._instance, known))
             attempt.allocation_gap = self._polish_best()
             self._raise_bound()
         best = search.best
@@ -165,8 +163,7 @@ class _Joint:
         best = self._search.best
         if best is None or not best.verdict.fits or self._is_proved(best):
             return
-        devices = _devices_of_units(self._instance, best.plan)
-        assert devices is not None, "there is a plan"
+        devices = devices_of_units(self._instance, best.plan)
         walk = Walk(self._widest, self._limits, self._seed)
         found = improve(
             self._widest, walk.time(devices), self._limits, self._seed, self._clock,
@@ -179,13 +176,3 @@ class _Joint:
 
     def _is_proved(self, found: Found) -> bool:
         return found.verdict.step_seconds <= self._attempt.bound_seconds * (1 + 1e-9)
-
-
-def _devices_of_units(instance: Instance, plan: Plan | None) -> Ints | None:
-    """Where a plan of whole ops has each unit; None: there is no plan."""
-    if plan is None:
-        return None
-    index = instance.cluster.index
-    device = {op: index[part.devices[0]] for part in plan.parts for op in part.ops}
-    of_op = np.array([device[name] for name in instance.graph.op_names], np.int32)
-    return of_op[instance.unit_ops[instance.unit_start[:-1]]]
