@@ -24,6 +24,7 @@ from meshwright.search import portfolio
 from meshwright.search.bound.work import memory_bound
 from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
+from meshwright.search.method import table
 from meshwright.search.method.mcmc.mcmc import Walk
 from meshwright.search.method.mcmc.walk import walk
 from meshwright.search.method.metis import partition_units
@@ -256,7 +257,7 @@ def test_ctrl_c_ends_auto_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
         if problem.graph.name == "mlp":  # not while kernels are compiled on the smallest step
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(portfolio, "METHODS", {**portfolio.METHODS, "metis": interrupted})
+    monkeypatch.setattr(portfolio, "METHODS", {**table.METHODS, "metis": interrupted})
     answer = find_plan(build_model("mlp"), find_cluster("a100-80-x4"))
     assert answer.method == "auto:data"
     assert answer.stop is Stop.INTERRUPTED

@@ -45,16 +45,17 @@ def verdict(seconds: float, missing: float = 0.0) -> Verdict:
 def test_the_five_reasons() -> None:
     clock = Clock()
     attempt = Incumbent(clock).begin("single", Claim.PLACEMENT)
-    assert attempt.stop is Stop.INFEASIBLE
+    stops = [attempt.stop]
     attempt.offer(place_ops(("op",), [0], ["d0"]), verdict(1.1))
     attempt.raise_bound(1.0)
-    assert attempt.stop is Stop.ENDED
+    stops.append(attempt.stop)
     clock.cut()
-    assert attempt.stop is Stop.LIMIT
+    stops.append(attempt.stop)
     attempt.raise_bound(1.1)
-    assert attempt.stop is Stop.PROVED
+    stops.append(attempt.stop)
     clock.interrupt()
-    assert attempt.stop is Stop.INTERRUPTED
+    stops.append(attempt.stop)
+    assert stops == [Stop.INFEASIBLE, Stop.ENDED, Stop.LIMIT, Stop.PROVED, Stop.INTERRUPTED]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatc
 
 def auto_of(monkeypatch: pytest.MonkeyPatch, **searches: Any) -> Answer:
     """`auto` with some searches in the place of its own."""
-    monkeypatch.setattr(portfolio, "METHODS", {**portfolio.METHODS, **searches})
+    monkeypatch.setattr(portfolio, "METHODS", {**METHODS, **searches})
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
     return find_plan(build_model("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
 

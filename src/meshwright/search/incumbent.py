@@ -121,7 +121,7 @@ class Attempt:
 
     def refuse(self, reason: str, statistics: Mapping[str, float] | None = None) -> None:
         """Say why there is no plan at all."""
-        self.refusal = reason
+        self.refusal = reason or "no plan was found"
         self.statistics |= statistics or {}
 
 

@@ -215,10 +215,12 @@ def _run_all(names: Sequence[str], problem: Problem, report: Report) -> Incumben
             own = clock.first(1.0) if is_one else clock.rest(share, tells=False)
             with whole.hurried(is_hurried=bool(incumbent.attempts)):
                 run_method(name, problem.within(own), incumbent)
-            if name in incumbent.attempts and (is_one or not whole.is_interrupted):
+            if name in incumbent.attempts and not (is_one or whole.is_interrupted):
                 report(describe_attempt(incumbent.attempts[name]))
         if problem.allocate and not whole.is_interrupted:
             incumbent = _allocate_all(problem, incumbent, report)
+        if is_one and incumbent.attempts:
+            report(describe_attempt(incumbent.attempts[names[0]]))
     if not incumbent.attempts:
         raise KeyboardInterrupt
     return incumbent

@@ -125,9 +125,8 @@ class Problem:
         instance = self.instance
         schedule = schedule_heft(instance, limits)
         device_of_unit = schedule[0][instance.unit_ops[instance.unit_start[:-1]]]
-        filled = np.bincount(
-            device_of_unit, weights=instance.unit_bytes, minlength=instance.num_devices
-        )
+        filled = np.zeros(instance.num_devices)
+        np.add.at(filled, device_of_unit, instance.unit_bytes)
         self._facts.schedules.append((limits, filled, schedule))
         return schedule
 

@@ -46,6 +46,7 @@ from meshwright.search.method.quickp.programme.programme import (
 from meshwright.search.method.quickp.scope import (
     GROUPS,
     Coarsener,
+    OpOrder,
     QuickpScope,
     ThresholdRule,
 )
@@ -88,7 +89,8 @@ def quickp(problem: Problem, attempt: Attempt, *, scheme: Scheme | None = None) 
     if reason := explain_nowhere(coarse):
         attempt.refuse(reason)
         return
-    limits, order = problem.cluster.memory_bytes, scope.order.value
+    limits = problem.cluster.memory_bytes
+    order: Order = "fixed" if scope.order is OpOrder.FIXED else "free"
     for number in range(_TRIES):
         solving = clock.more(_share(coarse, limits, clock.left, number))
         found = solve_programme(
