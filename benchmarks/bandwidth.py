@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from meshwright.cluster.build import multi_rail
@@ -29,13 +30,22 @@ from meshwright.errors import InputError
 from meshwright.graph.architecture.bert import bert
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.search.method.bandwidth.joint.answer import allocate_answer, widest_bound
-from meshwright.search.method.bandwidth.joint.joint import joint, search_uniform
+from meshwright.search.answer import answer_attempt
+from meshwright.search.claim import Claim
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt, Incumbent
+from meshwright.search.method.bandwidth.joint.answer import allocate_plan
+from meshwright.search.method.bandwidth.joint.joint import search_uniform
 from meshwright.search.method.bandwidth.joint.space import find_space
-from meshwright.search.method.baseline import data
-from meshwright.search.method.pipeline.pipeline import pipeline
-from meshwright.search.method.placement.placement import placement
+from meshwright.search.method.table import METHODS
+from meshwright.search.portfolio import run_method, search_by
+from meshwright.search.problem import Problem
 from meshwright.source import load_graph
+
+data = partial(search_by, "data")
+joint = partial(search_by, "placement", allocate=True)
+pipeline = partial(search_by, "pipeline")
+placement = partial(search_by, "placement")
 
 MODELS = (("alexnet-32", 512), ("vgg16-32", 512), ("fnet-base", 64), ("bert-base", 64))
 """Zoo names and samples a step: 32 x 32 pictures, 128 tokens."""
@@ -102,13 +112,14 @@ def place(setting: Setting) -> Pair:
     )
     taken = time.perf_counter() - began
     began = time.perf_counter()
-    uniform = place_uniform(setting, cluster, taken)
+    problem, uniform = place_uniform(setting, cluster, taken)
     uniform_taken = time.perf_counter() - began
     # What the joint search begins with is of uniform bandwidth, too.
     uniform_seconds = min(uniform.step_seconds, found.statistics["uniform_seconds"])
     # And a better placement than that counts for both.
-    bound = min(found.bound_seconds, widest_bound(graph, cluster))
-    other = allocate_answer(graph, cluster, uniform, bound=bound, sharing=sharing)
+    shared = Incumbent(problem.clock).begin("placement", Claim.ALLOCATED)
+    allocate_plan(problem, uniform, shared)
+    other = answer_attempt(problem, shared)
     return Pair(
         uniform_seconds=uniform_seconds,
         allocated=min(found, other, key=lambda each: each.step_seconds),
@@ -117,40 +128,37 @@ def place(setting: Setting) -> Pair:
     )
 
 
-def place_uniform(setting: Setting, cluster: Cluster, budget_seconds: float) -> Answer:
+def place_uniform(
+    setting: Setting, cluster: Cluster, budget_seconds: float
+) -> tuple[Problem, Attempt]:
     """The best of searches under uniform bandwidth, with other seeds while there is time."""
-    graph, sharing, space = setting.graph, setting.sharing, find_space(cluster)
+    space, clock = find_space(cluster), Clock(budget_seconds)
     assert space is not None, "hosts have ways"
-    until = time.perf_counter() + budget_seconds
-    answers: list[Answer] = []
-    while not answers or until - time.perf_counter() > 0.1 * budget_seconds:
-        seed, left = setting.seed + len(answers), until - time.perf_counter()
-        plain = placement(
-            graph, cluster, seed=seed, budget_seconds=PLAIN_SHARE * left, sharing=sharing
-        )
-        answers.append(
-            search_uniform(plain, graph, cluster, space, seed=seed, until=until, sharing=sharing)
-        )
-    return min(answers, key=lambda each: each.step_seconds)
+    found: list[Attempt] = []
+    problem = Problem(graph=setting.graph, cluster=cluster, sharing=setting.sharing, clock=clock)
+    while not found or clock.left > 0.1 * budget_seconds:
+        own = replace(problem, seed=setting.seed + len(found), clock=clock.rest(PLAIN_SHARE))
+        plain = Incumbent(own.clock).begin("placement", Claim.PLACEMENT)
+        METHODS["placement"](own, plain)
+        found.append(search_uniform(own.within(clock), plain, space))
+    return problem, min(found, key=lambda each: each.step_seconds)
 
 
-def share_out(search: Callable[..., Answer], setting: Setting) -> Pair:
+def share_out(method: str, setting: Setting) -> Pair:
     """The plan of another search, and the network shared out for it."""
-    graph, cluster = setting.graph, setting.cluster()
     began = time.perf_counter()
-    uniform = search(
-        graph,
-        cluster,
-        seed=setting.seed,
-        budget_seconds=setting.budget_seconds,
-        sharing=setting.sharing,
-    )
-    taken = time.perf_counter() - began
-    bound = uniform.bound_seconds  # which knows no network
-    found = allocate_answer(graph, cluster, uniform, bound=bound, sharing=setting.sharing)
+    problem = Problem(
+        graph=setting.graph, cluster=setting.cluster(), sharing=setting.sharing,
+        seed=setting.seed, clock=Clock(setting.budget_seconds),
+    )  # fmt: skip
+    incumbent = Incumbent(problem.clock)
+    run_method(method, problem, incumbent)
+    uniform, taken = incumbent.attempts[method], time.perf_counter() - began
+    shared = Incumbent(problem.clock).begin(method, Claim.UNDIVIDED)
+    allocate_plan(problem, uniform, shared)
     return Pair(
         uniform_seconds=uniform.step_seconds,
-        allocated=found,
+        allocated=answer_attempt(problem, shared),
         search_seconds=time.perf_counter() - began,
         uniform_search_seconds=taken,
     )
@@ -158,10 +166,7 @@ def share_out(search: Callable[..., Answer], setting: Setting) -> Pair:
 
 def measure(plans: str, setting: Setting) -> dict[str, Any]:
     """One row."""
-    if plans == "placement":
-        pair = place(setting)
-    else:
-        pair = share_out(pipeline if plans == "pipeline" else data, setting)
+    pair = place(setting) if plans == "placement" else share_out(plans, setting)
     uniform_seconds, allocated = pair.uniform_seconds, pair.allocated
     plan = allocated.plan
     return {

@@ -2,9 +2,9 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from deploy_factors import kind_of_factor
@@ -13,22 +13,26 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
-from meshwright.search.method.baseline import data, data_proportional, horovod
 from meshwright.search.method.deploy.analysis import analyse
-from meshwright.search.method.deploy.baseline import flexflow, mcts
-from meshwright.search.method.deploy.deploy import deploy
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.factor.factor import choose_duplicated, find_factors
 from meshwright.search.method.deploy.tree.net import NetworkPrior, load_prior
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
 from meshwright.search.method.deploy.tree.tree import iterations_to_beat
-from meshwright.search.method.heft import heft
-from meshwright.search.method.mcmc.mcmc import mcmc
-from meshwright.search.method.metis import metis
-from meshwright.search.method.msct.msct import msct
-from meshwright.search.portfolio import Method
+from meshwright.search.portfolio import search_by
 from meshwright.search.warm import small_cluster, small_step
 from meshwright.source import zoo_graph
+
+data = partial(search_by, "data")
+data_proportional = partial(search_by, "data-proportional")
+deploy = partial(search_by, "deploy")
+flexflow = partial(search_by, "flexflow")
+heft = partial(search_by, "heft")
+horovod = partial(search_by, "horovod")
+mcmc = partial(search_by, "mcmc")
+mcts = partial(search_by, "mcts")
+metis = partial(search_by, "metis")
+msct = partial(search_by, "m-sct")
 
 MODELS = (
     ("inception-v3", 96), ("resnet101", 96), ("vgg19", 96), ("transformer", 480),
@@ -59,7 +63,7 @@ class Question:
     gbit: float = 0.0
 
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, Callable[..., Answer]] = {
     "data": data,
     "data-proportional": data_proportional,
     "horovod": horovod,

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from time import perf_counter
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph, Phase
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.baseline import (
     manual_drafts,
     mcmc_drafts,
@@ -28,12 +29,14 @@ from meshwright.search.method.hybrid.baseline import (
     unaware_drafts,
 )
 from meshwright.search.method.hybrid.draft import HybridDraft
-from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.source import load_graph
+
+hybrid = partial(search_by, "hybrid")
 
 MODELS = ("bert-large", "llama-2-7b", "llama-3-70b", "mixtral-8x7b", "gpt3-175b")
 NETWORKS = ("tpuv4-fattree", "h100-spineleaf")
@@ -93,14 +96,13 @@ def compare(
 def _baselines(
     space: HybridSpace, seconds: float, seed: int, names: Sequence[str]
 ) -> Iterator[tuple[str, Sequence[HybridDraft]]]:
-    by_hand = manual_drafts(space).drafts if {"manual", "mcmc"} & {*names} else []
+    by_hand = manual_drafts(space) if {"manual", "mcmc"} & {*names} else []
     if "manual" in names:
         yield "manual", by_hand
     if "mcmc" in names:
-        until = perf_counter() + seconds
-        yield "mcmc", mcmc_drafts(space, by_hand[0], seed, until).drafts if by_hand else ()
+        yield "mcmc", mcmc_drafts(space, by_hand[0], seed, Clock(seconds)) if by_hand else ()
     if "unaware" in names:
-        yield "unaware", unaware_drafts(space, perf_counter() + 60).drafts
+        yield "unaware", unaware_drafts(space, Clock(60))
 
 
 def _best(space: HybridSpace, drafts: Sequence[HybridDraft]) -> tuple[float, str]:
@@ -109,7 +111,7 @@ def _best(space: HybridSpace, drafts: Sequence[HybridDraft]) -> tuple[float, str
         graph=space.stack.graph, cluster=space.cluster, tiers=space.prices.tiers, sharing="fair"
     )
     trials = HybridTrials(scene, Processes(1))
-    simulate_first(trials, drafts)
+    simulate_first(trials, drafts, Clock())
     if not trials.num_fitting:
         return float("inf"), ""
     verdict, draft = trials.ranked()[0]

@@ -8,7 +8,6 @@ many ops in a sixth fewer units.
 
 import argparse
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
+from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method.mcmc.mcmc import DEFAULT_BETA, MetropolisWalk, first_placement
 from meshwright.search.order.list_schedule import ListSchedule
@@ -33,10 +33,10 @@ def measure(num_ops: int, cluster_name: str, steps: int, seed: int) -> Iterator[
     spread = generator.integers(0, instance.num_devices, instance.num_units).astype(np.int32)
     for name, start in (("one device", together), ("random", spread)):
         walk = MetropolisWalk(instance, start, seed, DEFAULT_BETA)
-        walk.run(min(100, steps), math.inf)  # compiled, and the caches warm
+        walk.run(min(100, steps), Clock())  # compiled, and the caches warm
         before = walk.statistics["evaluations"]
         began = time.perf_counter()
-        walk.run(steps, math.inf)
+        walk.run(steps, Clock())
         seconds = time.perf_counter() - began
         began = time.perf_counter()
         ListSchedule(instance, walk.best_device_of_op)

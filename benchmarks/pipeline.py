@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +27,7 @@ from meshwright.search.instance import make_instance
 from meshwright.search.judge import try_plan
 from meshwright.search.method.pipeline.block import find_blocks
 from meshwright.search.method.pipeline.candidate import Candidate, suited_kinds
-from meshwright.search.method.pipeline.consecutive import consecutive, microbatch_choices
+from meshwright.search.method.pipeline.consecutive import microbatch_choices
 from meshwright.search.method.pipeline.cutter import (
     DEFAULT,
     Cutter,
@@ -36,12 +37,15 @@ from meshwright.search.method.pipeline.cutter import (
 )
 from meshwright.search.method.pipeline.gather import WEIGHTS
 from meshwright.search.method.pipeline.microbatch_price import Prices, Shape, Team
-from meshwright.search.method.pipeline.pipedream import pipedream
-from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.place import mapping_problem, plain_homes
 from meshwright.search.method.pipeline.refine import BY_DISTANCE, BY_TIME
 from meshwright.search.method.pipeline.stage.problem import device_loads
+from meshwright.search.portfolio import search_by
 from meshwright.source import load_graph
+
+consecutive = partial(search_by, "consecutive")
+pipedream = partial(search_by, "pipedream")
+pipeline = partial(search_by, "pipeline")
 
 MODELS = ("resnet152", "bert-large", "swin-l", "inception-v3", "transformer")
 CLUSTERS = ("titan-v-4x4", "dgx1-x2")

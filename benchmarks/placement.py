@@ -30,15 +30,18 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
 from meshwright.search.instance import make_instance
-from meshwright.search.method.heft import heft
-from meshwright.search.method.mcmc.mcmc import mcmc
-from meshwright.search.method.metis import metis
-from meshwright.search.method.placement.placement import placement
-from meshwright.search.method.quickp.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.method.quickp.quickp import find_scheme, reference_delays
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope, ThresholdRule
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.source import load_graph
 from synthetic import synthetic_gpt
+
+heft = partial(search_by, "heft")
+mcmc = partial(search_by, "mcmc")
+metis = partial(search_by, "metis")
+placement = partial(search_by, "placement")
+quickp = partial(search_by, "quickp")
 
 MODELS = (
     ("alexnet-32", 512), ("vgg16-32", 512), ("fnet-base", 64), ("bert-base", 64), ("bert-base", 16),

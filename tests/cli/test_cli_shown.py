@@ -11,8 +11,8 @@ import meshwright as mw
 from meshwright.cli.commands import launch_commands
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
-from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
-from meshwright.search.portfolio import _SEARCHES
+from meshwright.search.method.name import ENTRIES
+from meshwright.search.method.table import METHODS
 
 HOST, HOSTS = "v100-32-x8", "dgx1-x4"
 
@@ -26,9 +26,9 @@ def plan(cluster: str, *options: object, method: str = "data") -> list[str]:
 
 def test_help_has_a_line_for_every_method() -> None:
     text = " ".join(run("plan", "--help").out.split())
-    for name, words in {**SEARCHES, **BASELINES}.items():
-        assert f"{name}: {words}" in text
-    assert sorted(_SEARCHES) == sorted(METHODS[:-1])
+    for name, entry in ENTRIES.items():
+        assert f"{name}: {entry.summary}" in text
+    assert sorted(METHODS) == sorted(ENTRIES)
 
 
 def test_equal_devices_are_one_row_with_a_count() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.array import Floats
 from meshwright.cost.curve import (
     AttentionCurve,
     Calibration,
@@ -20,7 +21,7 @@ from meshwright.cost.curve import (
     StoredCurve,
 )
 from meshwright.cost.multiplication import Products
-from meshwright.cost.product import Floats, product_seconds
+from meshwright.cost.product import product_seconds
 from meshwright.errors import InputError
 
 PEAKS = {

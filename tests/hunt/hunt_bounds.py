@@ -7,7 +7,7 @@ every bound that speaks of it is held against the result: a (bound, plan) pair e
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from drawn_plans import draw_draft, draw_pipeline, draw_placement, draw_replicas
@@ -31,7 +31,9 @@ from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
-from meshwright.search.method.placement.placement import placement
+from meshwright.search.portfolio import search_by
+
+placement = partial(search_by, "placement")
 
 PLANS = 4
 """Of each kind, for each random step."""

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,20 +15,24 @@ from meshwright.cluster.build import fully_connected, multi_rail, torus
 from meshwright.cluster.cluster import Cluster, DeviceType
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
-from meshwright.plan.answer import Answer, Stop
+from meshwright.plan.answer import Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.bound.work import plan_bound
+from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import make_instance
 from meshwright.search.method.bandwidth.joint import answer as joint_answer
 from meshwright.search.method.bandwidth.joint import joint as joint_module
 from meshwright.search.method.bandwidth.joint.answer import explain_nothing
-from meshwright.search.method.bandwidth.joint.joint import joint
 from meshwright.search.method.bandwidth.joint.search import JointSearch
 from meshwright.search.method.bandwidth.joint.space import RateStart, find_space, find_starts
 from meshwright.search.method.bandwidth.rate.rates import find_host_pairs
-from meshwright.search.method.placement.placement import placement
-from meshwright.search.portfolio import find_plan
+from meshwright.search.method.table import METHODS
+from meshwright.search.portfolio import find_plan, search_by
+from meshwright.search.problem import Problem
 from meshwright.simulate.simulate import simulate
+
+joint = partial(search_by, "placement", allocate=True)
+placement = partial(search_by, "placement")
 
 RATE = 1e6
 """Bytes a second of a rail: much more than the kbit/s that rates are rounded to."""
@@ -203,15 +208,16 @@ def test_search_under_uniform_bandwidth_that_is_interrupted_is_the_answer(
 ) -> None:
     graph, cluster = fan_out(2), rails(2, 2)
     uniform = placement(graph, cluster, budget_seconds=EASE)
-    cut = Answer(
-        method="placement",
-        plan=uniform.plan,
-        step_seconds=uniform.step_seconds,
-        bound_seconds=uniform.bound_seconds,
-        stop=Stop.INTERRUPTED,
-    )
-    monkeypatch.setattr(joint_module, "placement", lambda *_, **__: cut)
-    assert joint(graph, cluster) is cut
+
+    def interrupted(problem: Problem, attempt: Attempt) -> None:
+        METHODS["placement"](problem, attempt)
+        problem.clock.interrupt()
+
+    monkeypatch.setattr(joint_module, "placement", interrupted)
+    found = joint(graph, cluster, budget_seconds=EASE)
+    assert found.plan == uniform.plan
+    assert found.bound_seconds == uniform.bound_seconds
+    assert found.stop is Stop.INTERRUPTED
 
 
 def test_op_that_can_run_nowhere_is_refused_as_without_allocation() -> None:

@@ -1,6 +1,6 @@
 """What the joint search is made of: rates of pairs, narrow searches, moves, the uniform search."""
 
-from time import perf_counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,14 +11,22 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
+from meshwright.search.claim import Claim
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Incumbent
 from meshwright.search.instance import make_instance
-from meshwright.search.method.bandwidth.joint.joint import joint, search_uniform
+from meshwright.search.method.bandwidth.joint.joint import search_uniform
 from meshwright.search.method.bandwidth.joint.judge import Judge
 from meshwright.search.method.bandwidth.joint.move import improve_shared
 from meshwright.search.method.bandwidth.joint.narrow import Narrow
 from meshwright.search.method.bandwidth.joint.space import FAINT, RateSpace, find_space
 from meshwright.search.method.bandwidth.joint.timing import Bench
-from meshwright.search.method.placement.placement import placement
+from meshwright.search.method.table import METHODS
+from meshwright.search.portfolio import search_by
+from meshwright.search.problem import Problem
+
+joint = partial(search_by, "placement", allocate=True)
+placement = partial(search_by, "placement")
 
 RATE = 1e6
 DEVICE = DeviceType(
@@ -151,10 +159,10 @@ def test_narrow_search_keeps_to_its_hosts() -> None:
 @pytest.mark.parametrize("sharing", ["fair", "none"])
 def test_search_under_uniform_bandwidth_is_never_slower_than_placement(sharing: str) -> None:
     graph, cluster = pair_of_chains(), rails(3)
-    plain = placement(graph, cluster, sharing=sharing, budget_seconds=0.05)
-    found = search_uniform(
-        plain, graph, cluster, space_of(cluster), seed=0, until=perf_counter() + 5, sharing=sharing
-    )
+    problem = Problem(graph=graph, cluster=cluster, sharing=sharing, clock=Clock(0.05))
+    plain = Incumbent(problem.clock).begin("placement", Claim.PLACEMENT)
+    METHODS["placement"](problem, plain)
+    found = search_uniform(problem.within(Clock(5.0)), plain, space_of(cluster))
     assert found.step_seconds <= plain.step_seconds
     assert found.plan is not None
     assert found.plan.allocations == ()

@@ -1,5 +1,7 @@
 """Strategies as plans, and what the evaluator says of them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from deploy_cases import chain, hosts
@@ -10,12 +12,14 @@ from meshwright.cluster.catalogue import find_cluster
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Sync
 from meshwright.search.judge import try_plan
-from meshwright.search.method.baseline import data
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Action, Option
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
+
+data = partial(search_by, "data")
 
 SMALL = analyse(
     chain([4.0, 8.0, 2.0], [3.0, 1.0, 2.0], activation=1.0), hosts([("fast", 2), ("slow", 2)])

@@ -1,6 +1,7 @@
 """Shares that fit devices of unequal memory."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.search.method.deploy.analysis import analyse
-from meshwright.search.method.deploy.deploy import deploy
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.fit import fill_up, fitting_strategies
+from meshwright.search.portfolio import search_by
+
+deploy = partial(search_by, "deploy")
 
 PORTIONS = st.lists(
     st.tuples(st.floats(0.1, 10), st.one_of(st.integers(0, 20), st.just(float("inf")))),

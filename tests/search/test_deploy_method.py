@@ -1,6 +1,7 @@
 """The method `deploy`: never slower than what needs no search, honest on what it cannot do."""
 
 import math
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -18,14 +19,15 @@ from meshwright.plan.check import resolve
 from meshwright.plan.part import Sync
 from meshwright.search.method.deploy import deploy as module
 from meshwright.search.method.deploy.analysis import analyse
-from meshwright.search.method.deploy.deploy import deploy
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.tree import net
 from meshwright.search.method.deploy.tree.prior import uniform_prior
 from meshwright.search.method.deploy.tree.tree import Tree
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.source import zoo_graph
+
+deploy = partial(search_by, "deploy")
 
 MIXED = hosts([("fast", 1), ("slow", 2)])
 

@@ -12,6 +12,7 @@ from deploy_cases import chain, hosts
 
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Floats
+from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Action, Option, Strategy
@@ -247,7 +248,7 @@ def test_every_action_is_allowed_and_the_best_few_are_distinct() -> None:
 
 def test_a_time_that_is_over_ends_the_search(small: Analysis) -> None:
     tree = Tree(Evaluator(small), uniform_prior)
-    tree.run(1000, until=0.0)
+    tree.run(1000, Clock(0.0))
     assert tree.num_iterations == 0
     tree.run(1000, stop=lambda each: each.num_iterations >= 7)
     assert tree.num_iterations == 7

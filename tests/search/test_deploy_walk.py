@@ -1,6 +1,7 @@
 """FlexFlow-like walks over strategies: what they start from, keep to and never lose."""
 
 import math
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -12,18 +13,24 @@ from counted import counted_clock
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
+from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis, analyse
-from meshwright.search.method.deploy.baseline import flexflow, mcts
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
 from meshwright.search.method.deploy.strategy_walk import walk_strategies
+from meshwright.search.portfolio import search_by
 from meshwright.search.warm import small_step
 from meshwright.source import zoo_graph
+
+flexflow = partial(search_by, "flexflow")
+mcts = partial(search_by, "mcts")
 
 
 def walk(analysis: Analysis, steps: int, seed: int = 0, beta: float = 300.0) -> Strategy:
     evaluator = Evaluator(analysis)
-    return walk_strategies(evaluator, until=math.inf, seed=seed, steps=steps, beta=beta)[0]
+    found = walk_strategies(evaluator, clock=Clock(), seed=seed, steps=steps, beta=beta)
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -13,24 +13,26 @@ from meshwright.graph.architecture.gpt import gpt
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.search.method.baseline import single
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid import baseline
 from meshwright.search.method.hybrid.baseline import (
-    hybrid_mcmc,
-    manual,
     manual_drafts,
     mcmc_drafts,
     simulate_first,
-    unaware,
     unaware_drafts,
 )
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.trial import HybridTrials
 from meshwright.search.method.name import LAYERED
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
 from small import dag
+
+hybrid_mcmc = partial(search_by, "hybrid-mcmc")
+manual = partial(search_by, "manual")
+single = partial(search_by, "single")
+unaware = partial(search_by, "unaware")
 
 METHODS = LAYERED[1:]
 LONG = 1e6
@@ -72,7 +74,7 @@ class Never:
 @pytest.mark.parametrize(("until", "expected"), [(0.0, 1), (math.inf, 50)])
 def test_drafts_are_simulated_while_there_is_time(until: float, expected: int) -> None:
     trials: Any = Never()
-    simulate_first(trials, list[Any](range(50)), until)
+    simulate_first(trials, list[Any](range(50)), Clock(until))
     assert trials.num_run == expected
 
 
@@ -111,8 +113,7 @@ def test_a_search_that_sees_no_network_finds_the_same_on_any() -> None:
     assert fast.plan is not None
     assert fast.plan == slow.plan
     found = [
-        unaware_drafts(make_space(model(), cluster(rate), Scope()), LONG).drafts
-        for rate in (3e11, 1e6)
+        unaware_drafts(make_space(model(), cluster(rate), Scope()), Clock()) for rate in (3e11, 1e6)
     ]
     assert found[0] == found[1], "what is simulated, schedules included, and in which order"
     assert slow.step_seconds > 10 * fast.step_seconds
@@ -165,6 +166,8 @@ def test_ctrl_c_ends_a_baseline_with_the_best_so_far(
 
 def test_a_walk_of_few_steps_ends_and_one_without_time_is_cut() -> None:
     space = make_space(model(), cluster(), Scope())
-    start = manual_drafts(space).drafts[0]
-    assert mcmc_drafts(space, start, 0, float("inf"), 5).stop is Stop.ENDED
-    assert mcmc_drafts(space, start, 0, 0.0, 5) == ([start], Stop.LIMIT)
+    start = manual_drafts(space)[0]
+    for clock, stop in ((Clock(), Stop.ENDED), (Clock(0.0), Stop.LIMIT)):
+        drafts = mcmc_drafts(space, start, 0, clock, 5)
+        assert clock.stop is stop
+        assert len(drafts) > 1 or (stop is Stop.LIMIT and drafts == [start])

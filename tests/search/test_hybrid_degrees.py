@@ -1,9 +1,8 @@
 """What the hybrid search finds, described by its degrees, is the same plan and takes as long."""
 
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from itertools import product
-from math import inf
 from typing import Any
 
 import pytest
@@ -13,16 +12,19 @@ from hypothesis import strategies as st
 
 from meshwright.graph.architecture.mixtral import mixtral
 from meshwright.plan.plan import Plan
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.find import find_drafts
-from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import make_space
 from meshwright.search.method.hybrid.trial import TrialScene, try_draft
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
 from quick import few
+
+hybrid = partial(search_by, "hybrid")
 
 EIGHT = (2, (2, 2), 3e11, 1e10)
 """Hosts of two devices, in pairs."""
@@ -65,7 +67,7 @@ def test_simulate_by_degrees_gives_what_forty_drafts_do() -> None:
     for each in limits:
         pool = Pool(refuses_plain=True)
         space = make_space(graph, cluster, Scope(**each, mixed=False, microbatches=(2,)))
-        find_drafts(space, pool, inf)
+        find_drafts(space, pool, Clock())
         drafts += [draft for draft in pool.drafts() if is_uniform(draft, 8)][:8]
     scene = TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing="fair")
     seen = set()
@@ -164,7 +166,7 @@ def test_stages_without_teams_compute_again_where_layers_share_weights() -> None
         #: ("1f1b",)}, {"pipeline": (2,), "tensor": (1,), "chunks": (2,)}):
         space = make_space(graph, cluster, Scope(**{"pipeline": (8,), **limits}))
         pool = Pool(refuses_plain=space.stack.shares_groups)
-        find_drafts(space, pool, inf)
+        find_drafts(space, pool, Clock())
         assert pool.drafts()
         assert not any(draft.is_plain for draft in pool.drafts())
 
@@ -172,7 +174,7 @@ def test_stages_without_teams_compute_again_where_layers_share_weights() -> None
 def test_too_many_chunks_are_told_from_too_little_memory() -> None:
     scope = Scope(pipeline=(4,), chunks=(2,), microbatches=(4,))
     space = make_space(model(has_experts=False), small_cluster(EIGHT), scope)
-    assert explain_lack(space) == (
+    assert explain_lack(space, Clock()) == (
         "no plan divides 8 samples and 6 layers over 8 devices within --pipeline 4, --chunks 2, "
         "--microbatches 4: allow others, or leave out an option"
     )

@@ -1,6 +1,7 @@
 """The hybrid search on odd inputs, small budgets, several engines, and when it is interrupted."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,13 +16,14 @@ from meshwright.plan.answer import Stop
 from meshwright.plan.check import resolve
 from meshwright.plan.part import Keys, Recompute, ScheduleKind
 from meshwright.search.method.hybrid import hybrid as module
-from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from quick import few
 from work import count_lines
+
+hybrid = partial(search_by, "hybrid")
 
 LOOKS = 128
 """How often a search may look at the clock before its time is over."""

@@ -1,6 +1,7 @@
 """The hybrid search against every plan of its scope, written out and simulated one by one."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import combinations, islice, pairwise, product
 from typing import Any
 
@@ -16,9 +17,11 @@ from meshwright.graph.stack.find import find_layers
 from meshwright.plan.check import resolve
 from meshwright.plan.plan import Part, Plan, Recompute, Schedule, ScheduleKind
 from meshwright.search.judge import try_plan
-from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
+
+hybrid = partial(search_by, "hybrid")
 
 CHUNKS = (2, 3, 4, 6, 8)
 MOST_PLANS = 700

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -13,12 +14,15 @@ from meshwright.cluster.build import fully_connected, hierarchical
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.architecture.gpt import gpt
 from meshwright.plan.answer import Stop
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid import smallest
-from meshwright.search.method.hybrid.hybrid import hybrid
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.smallest import explain_lack, least_bytes
 from meshwright.search.method.hybrid.space import HybridSpace, make_space
+from meshwright.search.portfolio import search_by
 from quick import few
+
+hybrid = partial(search_by, "hybrid")
 
 BUDGET = 48 * TICK_SECONDS
 """So many looks at the clock."""
@@ -57,7 +61,7 @@ def test_the_least_memory_fits_and_two_percent_less_does_not(count: int, batch: 
 
 def test_the_line_names_memory_and_devices_that_do() -> None:
     cluster = with_memory(four(), 4e8)
-    text = explain_lack(make_space(MODEL, cluster, Scope()))
+    text = explain_lack(make_space(MODEL, cluster, Scope()), Clock())
     match = re.fullmatch(
         r"every plan needs \S+ .iB on some device, and the smallest has 381\.5 MiB, of which "
         r"362\.4 MiB may be filled: memory of (\S+) (.)iB a device would do, or (\d+) such devices",
@@ -93,8 +97,8 @@ def test_of_mixed_devices_the_smallest_counts() -> None:
     devices = list(with_memory(four(), 4e8).devices)
     devices[0] = replace(devices[0], memory_bytes=8e8)
     cluster = replace(four(), devices=tuple(devices))
-    text = explain_lack(make_space(graph, cluster, Scope()))
-    same = explain_lack(make_space(graph, with_memory(four(), 4e8), Scope()))
+    text = explain_lack(make_space(graph, cluster, Scope()), Clock())
+    same = explain_lack(make_space(graph, with_memory(four(), 4e8), Scope()), Clock())
     assert "the smallest has 381.5 MiB" in text
     assert text.partition(", or ")[0] == same.partition(", or ")[0]
 
@@ -112,7 +116,8 @@ def test_numbers_of_devices_are_tried_while_there_is_time(
     grown = smallest._grown
     monkeypatch.setattr(smallest, "_grown", grow)
     scope = Scope(tensor=(1,), context=(1,), pipeline=(1,), microbatches=(1,), zero=(0,))
-    text = explain_lack(make_space(MODEL.at_batch(16), with_memory(four(), 1e7), scope), until)
+    space = make_space(MODEL.at_batch(16), with_memory(four(), 1e7), scope)
+    text = explain_lack(space, Clock(until))
     assert "would do" in text
     assert len(tried) <= most
     assert bool(tried) == bool(most)
@@ -121,7 +126,7 @@ def test_numbers_of_devices_are_tried_while_there_is_time(
 def test_a_batch_that_no_width_divides_is_said_to_be_so() -> None:
     # A batch of 4 and 4 devices with tensors of 3 only: heads cannot be divided by it.
     space = make_space(small_model(), four(), Scope(tensor=(4,), context=(1,), microbatches=(3,)))
-    assert explain_lack(space) == (
+    assert explain_lack(space, Clock()) == (
         "no plan divides 4 samples and 4 layers over 4 devices within --tensor 4, --context 1, "
         "--microbatches 3: allow others, or leave out an option"
     )

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -21,15 +22,17 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import ScheduleKind
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.block import find_blocks
-from meshwright.search.method.pipeline.consecutive import consecutive
 from meshwright.search.method.pipeline.cutter import Options
-from meshwright.search.method.pipeline.pipedream import pipedream
-from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.stage.problem import Kind, make_problem
 from meshwright.search.method.pipeline.stage.split import solve_split
+from meshwright.search.portfolio import search_by
 from meshwright.simulate.simulate import simulate
 from meshwright.zoo.shipped import read_shipped
 from synthetic import synthetic_gpt
+
+consecutive = partial(search_by, "consecutive")
+pipedream = partial(search_by, "pipedream")
+pipeline = partial(search_by, "pipeline")
 
 
 def chain(count: int, batch: float = 8, trains: bool = True) -> Graph:

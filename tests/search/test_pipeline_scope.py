@@ -1,5 +1,6 @@
 """Stages, replicas, microbatches and the mapping of `pipeline`, fixed by its scope."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -11,8 +12,10 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
-from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
+from meshwright.search.portfolio import search_by
+
+pipeline = partial(search_by, "pipeline")
 
 
 def chain(count: int, batch: float = 16) -> Graph:

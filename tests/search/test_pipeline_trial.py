@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -16,16 +16,19 @@ from search_strategies import make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
+from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.candidate import Candidate, Cut, suited_kinds
 from meshwright.search.method.pipeline.estimate import Estimator
 from meshwright.search.method.pipeline.microbatch_price import Prices
-from meshwright.search.method.pipeline.pipeline import pipeline
 from meshwright.search.method.pipeline.trial import CandidateTrials
 from meshwright.search.pool.process import Processes
+from meshwright.search.portfolio import search_by
 from meshwright.zoo.shipped import read_shipped
 from waiting import wait_until
+
+pipeline = partial(search_by, "pipeline")
 
 CLUSTER = make_cluster(["fast"] * 4, rate=40.0)
 COUNT = 12
@@ -104,8 +107,7 @@ Found = tuple[object, ...]
 def search(graph: Graph, helped: Helped, meanwhile: Callable[[], None] = lambda: None) -> Found:
     """Everything that a search tells."""
     estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
-    until = perf_counter() + 300
-    with CandidateTrials(helped.pool, helped.context, until, estimator.estimate) as trials:
+    with CandidateTrials(helped.pool, helped.context, Clock(300), estimator.estimate) as trials:
         candidates = two_stages(graph)
         trials.run(candidates[::2], patience=40)
         meanwhile()
@@ -194,8 +196,7 @@ def test_short_searches_start_no_process() -> None:
     estimator = Estimator(Prices(make_instance(graph, CLUSTER)), "fair")
     for seconds, idle_seconds, num_started in ((300.0, 200.0, 0), (1.0, 0.0, 0), (300.0, 0.0, 1)):
         pool, context = Processes(2, idle_seconds=idle_seconds), make_helped(graph, 0).context
-        until = perf_counter() + seconds
-        with CandidateTrials(pool, context, until, estimator.estimate) as trials:
+        with CandidateTrials(pool, context, Clock(seconds), estimator.estimate) as trials:
             trials.run(two_stages(graph))
             assert trials.statistics["simulations"] > 1
         assert len(pool.processes) == num_started

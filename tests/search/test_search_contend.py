@@ -1,5 +1,7 @@
 """Links as slow as a plan makes them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,9 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.search.instance import make_instance, placement_plan
 from meshwright.search.method.placement.contend import contend
-from meshwright.search.method.placement.placement import placement
+from meshwright.search.portfolio import search_by
+
+placement = partial(search_by, "placement")
 
 
 def two_senders(num_bytes: float) -> Graph:

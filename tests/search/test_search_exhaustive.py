@@ -19,6 +19,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase, Split
 from meshwright.plan.plan import Discipline
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
 from meshwright.search.judge import MEMORY_TOLERANCE, try_plan
 from meshwright.search.method.placement.exhaustive.bound import list_placements, state_problem
@@ -285,7 +286,7 @@ def test_listed_bounds_hold_for_what_is_found(instance: Instance, sharing: str) 
     if found.verdict is None or found.device_of_op is None:
         return
     problem = state_problem(instance, sharing)
-    rows, bounds, is_whole = list_placements(problem, math.inf, math.inf)
+    rows, bounds, is_whole = list_placements(problem, math.inf, Clock())
     assert is_whole
     at = [number for number, row in enumerate(rows) if (row == found.device_of_op).all()]
     assert len(at) == 1
@@ -372,17 +373,17 @@ def test_devices_that_are_alike_are_tried_once() -> None:
     for sharing in SHARINGS:
         alike = state_problem(make_instance(graph, make_cluster(["fast"] * 3)), sharing)
         # Three ops in at most three unnamed sets: 1 + 3 + 1.
-        assert len(list_placements(alike, math.inf, math.inf)[0]) == 5
+        assert len(list_placements(alike, math.inf, Clock())[0]) == 5
         others = state_problem(
             make_instance(graph, make_cluster(["fast", "fast", "slow"])), sharing
         )
         # One, two or all three ops on the slow device, the rest in two unnamed sets:
         # 1 + 3 x 1 + 3 x 2 + 4.
-        assert len(list_placements(others, math.inf, math.inf)[0]) == 14
+        assert len(list_placements(others, math.inf, Clock())[0]) == 14
     rates = np.ones((3, 3))
     rates[2, 0] = 2.0
     uneven = make_instance(graph, make_cluster(["fast"] * 3, rates=rates))
-    assert len(list_placements(state_problem(uneven, "none"), math.inf, math.inf)[0]) == 27
+    assert len(list_placements(state_problem(uneven, "none"), math.inf, Clock())[0]) == 27
 
 
 def test_links_that_are_shared_tell_devices_apart() -> None:
@@ -392,7 +393,7 @@ def test_links_that_are_shared_tell_devices_apart() -> None:
     links = [Link(source=a, target=b, bytes_per_second=1.0) for a, b in map(str.split, pairs)]
     cluster = replace(even, switches=("s",), links=tuple(links))
     instance = make_instance(make_step([1.0] * 3, []), cluster)
-    count = [len(list_placements(state_problem(instance, s), 9.0, math.inf)[0]) for s in SHARINGS]
+    count = [len(list_placements(state_problem(instance, s), 9.0, Clock())[0]) for s in SHARINGS]
     assert count == [5, 14]
 
 
@@ -400,9 +401,9 @@ def test_it_gives_up_when_time_is_over() -> None:
     graph = make_step([1.0 + 0.1 * k for k in range(11)], [(k, k + 3, 1.0) for k in range(8)])
     instance = make_instance(graph, make_cluster(["fast", "slow", "slow"]))
     with counted_clock() as clock:
-        assert exhaust(instance, until=math.inf).is_complete
+        assert exhaust(instance, clock=Clock()).is_complete
     with counted_clock() as shorter:
-        assert not exhaust(instance, until=5 * shorter.tick_seconds).is_complete
+        assert not exhaust(instance, clock=Clock(5 * shorter.tick_seconds)).is_complete
     assert shorter.looks == 5 < clock.looks
 
 

@@ -1,6 +1,7 @@
 """Data parallelism as Horovod runs it."""
 
 import math
+from functools import partial
 
 import pytest
 from search_strategies import make_cluster
@@ -8,10 +9,13 @@ from search_strategies import make_cluster
 from meshwright.cluster.catalogue import find_cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.plan.answer import Stop
-from meshwright.search.method.baseline import data, horovod
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
 from meshwright.units import MIB
 from small import connected, layers
+
+data = partial(search_by, "data")
+horovod = partial(search_by, "horovod")
 
 
 def test_all_reduce_runs_beside_backward() -> None:

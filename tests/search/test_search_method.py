@@ -1,6 +1,7 @@
 """What the methods promise: groups, memory, seeds, budgets, interruption, messages."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,15 +21,20 @@ from meshwright.plan.check import resolve
 from meshwright.plan.plan import Plan
 from meshwright.search import portfolio
 from meshwright.search.bound.work import memory_bound
+from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
-from meshwright.search.method.baseline import divide_batch
-from meshwright.search.method.mcmc.mcmc import MetropolisWalk, mcmc
+from meshwright.search.method import table
+from meshwright.search.method.mcmc.mcmc import MetropolisWalk
 from meshwright.search.method.mcmc.walk import propose_moves
 from meshwright.search.method.metis import partition_units
 from meshwright.search.method.name import BASELINES, METHODS, SEARCHES
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
+from meshwright.search.problem import Problem
+from meshwright.search.replica import divide_batch
 from meshwright.zoo.shipped import read_shipped
 from synthetic import synthetic_gpt
+
+mcmc = partial(search_by, "mcmc")
 
 
 def chain(num_ops: int, state_bytes: float = 0.0) -> Graph:
@@ -247,12 +253,11 @@ def test_ctrl_c_ends_mcmc_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ctrl_c_ends_auto_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(graph: Graph, *_: object, **__: object) -> None:
-        if graph.name == "mlp":  # not while kernels are compiled on the smallest step
+    def interrupted(problem: Problem, _: object) -> None:
+        if problem.graph.name == "mlp":  # not while kernels are compiled on the smallest step
             raise KeyboardInterrupt
 
-    searches = dict(portfolio._SEARCHES) | {"metis": interrupted}
-    monkeypatch.setattr(portfolio, "_SEARCHES", searches)
+    monkeypatch.setattr(portfolio, "METHODS", {**table.METHODS, "metis": interrupted})
     answer = find_plan(read_shipped("mlp"), find_cluster("a100-80-x4"))
     assert answer.method == "auto:data"
     assert answer.stop is Stop.INTERRUPTED
@@ -263,9 +268,9 @@ def test_a_walk_never_takes_what_does_not_fit_once_it_fits() -> None:
     cluster = make_cluster(["fast"] * 3, memory_bytes=55.0)
     instance = make_instance(graph, cluster)
     walk = MetropolisWalk(instance, np.zeros(12, dtype=np.int32), 0, beta=1e-3)
-    walk.run(200, math.inf)
+    walk.run(200, Clock())
     for _ in range(50):
-        walk.run(1, math.inf)
+        walk.run(1, Clock())
         used = np.bincount(walk.device_of_op, weights=graph.state_bytes, minlength=3)
         assert used.max() <= 55.0
 

@@ -1,6 +1,7 @@
 """m-SCT: schedules worked out by hand, memory, and what holds on any graph."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.method.baseline import single
 from meshwright.search.method.msct.favourite import Favourites, find_favourites, mean_delays
-from meshwright.search.method.msct.msct import follow_forward, msct, schedule_msct
+from meshwright.search.method.msct.msct import follow_forward, schedule_msct
 from meshwright.search.order.list_schedule import order_seconds
+from meshwright.search.portfolio import search_by
 from meshwright.source import zoo_graph
+
+msct = partial(search_by, "m-sct")
+single = partial(search_by, "single")
 
 
 def dag(seconds: list[float], edges: dict[tuple[int, int], float], state: float = 0.0) -> Graph:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,9 +16,10 @@ from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
 from meshwright.search.bound.work import placement_bound, plan_bound, work_bound
 from meshwright.search.instance import Instance, make_instance
-from meshwright.search.method.mcmc.mcmc import mcmc
 from meshwright.search.method.name import LAYERED, METHODS
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
+
+mcmc = partial(search_by, "mcmc")
 
 PLACEMENTS = ("single", "round-robin", "metis", "mcmc", "heft", "m-sct", "placement", "quickp")
 

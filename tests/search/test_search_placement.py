@@ -1,8 +1,8 @@
 """The whole search for placements: against brute force, other methods, memory and the clock."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from time import perf_counter
 
 import numpy as np
 import pytest
@@ -17,14 +17,16 @@ from meshwright.cost.memory import usable_bytes
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Answer, Stop
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
-from meshwright.search.method.placement.placement import placement
 from meshwright.search.method.placement.placement_walk import PlacementWalk
-from meshwright.search.portfolio import find_plan
+from meshwright.search.portfolio import find_plan, search_by
 from meshwright.simulate.simulate import simulate
 from small import connected, dag, layers
+
+placement = partial(search_by, "placement")
 
 SHARINGS = ("none", "fair")
 
@@ -89,7 +91,7 @@ def test_the_bound_of_neighbourhoods_holds_for_all_placements(
 ) -> None:
     limits = np.full(instance.num_devices, part * float(instance.unit_bytes.sum()))
     placed = next(search_rounds(instance, limits, 0, lambda: False))
-    found = improve(instance, placed, limits, 0, perf_counter() + 5.0, target=0.0)
+    found = improve(instance, placed, limits, 0, Clock(5.0), target=0.0)
     assert found.placed.rank <= placed.rank
     if part > 1:  # brute force knows no limits
         assert found.bound_seconds <= least_step(instance)
@@ -104,7 +106,7 @@ def test_what_is_saved_elsewhere_raises_no_bound() -> None:
     builder.add_op("c", seconds={"any": 0.5})
     instance = make_instance(builder.finish(), connected(2, latency=9.0))
     placed = next(search_rounds(instance, np.full(2, 9.0), 0, lambda: False))
-    found = improve(instance, placed, np.full(2, 9.0), 0, perf_counter() + 5.0, target=0.0)
+    found = improve(instance, placed, np.full(2, 9.0), 0, Clock(5.0), target=0.0)
     assert found.bound_seconds <= least_step(instance) == 1.5
 
 
@@ -120,7 +122,7 @@ def test_merged_ops_raise_no_bound() -> None:
     instance = make_instance(builder.finish(), connected(2))
     placed = PlacementWalk(instance, np.full(2, 9.0), 0).time(np.array([0, 1], np.int32))
     assert placed.seconds == 151
-    found = improve(instance, placed, np.full(2, 9.0), 0, perf_counter() + 5.0, target=0.0)
+    found = improve(instance, placed, np.full(2, 9.0), 0, Clock(5.0), target=0.0)
     assert found.bound_seconds <= 151
     assert found.placed.seconds <= 151
 

@@ -1,15 +1,21 @@
 """`auto`: which methods it tries, what it says of the others, and how hybrid's limits reach it."""
 
+from typing import Any
+
 import pytest
+from meshwright.graph.zoo import build_model
 from search_strategies import make_cluster
 
+from meshwright.cluster.catalogue import find_cluster
 from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Stop
-from meshwright.search import portfolio
-from meshwright.search.check import SCOPED, AnyScope
+from meshwright.search import portfolio, problem
+from meshwright.search.check import AnyScope
+from meshwright.search.method import metis
 from meshwright.search.method.hybrid.scope import Scope
+from meshwright.search.method.name import takers
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import Coarsener, QuickpScope
 from meshwright.search.pool.process import Processes
@@ -92,7 +98,7 @@ def test_a_scope_is_for_its_own_method() -> None:
     assert found.plan is not None
     wrong: list[tuple[AnyScope, str]] = [(PipelineScope(), "auto"), (QuickpScope(), "placement")]
     for scope, method in wrong:
-        wanted = SCOPED[type(scope)][0]
+        (wanted, *_) = takers(type(scope).__name__)
         with pytest.raises(
             InputError, match=f"^scope: the method must be {wanted}, got '{method}'"
         ):
@@ -124,3 +130,20 @@ def test_microbatches_reach_hybrid_beside_a_scope() -> None:
         assert answer.plan is not None
         assert answer.plan.schedule is not None
         assert answer.plan.schedule.microbatches == 2
+
+
+def test_auto_runs_heft_and_metis_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"schedule_heft": 0, "partition_units": 0}
+    for module, name in ((problem, "schedule_heft"), (metis, "partition_units")):
+        original = getattr(module, name)
+
+        def counted(*given: object, name: str = name, original: Any = original) -> object:
+            calls[name] += 1
+            return original(*given)
+
+        monkeypatch.setattr(module, name, counted)
+    monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
+    # `deploy` looks at both placements again, `placement` begins at HEFT's, too.
+    answer = find_plan(build_model("mlp"), find_cluster("v100-32-x2"), budget_seconds=1e6)
+    assert {"heft", "metis", "deploy", "placement"} <= tried(answer.statistics)
+    assert calls == {"schedule_heft": 1, "partition_units": 1}

@@ -19,6 +19,7 @@ from meshwright.errors import InputError
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.search.bound.work import placement_bound
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance, make_instance
 from meshwright.search.method.quickp.programme import programme
 from meshwright.search.method.quickp.programme.data import (
@@ -76,7 +77,7 @@ def test_a_free_order_gives_the_optimum_over_placements_and_orders(
 ) -> None:
     instance = make_instance(graph, cluster)
     optimum = brute_force(instance, cluster.memory_bytes, list(topological_orders(instance)))
-    found = solve_programme(instance, order="free", budget_seconds=BUDGET)
+    found = solve_programme(instance, order="free", clock=Clock(BUDGET))
     assert found.bound_seconds <= optimum
     assert found.is_optimal
     assert found.seconds == pytest.approx(optimum, rel=1e-6)
@@ -88,7 +89,7 @@ def test_a_free_order_gives_the_optimum_over_placements_and_orders(
 def test_a_fixed_order_gives_the_optimum_over_placements(graph: Graph, cluster: Cluster) -> None:
     instance = make_instance(graph, cluster)
     optimum = brute_force(instance, cluster.memory_bytes, [own_order(instance)])
-    found = solve_programme(instance, order="fixed", budget_seconds=BUDGET)
+    found = solve_programme(instance, order="fixed", clock=Clock(BUDGET))
     assert found.bound_seconds <= optimum
     assert found.is_optimal
     assert found.seconds == pytest.approx(optimum, rel=1e-6)
@@ -102,7 +103,7 @@ def test_limits_on_memory_are_kept_or_proved_to_be_too_low(graph: Graph, cluster
     limits = np.full(instance.num_devices, 0.6 * float(instance.unit_bytes.sum()))
     limits[-1] *= 0.5
     optimum = brute_force(instance, limits, [own_order(instance)])
-    found = solve_programme(instance, order="fixed", limits=limits, budget_seconds=BUDGET)
+    found = solve_programme(instance, order="fixed", limits=limits, clock=Clock(BUDGET))
     if optimum == math.inf:
         assert found.status is Status.INFEASIBLE
         assert not found.fits
@@ -123,7 +124,7 @@ def test_breaking_the_symmetry_of_hosts_and_devices_keeps_an_optimum(graph: Grap
     cluster = make_cluster(["fast"] * 4, rates=rates)
     instance = make_instance(graph, cluster)
     optimum = brute_force(instance, cluster.memory_bytes, [own_order(instance)])
-    found = solve_programme(instance, order="fixed", budget_seconds=BUDGET)
+    found = solve_programme(instance, order="fixed", clock=Clock(BUDGET))
     assert found.seconds == pytest.approx(optimum, rel=1e-6)
 
 
@@ -145,7 +146,7 @@ def test_links_may_be_faster_one_way_than_the_other(there: float) -> None:
         ("free", list(topological_orders(instance))),
     ):
         optimum = brute_force(instance, cluster.memory_bytes, orders)
-        found = solve_programme(instance, order=order, budget_seconds=BUDGET)  # type: ignore[arg-type]
+        found = solve_programme(instance, order=order, clock=Clock(BUDGET))  # type: ignore[arg-type]
         assert found.bound_seconds <= optimum
         assert found.is_optimal
         assert found.seconds == pytest.approx(optimum, rel=1e-6)
@@ -189,7 +190,7 @@ def test_the_start_is_the_answer_at_worst() -> None:
     instance = make_instance(dag([1.0, 2.0, 1.5, 3.0, 0.7, 1.1], {(0, 3): 1.0}), connected(3))
     placed = np.array([0, 1, 2, 0, 1, 2], dtype=np.int32)
     start = placed, own_order(instance)
-    found = solve_programme(instance, order="free", start=start, budget_seconds=1e-3)
+    found = solve_programme(instance, order="free", start=start, clock=Clock(1e-3))
     assert found.seconds <= order_seconds(instance, *start)
     assert found.fits
     assert found.bound_seconds <= found.seconds
@@ -208,7 +209,7 @@ def test_what_is_too_large_is_said_and_not_built(monkeypatch: pytest.MonkeyPatch
 def test_nothing_is_built_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programme, "Model", lambda *_: pytest.fail("it was built"))
     instance = make_instance(dag([1.0] * 3, {}), connected(2))
-    found = solve_programme(instance, order="free", budget_seconds=0.0)
+    found = solve_programme(instance, order="free", clock=Clock(0.0))
     assert (found.seconds, found.fits, found.is_within(0.0)) == (3.0, True, False)
 
 
@@ -265,9 +266,10 @@ def test_ctrl_c_ends_it_with_the_best_so_far_and_python_hears_the_next(
         return run_solver(*arguments)
 
     monkeypatch.setattr(programme, "run_solver", run_timed)
-    found = solve_programme(instance, order="free", budget_seconds=60.0)
+    clock = Clock(60.0)
+    found = solve_programme(instance, order="free", clock=clock)
     timer.join()
-    assert found.statistics["interrupted"] == 1
+    assert clock.is_interrupted
     assert found.statistics["solve_seconds"] < 30
     assert found.fits
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

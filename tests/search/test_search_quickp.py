@@ -1,6 +1,7 @@
 """QuickP's method: coarsen, solve, un-coarsen, judge on the fine graph."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from meshwright.graph.coarsen.coarsening import Coarsening, contract
 from meshwright.graph.graph import Graph, Phase
 from meshwright.plan.answer import Stop
 from meshwright.search.bound.work import placement_bound
+from meshwright.search.clock import Clock
 from meshwright.search.instance import make_instance
 from meshwright.search.method.quickp.programme.programme import solve_programme
-from meshwright.search.method.quickp.quickp import find_scheme, quickp, reference_delays
+from meshwright.search.method.quickp.quickp import find_scheme, reference_delays
 from meshwright.search.method.quickp.scope import Coarsener, OpOrder, QuickpScope, ThresholdRule
+from meshwright.search.portfolio import search_by
 from small import connected, dag
+
+quickp = partial(search_by, "quickp")
 
 
 def nothing_merged(graph: Graph, seconds: Floats, seconds_per_byte: float) -> Coarsening:  # noqa: ARG001
@@ -36,7 +41,7 @@ def all_merged(graph: Graph, seconds: Floats, seconds_per_byte: float) -> Coarse
 def test_without_coarsening_it_is_the_programme(graph: Graph, cluster: Cluster) -> None:
     instance = make_instance(graph, cluster)
     answer = quickp(graph, cluster, sharing="none", scheme=nothing_merged)
-    found = solve_programme(instance, order="fixed", budget_seconds=20.0)
+    found = solve_programme(instance, order="fixed", clock=Clock(20.0))
     assert answer.step_seconds == pytest.approx(found.seconds, rel=1e-6)
     assert answer.statistics["coarse_ops"] == answer.statistics["ops"] == graph.num_ops
 

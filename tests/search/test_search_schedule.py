@@ -10,6 +10,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.graph.build import GraphBuilder
 from meshwright.graph.graph import Graph
 from meshwright.plan.plan import Discipline
+from meshwright.search.clock import Clock
 from meshwright.search.instance import (
     Instance,
     make_instance,
@@ -77,7 +78,7 @@ def test_a_walk_keeps_the_time_of_its_placement(graph: Graph, cluster: Cluster, 
     instance = make_instance(graph, cluster)
     walk = MetropolisWalk(instance, np.zeros(instance.num_units, dtype=np.int32), seed, beta=0.01)
     for _ in range(60):
-        walk.run(1, np.inf)
+        walk.run(1, Clock())
         devices = walk.device_of_op
         assert np.isclose(
             walk.now_seconds, ListSchedule(instance, devices).seconds, rtol=1e-12, atol=0
@@ -91,7 +92,7 @@ def test_a_walk_over_many_checkpoints_keeps_the_time_of_its_placement() -> None:
     instance = make_instance(graph, make_cluster(["fast", "slow", "fast"], rate=1e3))
     walk = MetropolisWalk(instance, np.zeros(instance.num_units, dtype=np.int32), 3, beta=1.0)
     for _ in range(40):
-        walk.run(5, np.inf)
+        walk.run(5, Clock())
         devices = walk.device_of_op
         assert np.isclose(
             walk.now_seconds, ListSchedule(instance, devices).seconds, rtol=1e-12, atol=0

@@ -4,21 +4,27 @@ import contextlib
 import signal
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from meshwright.cluster.catalogue import find_cluster
-from meshwright.graph.graph import Graph
 from meshwright.plan.answer import Answer, Stop
-from meshwright.search import interrupt, portfolio
-from meshwright.search.interrupt import pressed_again
-from meshwright.search.judge import settle_stop, why_stopped
-from meshwright.search.method.baseline import data, single
-from meshwright.search.method.mcmc.mcmc import mcmc
+from meshwright.plan.plan import place_ops
+from meshwright.search import clock as clock_module
+from meshwright.search import portfolio
+from meshwright.search.claim import Claim
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt, Incumbent
+from meshwright.search.judge import Verdict
 from meshwright.search.method.name import SEARCHES
-from meshwright.search.portfolio import find_plan
+from meshwright.search.method.table import METHODS
+from meshwright.search.portfolio import find_plan, search_by
+from meshwright.search.problem import Problem
 from meshwright.zoo.shipped import read_shipped
+
+mcmc = partial(search_by, "mcmc")
 
 LONG = 1e6
 """Seconds that no search on a small step uses up."""
@@ -27,13 +33,29 @@ CLOCKED = ("hybrid", "pipeline", "deploy", "placement", "mcmc", "flexflow", "mct
 """Searches that go on for as long as they are given; others look at the clock between trials."""
 
 
-def test_the_four_reasons() -> None:
-    assert why_stopped() is Stop.ENDED
-    assert why_stopped(is_cut=True) is Stop.LIMIT
-    assert why_stopped(is_cut=True, is_interrupted=True) is Stop.INTERRUPTED
-    assert settle_stop(Stop.LIMIT, 1.0, 1.0) is Stop.PROVED
-    assert settle_stop(Stop.ENDED, 1.1, 1.0) is Stop.ENDED
-    assert settle_stop(Stop.INTERRUPTED, 1.0, 1.0) is Stop.INTERRUPTED
+def verdict(seconds: float, missing: float = 0.0) -> Verdict:
+    """What the simulator might say of a plan."""
+    lacks = "a device lacks memory" if missing else ""
+    return Verdict(
+        step_seconds=seconds, peak_bytes=(1.0,), binding=lacks, missing_bytes=missing,
+        over_bytes=(missing,),
+    )  # fmt: skip
+
+
+def test_the_five_reasons() -> None:
+    clock = Clock()
+    attempt = Incumbent(clock).begin("single", Claim.PLACEMENT)
+    stops = [attempt.stop]
+    attempt.offer(place_ops(("op",), [0], ["d0"]), verdict(1.1))
+    attempt.raise_bound(1.0)
+    stops.append(attempt.stop)
+    clock.cut()
+    stops.append(attempt.stop)
+    attempt.raise_bound(1.1)
+    stops.append(attempt.stop)
+    clock.interrupt()
+    stops.append(attempt.stop)
+    assert stops == [Stop.INFEASIBLE, Stop.ENDED, Stop.LIMIT, Stop.PROVED, Stop.INTERRUPTED]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +75,7 @@ def test_auto_ends_by_itself_too() -> None:
 @pytest.mark.parametrize("method", CLOCKED[1:])
 def test_a_search_without_time_says_so(method: str) -> None:
     graph, cluster = read_shipped("unet"), find_cluster("a100-80-x4")
-    answer = portfolio._SEARCHES[method](graph, cluster, budget_seconds=CUT_SHORT)
+    answer = search_by(method, graph, cluster, budget_seconds=CUT_SHORT)
     assert answer.stop is Stop.LIMIT
 
 
@@ -73,33 +95,25 @@ def test_auto_without_time_for_its_methods_is_cut(monkeypatch: pytest.MonkeyPatc
 
 def auto_of(monkeypatch: pytest.MonkeyPatch, **searches: Any) -> Answer:
     """`auto` with some searches in the place of its own."""
-    monkeypatch.setattr(portfolio, "_SEARCHES", dict(portfolio._SEARCHES) | searches)
+    monkeypatch.setattr(portfolio, "METHODS", {**METHODS, **searches})
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
     return find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=LONG)
 
 
-def press(graph: Graph, cluster: Any, **options: Any) -> Answer:
+def press(problem: Problem, attempt: Attempt) -> None:
     """A search that Ctrl-C ends with its best so far."""
-    try:
+    with problem.clock.heard():
         signal.raise_signal(signal.SIGINT)
         raise AssertionError
-    except KeyboardInterrupt:
-        found = data(graph, cluster, **options)
-    return Answer(
-        method="metis",
-        plan=found.plan,
-        step_seconds=found.step_seconds,
-        bound_seconds=found.bound_seconds,
-        stop=Stop.INTERRUPTED,
-    )
+    METHODS["data"](problem, attempt)
 
 
 def test_ctrl_c_in_one_method_ends_all_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
 
-    def heft(graph: Graph, cluster: Any, **options: Any) -> Answer:
+    def heft(problem: Problem, attempt: Attempt) -> None:
         called.append("heft")
-        return single(graph, cluster, **options)
+        METHODS["single"](problem, attempt)
 
     answer = auto_of(monkeypatch, metis=press, heft=heft)
     assert answer.stop is Stop.INTERRUPTED
@@ -113,25 +127,28 @@ def test_ctrl_c_that_a_method_loses_ends_auto_after_it(monkeypatch: pytest.Monke
     """As in a finaliser, from which no exception comes out."""
     called: list[str] = []
 
-    def deaf(graph: Graph, cluster: Any, **options: Any) -> Answer:
+    def deaf(problem: Problem, attempt: Attempt) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        return data(graph, cluster, **options)
+        METHODS["data"](problem, attempt)
 
-    def heft(graph: Graph, cluster: Any, **options: Any) -> Answer:
+    def heft(problem: Problem, attempt: Attempt) -> None:
         called.append("heft")
-        return single(graph, cluster, **options)
+        METHODS["single"](problem, attempt)
 
     assert auto_of(monkeypatch, metis=deaf, heft=heft).stop is Stop.INTERRUPTED
     assert called == []
 
 
-def test_a_method_that_does_not_end_after_ctrl_c_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("has_offered", [False, True])
+def test_a_method_that_does_not_end_after_ctrl_c_is_left_out_but_for_what_it_has_offered(
+    has_offered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupt, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(clock_module, "GRACE_SECONDS", 0.01)
 
-    def stubborn(*_: Any, **__: Any) -> Answer:
+    def stubborn(problem: Problem, attempt: Attempt) -> None:
+        if has_offered:
+            METHODS["single"](problem, attempt)
         try:
             signal.raise_signal(signal.SIGINT)
         except KeyboardInterrupt:
@@ -143,17 +160,24 @@ def test_a_method_that_does_not_end_after_ctrl_c_is_left_out(
     assert set(answer.statistics) == {
         f"{name}_seconds"
         for name in ("single", "round-robin", "data", "data-proportional", "horovod")
-    }
+    } | ({"metis_seconds"} if has_offered else set())
+
+
+def test_ctrl_c_before_any_plan_is_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        auto_of(monkeypatch, single=interrupted)
 
 
 def test_a_press_that_comes_late_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interrupt, "GRACE_SECONDS", 0.01)
-    with pressed_again() as again:
-        again.is_armed = True
-        with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(clock_module, "GRACE_SECONDS", 0.01)
+    clock = Clock()
+    with clock.listening():
+        with clock.hurried(), pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-        again.is_armed = False
-        while not again.is_own:  # the clock's press comes now, and nobody hears it
+        while not clock._press.is_own:  # the clock's press comes now, and nobody hears it
             time.sleep(0)
 
 
@@ -161,7 +185,7 @@ def test_other_threads_leave_the_handler_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 
     def look() -> None:
-        with pressed_again():
+        with Clock().listening():
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.stage.problem import SplitProblem
 from meshwright.search.solver import run_solver
 from solver.free.curve import DOWN, whole_loads
@@ -60,8 +61,9 @@ def solve_exactly(
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = work_seconds
-    status, is_interrupted = run_solver(solver, model)
-    if is_interrupted:
+    clock = Clock()
+    status = run_solver(solver, model, clock)
+    if clock.is_interrupted:
         raise KeyboardInterrupt
     if status == cp_model.INFEASIBLE:
         return Exact(device_of_node=None, bound_seconds=float("inf"))

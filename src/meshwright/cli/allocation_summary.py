@@ -7,7 +7,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.plan.answer import Answer
 from meshwright.plan.part import Allocation
 from meshwright.plan.plan import Plan
-from meshwright.search.method.bandwidth.joint.joint import UNIFORM
+from meshwright.search.answer import UNIFORM
 from meshwright.search.method.bandwidth.rate.allocate import talks_within_ops
 from meshwright.units import format_percent, format_rate, format_seconds
 

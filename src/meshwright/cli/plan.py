@@ -31,7 +31,7 @@ from meshwright.message import remark, say
 from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.report.expected import with_facts
-from meshwright.search.check import SCOPED, AnyScope, need_method
+from meshwright.search.check import AnyScope, need_method
 from meshwright.search.method.deploy.tree.net import read_prior
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.pipeline.scope import PipelineScope
@@ -116,7 +116,7 @@ def _make_scope(arguments: Namespace) -> AnyScope | None:
         values: dict[str, Any] = {word: getattr(arguments, word) for word in fields}
         given = [word for word, value in values.items() if value is not None]
         if given:
-            need_method(arguments.method, SCOPED[kind], f"--{given[0].replace('_', '-')}")
+            need_method(arguments.method, kind.__name__, f"--{given[0].replace('_', '-')}")
             scope = kind(**{fields[word]: values[word] for word in given})
     return scope
 
@@ -126,7 +126,7 @@ def _opened_engine(arguments: Namespace) -> Iterator[Engine]:
     """What evaluates candidates; of Ray's only where there is a use for it."""
     name = arguments.engine
     if name.startswith("ray"):
-        need_method(arguments.method, SCOPED[Scope], f"--engine {name}")
+        need_method(arguments.method, "engine", f"--engine {name}")
     with open_engine(name, os.environ.get("RAY_ADDRESS") or None) as engine:
         yield engine
 

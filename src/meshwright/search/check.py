@@ -1,7 +1,6 @@
 """Checks what a search is asked for, before anything is searched: who may be told what."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,23 +10,15 @@ from meshwright.errors import InputError, quoted
 from meshwright.graph.graph import Graph
 from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
-from meshwright.search.method.name import METHODS
+from meshwright.search.method.name import METHODS, takers
 from meshwright.search.method.pipeline.scope import PipelineScope
 from meshwright.search.method.quickp.scope import QuickpScope
 from meshwright.simulate.tasks import SHARINGS
 
-PIPELINES = ("consecutive", "pipedream", "pipeline")
-"""Those that can be told the numbers of microbatches."""
-GUIDED = ("deploy", "auto")
-"""Those that can be told a prior."""
-GAPPED = ("placement", "quickp")
-"""Those that can be told a gap to stop at."""
 AnyScope = Scope | PipelineScope | QuickpScope
-SCOPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {Scope: ("hybrid", "auto"), PipelineScope: ("pipeline",), QuickpScope: ("quickp",)}
-)
-"""The methods that each kind of scope is for."""
-_SCOPE_NAMES = tuple(kind.__name__ for kind in SCOPED)
+SCOPES = (Scope, PipelineScope, QuickpScope)
+"""What a method looks at, each kind for one method."""
+_SCOPE_NAMES = tuple(kind.__name__ for kind in SCOPES)
 
 
 def check_request(
@@ -51,20 +42,21 @@ def check_request(
         need_number(count, "microbatches", is_whole=True)
         if not 1 <= count <= MOST_MICROBATCHES:
             raise InputError(f"microbatches: must be from 1 to {MOST_MICROBATCHES}, got {count}")
-    need_type(scope, (*SCOPED, type(None)), "scope", f"a {', '.join(_SCOPE_NAMES)} or None")
+    need_type(scope, (*SCOPES, type(None)), "scope", f"a {', '.join(_SCOPE_NAMES)} or None")
     if graph.mixes.any() and any(count > 1 for count in microbatches):
         raise InputError(
             f"microbatches: must be 1, because op {quoted(graph.mixing_op)} of graph {graph.name} "
             f"mixes the samples of a batch, got {max(microbatches)}"
         )
     if scope is not None:
-        need_method(method, SCOPED[type(scope)], "scope")
+        need_method(method, type(scope).__name__, "scope")
     if isinstance(scope, Scope) and graph.is_inference:
         narrow_to_inference(scope)
 
 
-def need_method(method: str, wanted: Sequence[str], what: str) -> None:
-    """Refuse an option of a method that was not chosen."""
+def need_method(method: str, option: str, what: str) -> None:
+    """Refuse an option of methods that were not chosen, naming it in the user's words."""
+    wanted = takers(option)
     if method not in wanted:
         text = " or ".join(wanted)
         raise InputError(f"{what}: the method must be {text}, got {quoted(method)}")
@@ -74,13 +66,13 @@ def check_runtime(runtime: str, method: str) -> None:
     """Refuse a runtime that is none, or that the search knows nothing of."""
     need_one_of(runtime, tuple(RUNTIMES), "runtime")
     if runtime != MESHWRIGHT.name:
-        need_method(method, SCOPED[Scope], f"runtime {runtime}")
+        need_method(method, "runtime", f"runtime {runtime}")
 
 
 def check_gap(gap: float, method: str, *, allocate: bool) -> None:
     """Refuse a gap that is none, or that the search would not know."""
     need_number(gap, "gap")
     if gap:
-        need_method(method, GAPPED, "gap")
+        need_method(method, "gap", "gap")
     if gap and allocate:
         raise InputError(f"gap: must be 0 where the network is shared out, got {gap:g}")

@@ -189,6 +189,27 @@ def order_plan(
     return placement_plan(instance, device_of_op, -place.astype(np.float64), Discipline.ORDER)
 
 
+def devices_of_units(instance: Instance, plan: Plan) -> Ints:
+    """Where a plan of whole ops has each unit."""
+    index = instance.cluster.index
+    device = {op: index[part.devices[0]] for part in plan.parts for op in part.ops}
+    of_op = np.array([device[name] for name in instance.graph.op_names], np.int32)
+    return of_op[instance.unit_ops[instance.unit_start[:-1]]]
+
+
+def explain_nowhere(instance: Instance) -> str:
+    """Name a unit that no device can run; empty where every unit can run on some device."""
+    nowhere = ~np.isfinite(instance.unit_seconds).any(axis=1)
+    if not nowhere.any():
+        return ""
+    unit = int(np.flatnonzero(nowhere)[0])
+    op = instance.unit_ops[instance.unit_start[unit]]
+    return (
+        f"op {instance.graph.op_names[op]!r} (with its group) can run on no device type of the "
+        f"cluster; a device type on which its seconds are finite would do"
+    )
+
+
 def mean_device_seconds(instance: Instance) -> Floats:
     """Mean seconds of each op over the devices that can run it."""
     counts = np.bincount(instance.type_of, minlength=instance.seconds.shape[1])

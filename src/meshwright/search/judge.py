@@ -1,9 +1,7 @@
-"""Turns a plan into an Answer: simulates it and holds its memory against the devices'."""
+"""The simulator's verdict on a plan: its step, and its memory held against the devices'."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 
@@ -12,9 +10,7 @@ from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import Footprint
 from meshwright.errors import quoted
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.program.lower import choose_granularity
 from meshwright.search.bound.work import devices_needed
 from meshwright.simulate.footprint import footprint
 from meshwright.simulate.simulate import simulate
@@ -72,79 +68,6 @@ def tighten(limits: Floats, verdict: Verdict) -> Floats:
     over = np.maximum(np.array(verdict.over_bytes), 0.0)
     lowered: Floats = np.maximum(limits - 1.5 * over, 0.0)
     return lowered
-
-
-def judge(
-    method: str,
-    graph: Graph,
-    cluster: Cluster,
-    plan: Plan,
-    bound: float,
-    started: float,
-    statistics: Mapping[str, float],
-    sharing: str = "fair",
-    verdict: Verdict | None = None,
-    stop: Stop = Stop.ENDED,
-) -> Answer:
-    """The answer of a method that found this plan; `started` is a `perf_counter` time.
-
-    `verdict` is given where the method has simulated the plan under the same sharing already.
-    `stop`: why the search stopped, where nothing is proven.
-    """
-    if verdict is None:
-        verdict = try_plan(graph, cluster, plan, sharing, choose_granularity(plan))
-    if not verdict.fits:
-        more = {"missing_bytes": verdict.missing_bytes}
-        return refuse(
-            method, verdict.binding, bound, started, {**statistics, **more}, verdict.peak_bytes,
-            stop,
-        )  # fmt: skip
-    return Answer(
-        method=method,
-        plan=plan,
-        step_seconds=verdict.step_seconds,
-        bound_seconds=bound,
-        stop=settle_stop(stop, verdict.step_seconds, bound),
-        search_seconds=perf_counter() - started,
-        peak_bytes=verdict.peak_bytes,
-        statistics=statistics,
-    )
-
-
-def why_stopped(*, is_interrupted: bool = False, is_cut: bool = False) -> Stop:
-    """Why a search stopped that has proven nothing; `is_cut`: its budget ended before it did."""
-    if is_interrupted:
-        return Stop.INTERRUPTED
-    return Stop.LIMIT if is_cut else Stop.ENDED
-
-
-def settle_stop(stop: Stop, step_seconds: float, bound: float) -> Stop:
-    """The same where a plan was found: proven if it is as fast as its bound, unless by Ctrl-C."""
-    is_proved = step_seconds <= bound * (1 + 1e-9) and stop is not Stop.INTERRUPTED
-    return Stop.PROVED if is_proved else stop
-
-
-def refuse(
-    method: str,
-    binding: str,
-    bound: float,
-    started: float,
-    statistics: Mapping[str, float] | None = None,
-    peak_bytes: tuple[float, ...] = (),
-    stop: Stop = Stop.INFEASIBLE,
-) -> Answer:
-    """The answer of a method that has no plan that fits; interrupted, it may have missed one."""
-    return Answer(
-        method=method,
-        plan=None,
-        step_seconds=math.inf,
-        bound_seconds=bound,
-        stop=stop if stop is Stop.INTERRUPTED else Stop.INFEASIBLE,
-        binding=binding,
-        search_seconds=perf_counter() - started,
-        peak_bytes=peak_bytes,
-        statistics=statistics or {},
-    )
 
 
 def _explain(graph: Graph, cluster: Cluster, memory: Footprint, worst: int) -> str:

@@ -3,12 +3,14 @@
 from threading import Event, Thread
 from typing import Any
 
+from meshwright.search.clock import Clock
+
 _LISTEN_SECONDS = 0.1
 """How often Ctrl-C is noticed."""
 
 
-def run_solver(solver: Any, model: Any) -> tuple[Any, bool]:
-    """The status, and whether Ctrl-C ended the search with what it had.
+def run_solver(solver: Any, model: Any, clock: Clock) -> Any:
+    """The status; Ctrl-C ends the search with what it had, and the clock notes it.
 
     In a thread: the solver's own handler of Ctrl-C would replace Python's for good.
     """
@@ -22,13 +24,11 @@ def run_solver(solver: Any, model: Any) -> tuple[Any, bool]:
             is_done.set()
 
     Thread(target=solve, daemon=True).start()
-    is_interrupted = False
     # Not Thread.join: in Python 3.11 Ctrl-C within it may mark a running thread as ended.
     while not is_done.is_set():
-        try:
+        with clock.heard():
             is_done.wait(_LISTEN_SECONDS)
-        except KeyboardInterrupt:
-            is_interrupted = True
+        if clock.is_interrupted:
             solver.stop_search()
     assert statuses, "the solver failed"
-    return statuses[0], is_interrupted
+    return statuses[0]

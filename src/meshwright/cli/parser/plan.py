@@ -26,7 +26,7 @@ from meshwright.cli.parser.option import (
     whole,
 )
 from meshwright.errors import quoted
-from meshwright.search.method.name import BASELINES, SEARCHES
+from meshwright.search.method.name import BASELINES, ENTRIES, SEARCHES
 from meshwright.search.method.pipeline.scope import StageMapping
 from meshwright.search.method.quickp.scope import GROUPS, Coarsener, OpOrder, ThresholdRule
 
@@ -46,9 +46,9 @@ GRANULARITIES = ("op", "part", "layer")
 _METHOD_HELP = "\n".join(
     (
         "how to search (default: auto, the best of all but the baselines)",
-        *(f"{name}: {text}" for name, text in SEARCHES.items()),
+        *(f"{name}: {ENTRIES[name].summary}" for name in SEARCHES),
         "baselines, to hold plans against; not part of auto:",
-        *(f"{name}: {text}" for name, text in BASELINES.items()),
+        *(f"{name}: {ENTRIES[name].summary}" for name in BASELINES),
     )
 )
 

@@ -4,7 +4,7 @@ A window is what lies between two ops of a path, its entry and its exit: see `wi
 units and transfers of a dozen ops, nothing of the step around them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -206,7 +206,7 @@ def _fill_transfers(
 
 
 @compiled
-def _solve_window(window: WindowShape, count: Int, num_devices: Int, search: WindowSearch) -> float:
+def _solve_window(window: WindowShape, count: Int, num_devices: Int, search: WindowSearch) -> Any:
     """Depth first over the ops in the order of their starts, each on a used or one new device.
 
     Starts never fall along a branch, and of two that are equal on two devices the smaller op comes

@@ -4,44 +4,36 @@ Balances compute and minimises the bytes that cross devices. Knows nothing of or
 what it is compared with in the literature, not what it is best at.
 """
 
-from time import perf_counter
-
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.partition import (
     cut_graph,
     gather_neighbours,
     scaled_weights,
 )
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import Instance, make_instance, mean_type_seconds, placement_plan
-from meshwright.search.judge import judge, refuse
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import (
+    Instance,
+    explain_nowhere,
+    mean_type_seconds,
+    placement_plan,
+)
 from meshwright.search.method.baseline import nearest_runnable
-from meshwright.search.method.mcmc.mcmc import no_device_message
+from meshwright.search.problem import Problem
 
 
-def metis(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,  # noqa: ARG001 - all methods are called alike
-    sharing: str = "fair",
-) -> Answer:
+def metis(problem: Problem, attempt: Attempt) -> None:
     """The partition of the units: loads by device speed, cut edges by bytes."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
-    placed = nearest_runnable(instance, partition_units(instance, seed))
+    instance = problem.instance
+    attempt.raise_bound(problem.placement_bound)
+    placed = nearest_runnable(instance, partition_units(instance, problem.seed))
     if placed is None:
-        return refuse("metis", no_device_message(instance), bound, started)
+        attempt.refuse(explain_nowhere(instance))
+        return
     plan = placement_plan(instance, placed[instance.unit_of])
-    return judge("metis", graph, cluster, plan, bound, started, {}, sharing)
+    attempt.offer(plan, problem.settle(plan))
 
 
 def partition_units(instance: Instance, seed: int) -> Ints:

@@ -1,47 +1,114 @@
-"""The searches by name, in a line each for people. Knows nothing of how they search.
+"""The methods by name: what each does, what it can be told and what its bound is a bound on.
 
-Imports nothing, so that the command line's help and completion answer at once.
+Knows nothing of how they search. Imports next to nothing, so that the command line's help and
+completion answer at once; `table` has the functions.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
-SEARCHES: Mapping[str, str] = MappingProxyType(
+from meshwright.search.claim import Claim
+
+
+class Entry(NamedTuple):
+    """A method, as people and the portfolio see it."""
+
+    summary: str
+    """What it does, in a line for people."""
+    claim: Claim
+    """What its bound is a bound on; all its plans are among these."""
+    takes: tuple[str, ...] = ()
+    """What few can be told: the name of the class of a scope, gap, prior, runtime, engine."""
+    is_tried: bool = True
+    """Whether `auto` tries it; the others are published and usual ways to hold a plan against,
+    which take long for what they find or look at less than a search of `auto` does."""
+    share: float = 1.0
+    """The part of the time left to `auto` that a search gets which uses all that it is given."""
+
+
+_PLACED, _WHOLE, _LAYERS = Claim.PLACEMENT, Claim.UNDIVIDED, Claim.LAYERED
+
+ENTRIES: Mapping[str, Entry] = MappingProxyType(
     {
-        "single": "the whole step on the best single device",
-        "round-robin": "ops dealt out to devices in turn",
-        "data": "data parallelism with equal shares of the batch",
-        "data-proportional": "data parallelism with shares by the devices' speed",
-        "horovod": "data parallelism as Horovod runs it: fused buckets, all-reduced meanwhile",
-        "metis": "ops placed by METIS graph partitioning",
-        "heft": "ops placed by HEFT list scheduling",
-        "consecutive": "equal pipeline stages times replicas on neighbouring devices",
-        "pipedream": "pipeline stages by PipeDream's dynamic programme",
-        "hybrid": "tensor, context, expert, data and pipeline parallelism, ZeRO and recompute, for "
-        "models of repeated layers",
-        "pipeline": "pipeline stages of any graph, exactly balanced and mapped onto the network",
-        "deploy": "groups of ops replicated, placed and synchronised on unequal devices",
-        "placement": "each op on one device, with a bound on the best placement",
-        "mcmc": "ops placed by FlexFlow's Metropolis walk",
+        "single": Entry("the whole step on the best single device", _PLACED),
+        "round-robin": Entry("ops dealt out to devices in turn", _PLACED),
+        "data": Entry("data parallelism with equal shares of the batch", _WHOLE),
+        "data-proportional": Entry("data parallelism with shares by the devices' speed", _WHOLE),
+        "horovod": Entry(
+            "data parallelism as Horovod runs it: fused buckets, all-reduced meanwhile", _WHOLE
+        ),
+        "metis": Entry("ops placed by METIS graph partitioning", _PLACED),
+        "heft": Entry("ops placed by HEFT list scheduling", _PLACED),
+        "consecutive": Entry(
+            "equal pipeline stages times replicas on neighbouring devices", _WHOLE
+        ),
+        "pipedream": Entry("pipeline stages by PipeDream's dynamic programme", _WHOLE),
+        "hybrid": Entry(
+            "tensor, context, expert, data and pipeline parallelism, ZeRO and recompute, for "
+            "models of repeated layers",
+            _LAYERS,
+            takes=("Scope", "runtime", "engine"),
+            share=0.5,
+        ),
+        "pipeline": Entry(
+            "pipeline stages of any graph, exactly balanced and mapped onto the network",
+            _WHOLE,
+            takes=("PipelineScope",),
+            share=0.5,
+        ),
+        "deploy": Entry(
+            "groups of ops replicated, placed and synchronised on unequal devices",
+            _WHOLE,
+            takes=("prior",),
+            share=0.5,
+        ),
+        "placement": Entry(
+            "each op on one device, with a bound on the best placement", _PLACED, takes=("gap",)
+        ),
+        "mcmc": Entry("ops placed by FlexFlow's Metropolis walk", _PLACED),
+        "m-sct": Entry("ops placed by Baechi's m-SCT", _PLACED, is_tried=False),
+        "quickp": Entry(
+            "ops placed by QuickP's integer programme",
+            _PLACED,
+            takes=("QuickpScope", "gap"),
+            is_tried=False,
+        ),
+        "flexflow": Entry(
+            "deploy's groups of ops by FlexFlow's Metropolis walk", _WHOLE, is_tried=False
+        ),
+        "mcts": Entry(
+            "deploy's groups of ops by a tree search that has learnt nothing",
+            _WHOLE,
+            is_tried=False,
+        ),
+        "manual": Entry(
+            "hybrid's degrees as Megatron-LM's authors advise", _LAYERS, is_tried=False
+        ),
+        "hybrid-mcmc": Entry(
+            "hybrid's degrees by a Metropolis walk from the manual ones", _LAYERS, is_tried=False
+        ),
+        "unaware": Entry(
+            "hybrid's search as if all links were as fast as the fastest", _LAYERS, is_tried=False
+        ),
     }
 )
-"""What `auto` tries: from the quickest to the slowest, so that, interrupted, it has something."""
+"""All methods; those of `auto` first, from the quickest to the slowest, so that, interrupted, it
+has something."""
 
-BASELINES: Mapping[str, str] = MappingProxyType(
-    {
-        "m-sct": "ops placed by Baechi's m-SCT",
-        "quickp": "ops placed by QuickP's integer programme",
-        "flexflow": "deploy's groups of ops by FlexFlow's Metropolis walk",
-        "mcts": "deploy's groups of ops by a tree search that has learnt nothing",
-        "manual": "hybrid's degrees as Megatron-LM's authors advise",
-        "hybrid-mcmc": "hybrid's degrees by a Metropolis walk from the manual ones",
-        "unaware": "hybrid's search as if all links were as fast as the fastest",
-    }
-)
-"""Published and usual ways to hold a plan against. They take long for what they find, or look at
-less than a search of `auto` does."""
-LAYERED = ("hybrid", "manual", "hybrid-mcmc", "unaware")
-"""Those that are for models of repeated layers and divide ops."""
-
-METHODS = (*SEARCHES, *BASELINES, "auto")
+SEARCHES = tuple(name for name, entry in ENTRIES.items() if entry.is_tried)
+"""What `auto` tries, in this order."""
+BASELINES = tuple(name for name, entry in ENTRIES.items() if not entry.is_tried)
+"""What plans are held against."""
+LAYERED = tuple(name for name, entry in ENTRIES.items() if entry.claim is Claim.LAYERED)
+"""The methods for models of repeated layers, which divide ops."""
+METHODS = (*ENTRIES, "auto")
 """What a plan can be searched by."""
+_PASSED_ON = ("Scope", "runtime", "engine", "prior")
+"""What `auto` can be told, too, for the method that takes it."""
+
+
+def takers(option: str) -> tuple[str, ...]:
+    """The methods that can be told something."""
+    names = tuple(name for name, entry in ENTRIES.items() if option in entry.takes)
+    return (*names, "auto") if option in _PASSED_ON else names

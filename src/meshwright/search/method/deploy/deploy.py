@@ -5,23 +5,18 @@ evaluates all. Plans that need no search come first, so that none of them is fas
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from time import perf_counter
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
 from meshwright.message import say
-from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
-from meshwright.search.bound.work import placement_bound, plan_bound
-from meshwright.search.judge import judge, refuse, settle_stop, why_stopped
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt, Incumbent
+from meshwright.search.instance import explain_nowhere
 from meshwright.search.method.baseline import data, data_proportional, horovod, single
 from meshwright.search.method.deploy.analysis import Analysis, analyse
 from meshwright.search.method.deploy.compile import make_plan
@@ -34,9 +29,10 @@ from meshwright.search.method.deploy.tree.net import load_prior
 from meshwright.search.method.deploy.tree.prior import Prior, uniform_prior
 from meshwright.search.method.deploy.tree.tree import Tree
 from meshwright.search.method.heft import heft
-from meshwright.search.method.mcmc.mcmc import no_device_message
 from meshwright.search.method.metis import metis
 from meshwright.search.method.msct.msct import msct
+from meshwright.search.method.name import ENTRIES
+from meshwright.search.problem import Problem
 
 MAX_DEVICES = 2048
 """Tables of pairs of 4,096 devices take 10 s to make, of 16,384 a minute and 11 GB (2026-11-16)."""
@@ -69,65 +65,41 @@ _STARTS = 6
 _ROUNDING = 1e-9
 
 
-class _Quick(Protocol):
-    """A method that ends by itself."""
+_Method = Callable[[Problem, Attempt], None]
 
-    def __call__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        *,
-        seed: int = 0,
-        budget_seconds: float = 30.0,
-        sharing: str = "fair",
-    ) -> Answer:
-        """Search."""
-
-
-_REPLICATED: Mapping[str, _Quick] = MappingProxyType(
+_REPLICATED: Mapping[str, _Method] = MappingProxyType(
     {"data": data, "data-proportional": data_proportional, "horovod": horovod}
 )
-_PLACED: Mapping[str, _Quick] = MappingProxyType({"single": single, "metis": metis, "heft": heft})
+_PLACED: Mapping[str, _Method] = MappingProxyType({"single": single, "metis": metis, "heft": heft})
 """Every op whole on one device: not tried where it is proven that none can be faster."""
 
 
-def deploy(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    prior: Prior | None = None,
-    polishes: bool = True,
-) -> Answer:
+def deploy(problem: Problem, attempt: Attempt, *, polishes: bool = True) -> None:
     """The best deployment found; see this module's docstring.
 
-    `prior`: what the tree search believes before it has tried anything; None: the network that
-    comes with the package. Without `polishes` the tree search has all the time. Large steps on
-    many devices get fewer simulations, and what was left out is said in the notes.
+    Without `polishes` the tree search has all the time. Large steps on many devices get fewer
+    simulations, and what was left out is said in the notes.
     """
-    started = perf_counter()
-    if cluster.num_devices > MAX_DEVICES:
-        reason = f"{cluster.num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
-        return refuse("deploy", f"not for this search: {reason}", 0.0, started)
-    analysis = analyse(graph, cluster, seed=seed)
-    bound = plan_bound(analysis.instance)
-    if not np.isfinite(analysis.instance.unit_seconds).any(axis=1).all():
-        return refuse("deploy", no_device_message(analysis.instance), bound, started)
-    search = _DeploySearch(analysis, bound, sharing, seed, started, budget_seconds)
-    try:
+    num_devices = problem.cluster.num_devices
+    if num_devices > MAX_DEVICES:
+        reason = f"{num_devices:,} devices are more than {MAX_DEVICES}; hybrid takes more"
+        attempt.refuse(f"not for this search: {reason}")
+        return
+    analysis = analyse(problem.graph, problem.cluster, seed=problem.seed)
+    attempt.raise_bound(problem.plan_bound)
+    if reason := explain_nowhere(problem.instance):
+        attempt.refuse(reason)
+        return
+    search = _DeploySearch(problem, attempt, analysis)
+    with problem.clock.heard():
         search.try_quick()
         if search.can_deploy:
-            search.grow(_find_prior() if prior is None else prior, _TREE_SHARE if polishes else 1.0)
+            prior = _find_prior() if problem.prior is None else problem.prior
+            search.grow(prior, _TREE_SHARE if polishes else 1.0)
         search.try_msct()
         if search.can_deploy and polishes:
             search.polish()
-    except KeyboardInterrupt:
-        if not search.has_any:
-            raise
-        search.is_interrupted = True  # the best so far is the answer
-    return search.answer()
+    search.conclude()
 
 
 @lru_cache(maxsize=1)
@@ -139,48 +111,39 @@ def _find_prior() -> Prior:
 class _DeploySearch:
     """What is found, step by step, so that an interrupt loses nothing."""
 
-    def __init__(
-        self,
-        analysis: Analysis,
-        bound: float,
-        sharing: str,
-        seed: int,
-        started: float,
-        budget_seconds: float,
-    ) -> None:
-        self._analysis, self._bound, self._sharing = analysis, bound, sharing
-        self._seed, self._started, self._budget = seed, started, budget_seconds
-        self._end = started + _END * budget_seconds
+    def __init__(self, problem: Problem, attempt: Attempt, analysis: Analysis) -> None:
+        self._problem, self._attempt, self._analysis = problem, attempt, analysis
+        self._clock = problem.clock.first(_END)
+        self._quick_clock = problem.clock.first(_QUICK_SHARE)
         self._placement_bound = math.inf
-        self._answers: dict[str, Answer] = {}
+        self._beside = Incumbent(problem.clock)
+        """What methods without a search have found that nobody has tried before."""
+        self._others: dict[str, Attempt] = {}
         self._found: tuple[Plan, int, StrategyEvaluation] | None = None
         """The plan, how many of its ops are duplicated, and what the simulator says."""
         self._evaluator: Evaluator | None = None
         self._starts: list[Strategy] = []
         self._notes: list[str] = []
-        self._statistics = {
+        self._statistics = attempt.statistics
+        self._statistics |= {
             "groups": float(analysis.num_groups),
             "device_groups": float(len(analysis.device_groups)),
             "actions": float(len(analysis.actions)),
         }
-        self.is_interrupted = self._is_cut = False
-
-    @property
-    def has_any(self) -> bool:
-        """Whether there is something to answer."""
-        return bool(self._answers) or self._found is not None
 
     @property
     def best_seconds(self) -> float:
         """Of what fits; infinity where nothing does."""
-        known = [each.step_seconds for each in self._answers.values()]
+        known = [each.step_seconds for each in self._others.values()]
         if self._found is not None and self._found[2].fits:
             known.append(self._found[2].step_seconds)
         return min(known, default=math.inf)
 
     @property
     def _is_proved(self) -> bool:
-        return self.best_seconds <= self._bound * (1 + _ROUNDING)
+        """Whether no deployment can be faster than what this or an earlier method has found."""
+        known = min(self.best_seconds, self._attempt.incumbent.step_seconds)
+        return known <= self._attempt.bound_seconds * (1 + _ROUNDING)
 
     @property
     def can_deploy(self) -> bool:
@@ -200,70 +163,62 @@ class _DeploySearch:
         if text not in self._notes:
             self._notes.append(text)
 
-    def _try(self, name: str, method: _Quick, budget_seconds: float) -> None:
-        graph, cluster = self._analysis.graph, self._analysis.cluster
-        self._answers[name] = method(
-            graph,
-            cluster,
-            seed=self._seed,
-            budget_seconds=max(budget_seconds, 1e-3),
-            sharing=self._sharing,
-        )
+    def _try(self, name: str, method: _Method, clock: Clock) -> None:
+        """What a method finds, or has found before under the same problem."""
+        found = self._attempt.incumbent.attempts.get(name)
+        if found is None or not found.has_any or found.clock.is_cut:
+            found = self._beside.begin(name, ENTRIES[name].claim, clock)
+            method(self._problem.within(clock), found)
+        self._others[name] = found
+        if found.plan is not None and found.verdict is not None:
+            self._attempt.offer(found.plan, found.verdict)
 
     def try_quick(self) -> None:
         """Plans that need no search, as long as they take no time to speak of."""
         graph, cluster = self._analysis.graph, self._analysis.cluster
         is_large = graph.num_ops * cluster.num_devices > _MAX_QUICK_REPLICAS
+        clock = self._problem.clock.first(1.0, tells=False)
         for name, method in _REPLICATED.items():
-            if not self._answers or (self._has_time() and not (name == "horovod" and is_large)):
-                self._try(name, method, self._budget)
+            if not self._others or (self._has_time() and not (name == "horovod" and is_large)):
+                self._try(name, method, clock)
         if cluster.num_devices > _MAX_PLACED or graph.num_ops > _MAX_PLACED_OPS:
             self._note("placements without replicas were not tried: there are too many")
             return
-        self._placement_bound = placement_bound(self._analysis.instance)
+        self._placement_bound = self._problem.placement_bound
         for name, method in _PLACED.items():
             if self.best_seconds > self._placement_bound and self._has_time():
-                self._try(name, method, self._budget)
+                self._try(name, method, clock)
 
     def try_msct(self) -> None:
         """The placement that takes longest, where one may be the fastest."""
         if math.isfinite(self._placement_bound) and self.best_seconds > self._placement_bound:
-            self._try("m-sct", msct, min(_MSCT_SHARE * self._budget, self._left / 2))
-
-    @property
-    def _left(self) -> float:
-        return self._end - perf_counter()
+            seconds = min(_MSCT_SHARE * self._problem.clock.seconds, self._clock.left / 2)
+            self._try("m-sct", msct, self._clock.within(max(seconds, 1e-3), tells=False))
 
     def _has_time(self) -> bool:
-        has_time = perf_counter() < self._started + _QUICK_SHARE * self._budget
-        self._is_cut |= not has_time
-        return has_time
-
-    @property
-    def _stop(self) -> Stop:
-        return why_stopped(is_interrupted=self.is_interrupted, is_cut=self._is_cut)
+        return not self._quick_clock.is_over
 
     def grow(self, prior: Prior, share: float) -> None:
         """Tree search."""
-        began = perf_counter()
-        evaluator = self._evaluator = Evaluator(self._analysis, self._sharing)
-        taken = perf_counter() - began
-        self._end -= taken  # which the last simulation will take
+        began = self._clock.elapsed
+        evaluator = self._evaluator = Evaluator(self._analysis, self._problem.sharing)
+        taken = self._clock.elapsed - began
+        self._clock = self._clock.sooner(taken)  # which the last simulation will take
         self._keep_strategy(evaluator.data_parallel, evaluator)
         self._statistics["network"] = float(prior is not uniform_prior)
         if evaluator.evaluate(evaluator.data_parallel).fits:
             self._statistics["data_seconds"] = evaluator.reference_seconds
         for strategy in chain(self._proportional(), fitting_strategies(evaluator)):
-            if self._left <= taken:
-                self._is_cut = True
+            if self._clock.left <= taken:
+                self._clock.cut()
                 break
             self._keep_strategy(strategy, evaluator)
             self._starts.append(strategy)
-        tree = Tree(evaluator, prior, seed=self._seed)
-        until = perf_counter() + share * self._left - taken
+        tree = Tree(evaluator, prior, seed=self._problem.seed)
+        clock = self._clock.rest(share).sooner(taken)
         try:
-            tree.run(_MAX_ITERATIONS, until, self._has_settled)
-            self._is_cut |= perf_counter() >= until
+            tree.run(_MAX_ITERATIONS, clock, self._has_settled)
+            clock.look()
         finally:  # an interrupt, too
             strategy, _ = tree.best
             self._keep_strategy(strategy, evaluator)
@@ -275,7 +230,9 @@ class _DeploySearch:
 
     def _has_settled(self, tree: Tree) -> bool:
         evaluation = tree.best[1]
-        if evaluation.fits and evaluation.step_seconds <= self._bound * (1 + _ROUNDING):
+        if evaluation.fits and evaluation.step_seconds <= self._attempt.bound_seconds * (
+            1 + _ROUNDING
+        ):
             return True
         patience = max(min(_PATIENCE, self._num_looks), tree.improved_at)
         return tree.num_iterations - tree.improved_at > patience
@@ -293,20 +250,18 @@ class _DeploySearch:
 
     def polish(self) -> None:
         """Local search, and what it gains."""
-        if self._evaluator is None or self._left <= 0:
-            self._is_cut |= self._evaluator is not None
+        if self._evaluator is None or self._clock.is_over:
             return
         before = self.best_seconds
         found = polish(
             self._evaluator,
             self._starts,
-            until=self._end,
-            seed=self._seed,
+            clock=self._clock,
+            seed=self._problem.seed,
             max_evaluations=min(_MAX_POLISHED, self._num_looks),
         )
         self._keep(found.plan, len(found.duplicated), found.evaluation)
-        self.is_interrupted |= found.is_interrupted
-        self._is_cut |= self._left <= 0
+        self._clock.look()
         gain = before / self.best_seconds - 1 if 0 < self.best_seconds < before < math.inf else 0.0
         self._statistics |= {
             "simulations": float(self._evaluator.num_evaluations),
@@ -324,50 +279,23 @@ class _DeploySearch:
         if self._found is None or evaluation.rank < self._found[2].rank:
             self._found = plan, num_duplicated, evaluation
 
-    def answer(self) -> Answer:
-        """The best of all; where nothing fits, what lacks least and why."""
+    def conclude(self) -> None:
+        """Offer the best of all; where nothing fits, what lacks least and why."""
+        attempt = self._attempt
         ranked = sorted(
-            (each.statistics.get("missing_bytes", math.inf) if each.plan is None else 0.0,
-             each.step_seconds, name)
-            for name, each in self._answers.items()
-        )  # fmt: skip
+            (each.missing_bytes, each.step_seconds, name) for name, each in self._others.items()
+        )
+        attempt.notes = tuple(self._notes)
         if self._found is not None and (not ranked or self._found[2].rank <= ranked[0][:2]):
-            return self._own_answer(*self._found[:2])
-        return self._other_answer(ranked[0][2])
-
-    def _own_answer(self, plan: Plan, num_duplicated: int) -> Answer:
-        analysis = self._analysis
-        self._statistics["duplicated"] = float(num_duplicated)
-        answer = judge(
-            "deploy",
-            analysis.graph,
-            analysis.cluster,
-            plan,
-            self._bound,
-            self._started,
-            self._statistics,
-            self._sharing,
-            stop=self._stop,
-        )
-        return replace(answer, notes=tuple(self._notes))
-
-    def _other_answer(self, name: str) -> Answer:
-        """That of a method without a search, which no deployment that was found is faster than."""
-        other = self._answers[name]
-        spent = perf_counter() - self._started
-        if other.plan is None:
-            missing = {key: other.statistics[key] for key in ("missing_bytes",) if key in
-                       other.statistics}  # fmt: skip
-            return refuse(
-                "deploy", other.binding, self._bound, self._started,
-                self._statistics | missing, other.peak_bytes, self._stop,
-            )  # fmt: skip
-        return replace(
-            other,
-            method="deploy",
-            bound_seconds=self._bound,
-            stop=settle_stop(self._stop, other.step_seconds, self._bound),
-            search_seconds=spent,
-            statistics=self._statistics,
-            notes=(*self._notes, f"the plan is that of {name}: nothing found was faster"),
-        )
+            plan, num_duplicated, _ = self._found
+            self._statistics["duplicated"] = float(num_duplicated)
+            attempt.offer(plan, self._problem.settle(plan), wins_ties=True)
+        elif ranked:
+            name = ranked[0][2]
+            other = self._others[name]
+            if other.plan is None or other.verdict is None:
+                attempt.refuse(other.refusal)
+                return
+            attempt.offer(other.plan, other.verdict, wins_ties=True)
+            if other.fits:
+                attempt.notes += (f"the plan is that of {name}: nothing found was faster",)

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from meshwright.cluster.cluster import Cluster
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Graph
-from meshwright.search.method.baseline import divide_batch
 from meshwright.search.method.deploy.option import Action, Option
 from meshwright.search.method.deploy.place import DeviceGroup
+from meshwright.search.replica import divide_batch
 
 Places = npt.NDArray[np.int_]
 

@@ -11,12 +11,10 @@ searches, not the spaces, are compared.
 """
 
 from math import exp, inf
-from time import perf_counter
 
 import numpy as np
 
-from meshwright.plan.answer import Stop
-from meshwright.search.judge import why_stopped
+from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.evaluate import Evaluator
 from meshwright.search.method.deploy.option import Strategy
 
@@ -32,29 +30,27 @@ of its share goes to others from random strategies."""
 def walk_strategies(
     evaluator: Evaluator,
     *,
-    until: float,
+    clock: Clock,
     seed: int = 0,
     steps: int | None = None,
     beta: float = BETA,
-) -> tuple[Strategy, Stop]:
-    """The best strategy until a `perf_counter` time, or after so many steps, and which of these
-    ended it; Ctrl-C does, too. A start is a step as well."""
+) -> Strategy | None:
+    """The best strategy while there is time, or after so many steps; Ctrl-C ends it, too.
+
+    A start is a step as well; None: it was interrupted before the first.
+    """
     walk = _StrategyWalk(evaluator, seed, beta)
     left = inf if steps is None else steps
-    number, is_interrupted = 0, False
-    try:
-        while number == 0 or (walk.has_choice and left > 0 and perf_counter() < until):
+    number = 0
+    with clock.heard():
+        while number == 0 or (walk.has_choice and left > 0 and not clock.is_over):
             walks = max(1, _WALKS - number)
-            end = perf_counter() + (until - perf_counter()) / walks
-            left -= walk.run(end, left / walks, is_random=number > 0)
+            part = clock.rest(1 / walks, tells=False)
+            left -= walk.run(part, left / walks, is_random=number > 0)
             number += 1
-    except KeyboardInterrupt:
-        if walk.best is None:
-            raise
-        is_interrupted = True
-    assert walk.best is not None
-    is_cut = walk.has_choice and left > 0
-    return walk.best[1], why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
+    if walk.has_choice and left > 0:
+        clock.cut()
+    return None if walk.best is None else walk.best[1]
 
 
 _Rank = tuple[float, float]
@@ -71,14 +67,14 @@ class _StrategyWalk:
         self.has_choice = any(len(row) > 1 for row in self._choices)
         self.best: tuple[_Rank, Strategy] | None = None
 
-    def run(self, until: float, steps: float, *, is_random: bool) -> int:
+    def run(self, clock: Clock, steps: float, *, is_random: bool) -> int:
         """One walk; how many steps it took."""
-        began = improved_at = perf_counter()
+        improved_at = clock.elapsed
         taken, improved_after = 1, 1
         strategy = self._start(is_random=is_random)
         now = self._look(strategy)
-        while taken < steps and perf_counter() < until:
-            half_time = perf_counter() - improved_at > (until - began) / 2
+        while taken < steps and not clock.is_over:
+            half_time = clock.elapsed - improved_at > clock.seconds / 2
             if half_time or taken - improved_after > steps / 2:
                 break
             group, proposed = self._propose(strategy)
@@ -88,7 +84,7 @@ class _StrategyWalk:
             seen = self._look(proposed)
             taken += 1
             if self.best is not best_before:
-                improved_at, improved_after = perf_counter(), taken
+                improved_at, improved_after = clock.elapsed, taken
             if self._accepts(now, seen):
                 strategy, now = proposed, seen
         return taken

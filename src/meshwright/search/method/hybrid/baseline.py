@@ -8,18 +8,14 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
-from typing import Any, NamedTuple
 
-from meshwright.cluster.cluster import Cluster
 from meshwright.cost.layer.team import Team, team_fits
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame, Option
-from meshwright.search.judge import refuse, why_stopped
-from meshwright.search.method.hybrid.answer import answer_trials
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt
+from meshwright.search.method.hybrid.answer import offer_trials
 from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.draft_pool import Pool
@@ -32,6 +28,7 @@ from meshwright.search.method.hybrid.table import samples_of
 from meshwright.search.method.hybrid.tier import Tiers
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
 from meshwright.search.pool.process import Processes
+from meshwright.search.problem import Problem
 
 _SAMPLES = (1, 2, 4, 8)
 """The numbers of samples of a microbatch that people try."""
@@ -44,89 +41,69 @@ _DRAFT_SHARE = 0.5
 """The part of the budget that drafts are made in; the rest is for the simulator."""
 
 
-class Drafted(NamedTuple):
-    """The drafts of a method, the best estimate first, and why it stopped looking for more."""
-
-    drafts: list[HybridDraft]
-    stop: Stop = Stop.ENDED
-
-
-def manual(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+def manual(problem: Problem, attempt: Attempt) -> None:
     """The plan that Megatron-LM's authors advise; see `manual_drafts`."""
-    return _answer("manual", lambda space, _, __: manual_drafts(space), graph, cluster, **options)
+    _search(problem, attempt, lambda space, _: manual_drafts(space))
 
 
-def hybrid_mcmc(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+def hybrid_mcmc(problem: Problem, attempt: Attempt) -> None:
     """The best plan of a walk over degrees that starts from the manual one; see `mcmc_drafts`."""
 
-    def draft(space: HybridSpace, seed: int, until: float) -> Drafted:
-        first = manual_drafts(space).drafts
-        return mcmc_drafts(space, first[0], seed, until) if first else Drafted([])
+    def draft(space: HybridSpace, clock: Clock) -> list[HybridDraft]:
+        first = manual_drafts(space)
+        return mcmc_drafts(space, first[0], problem.seed, clock) if first else []
 
-    return _answer("hybrid-mcmc", draft, graph, cluster, **options)
+    _search(problem, attempt, draft)
 
 
-def unaware(graph: Graph, cluster: Cluster, **options: Any) -> Answer:
+def unaware(problem: Problem, attempt: Attempt) -> None:
     """The best plan of a search that takes all links for the fastest; see `unaware_drafts`.
 
     Its first draft that fits is its answer: to simulate several and take the fastest would let it
     see the network after all.
     """
-    return _answer(
-        "unaware",
-        lambda space, _, until: unaware_drafts(space, until),
-        graph,
-        cluster,
-        most=1,
-        **options,
-    )
+    _search(problem, attempt, unaware_drafts, most=1)
 
 
-def _answer(
-    method: str,
-    draft: Callable[[HybridSpace, int, float], Drafted],
-    graph: Graph,
-    cluster: Cluster,
+def _search(
+    problem: Problem,
+    attempt: Attempt,
+    draft: Callable[[HybridSpace, Clock], list[HybridDraft]],
     *,
     most: int = _SIMULATED,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-) -> Answer:
-    started = perf_counter()
+) -> None:
+    """Make drafts for a part of the time, and simulate the first that fit."""
+    graph, cluster, clock = problem.graph, problem.cluster, problem.clock
     try:
         space = make_space(graph, cluster, Scope())
     except InputError as error:
-        return refuse(method, f"not for this search: {error}", 0.0, started)
-    drafts, stop = draft(space, seed, started + _DRAFT_SHARE * budget_seconds)
-    trials = HybridTrials(
-        TrialScene(graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=sharing),
-        Processes(1),
+        attempt.refuse(f"not for this search: {error}")
+        return
+    drafts = draft(space, clock.first(_DRAFT_SHARE))
+    scene = TrialScene(
+        graph=graph, cluster=cluster, tiers=space.prices.tiers, sharing=problem.sharing
     )
-    try:
-        simulate_first(trials, drafts, started + budget_seconds, most)
-    except KeyboardInterrupt:
-        if not trials.num_fitting:
-            raise
-        stop = Stop.INTERRUPTED
-    bound = _bound(space, drafts)
-    if not trials.num_fitting:
+    trials = HybridTrials(scene, Processes(1))
+    with clock.heard():
+        simulate_first(trials, drafts, clock, most)
+    if clock.is_interrupted and not trials.num_fitting:
+        return
+    attempt.raise_bound(_bound(space, drafts))
+    if trials.num_fitting:
+        offer_trials(attempt, trials)
+    else:
         tried = trials.ranked()
-        reason = tried[0][0].binding if tried else "none of its plans fits; hybrid looks at more"
-        return refuse(method, reason, bound, started, stop=stop)
-    return answer_trials(method, space, trials, bound, started, stop, {})
+        none_fits = "none of its plans fits; hybrid looks at more"
+        attempt.refuse(tried[0][0].binding if tried else none_fits)
 
 
 def simulate_first(
-    trials: HybridTrials,
-    drafts: Sequence[HybridDraft],
-    until: float = math.inf,
-    most: int = _SIMULATED,
+    trials: HybridTrials, drafts: Sequence[HybridDraft], clock: Clock, most: int = _SIMULATED
 ) -> None:
     """Simulate drafts until `most` of them fit, or the time is over."""
     for draft in drafts:
         trials.run([draft])
-        if trials.num_fitting == most or perf_counter() > until:
+        if trials.num_fitting == most or clock.is_over:
             break
 
 
@@ -144,7 +121,7 @@ def _bound(space: HybridSpace, drafts: Sequence[HybridDraft]) -> float:
     return space_bound(wide) if samples <= known else 0.0
 
 
-def manual_drafts(space: HybridSpace) -> Drafted:
+def manual_drafts(space: HybridSpace) -> list[HybridDraft]:
     """As Megatron-LM's authors advise (Narayanan et al., 2021, section 3 and 5.4).
 
     Tensors are divided within a host only, and only as far as memory demands; then the model is cut
@@ -159,8 +136,8 @@ def manual_drafts(space: HybridSpace) -> Drafted:
                 continue
             drafts += _megatron(space, tensor, model_width // tensor)
             if drafts:
-                return Drafted(sorted(drafts, key=lambda draft: draft.estimate_seconds))
-    return Drafted([])
+                return sorted(drafts, key=lambda draft: draft.estimate_seconds)
+    return []
 
 
 def _megatron(space: HybridSpace, tensor: int, num_stages: int) -> Iterator[HybridDraft]:
@@ -195,22 +172,17 @@ def _drafts(
                 yield draft
 
 
-def unaware_drafts(space: HybridSpace, until: float) -> Drafted:
+def unaware_drafts(space: HybridSpace, clock: Clock) -> list[HybridDraft]:
     """The same search on a network whose every pair is as fast as the fastest."""
     tiers = space.prices.tiers
     flat = Tiers(order=tiers.order, tiers=tuple(replace(tiers.tiers[0], size=1) for _ in range(1)))
     prices = LayerPrices(space.stack, space.cluster, flat)
     blind = replace(space, prices=prices, layouts=Layouts(prices))
     pool = Pool(refuses_plain=space.stack.shares_groups)
-    is_interrupted = False
-    try:
-        find_drafts(blind, pool, until)
-    except KeyboardInterrupt:
-        if not pool.kept:
-            raise
-        is_interrupted = True
-    is_cut = perf_counter() >= until
-    return Drafted(pool.drafts(), why_stopped(is_interrupted=is_interrupted, is_cut=is_cut))
+    with clock.heard():
+        find_drafts(blind, pool, clock)
+    clock.look()
+    return pool.drafts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +200,8 @@ class _DegreesState:
 
 
 def mcmc_drafts(
-    space: HybridSpace, start: HybridDraft, seed: int, until: float, most_steps: int = _MCMC_STEPS
-) -> Drafted:
+    space: HybridSpace, start: HybridDraft, seed: int, clock: Clock, most_steps: int = _MCMC_STEPS
+) -> list[HybridDraft]:
     """Metropolis over degrees (as FlexFlow searches; Jia et al., 2019, section 6.2) by estimate.
 
     A step changes one degree; stages are cut evenly, all with one option. The drafts that it met,
@@ -248,11 +220,10 @@ def mcmc_drafts(
         zero=first.option.zero,
         recompute=first.option.recompute,
     )
-    cost, met, stop = start.estimate_seconds, {start.key: start}, Stop.ENDED
-    try:
+    cost, met = start.estimate_seconds, {start.key: start}
+    with clock.heard():
         for _ in range(most_steps):
-            if perf_counter() > until:
-                stop = Stop.LIMIT
+            if clock.is_over:
                 break
             changed = _change(space, state, draw)
             draft = _draft_of(space, changed)
@@ -262,9 +233,7 @@ def mcmc_drafts(
             # Worse states are taken with a chance that falls e-fold for every 2% they are slower.
             if draw.random() < math.exp(min(0.0, (cost - draft.estimate_seconds) / (0.02 * cost))):
                 state, cost = changed, draft.estimate_seconds
-    except KeyboardInterrupt:
-        stop = Stop.INTERRUPTED
-    return Drafted(sorted(met.values(), key=lambda draft: draft.estimate_seconds), stop)
+    return sorted(met.values(), key=lambda draft: draft.estimate_seconds)
 
 
 def _change(space: HybridSpace, state: _DegreesState, draw: random.Random) -> _DegreesState:

@@ -7,12 +7,12 @@ simulator uses, is not below the best; so when this ends, the best is the best o
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from time import perf_counter
 
 from meshwright.cost.group_price import group_prices
 from meshwright.cost.stage import Stage, StageCost, replica_costs
 from meshwright.plan.part import ScheduleKind
 from meshwright.plan.stage import DraftStage, Frame, Option, can_interleave
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.scope import list_frames, list_sizes
 from meshwright.search.method.hybrid.space import HybridSpace
@@ -24,9 +24,9 @@ _WAVE = 16
 number of workers."""
 
 
-def exhaust(space: HybridSpace, trials: HybridTrials, most_drafts: int, until: float) -> bool:
+def exhaust(space: HybridSpace, trials: HybridTrials, most_drafts: int, clock: Clock) -> bool:
     """Whether everything was looked at before the time, or so many simulations, were over."""
-    walk = _PlanWalk(space, trials, until)
+    walk = _PlanWalk(space, trials, clock)
     wave: list[HybridDraft] = []
     num_simulated = 0
     for draft in filter(space.allows, walk.drafts()):
@@ -55,10 +55,10 @@ class _Piece:
 
 
 class _PlanWalk:
-    def __init__(self, space: HybridSpace, trials: HybridTrials, until: float) -> None:
+    def __init__(self, space: HybridSpace, trials: HybridTrials, clock: Clock) -> None:
         self.space = space
         self.trials = trials
-        self.until = until
+        self.clock = clock
         self.is_late = False
         self._network = group_prices(space.cluster)
         self._costs: dict[tuple[Frame, DraftStage], tuple[StageCost, ...]] = {}
@@ -80,7 +80,7 @@ class _PlanWalk:
         """All ways to go on from a layer and a place in the pod to the end of both."""
         num_layers = self.space.stack.num_layers
         # Where little fits, few drafts come of many chains.
-        self.is_late = self.is_late or perf_counter() > self.until
+        self.is_late = self.is_late or self.clock.is_over
         if self.is_late:
             return
         if layer == num_layers or offset == pod:
@@ -198,7 +198,7 @@ class _PlanWalk:
     def _chunks(
         self, frame: Frame, cut: Sequence[int], offsets: Sequence[int], size: int, option: Option
     ) -> Iterator[HybridDraft]:
-        self.is_late = self.is_late or perf_counter() > self.until
+        self.is_late = self.is_late or self.clock.is_over
         if self.is_late:
             return
         bounds = (0, *cut, self.space.stack.num_layers)

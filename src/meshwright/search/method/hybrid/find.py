@@ -1,9 +1,9 @@
 """Fills a pool with the drafts of all frames, the most promising frames first."""
 
 from collections.abc import Sequence
-from time import perf_counter
 
 from meshwright.plan.part import ScheduleKind
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.draft_pool import Pool
 from meshwright.search.method.hybrid.frame import FrameSearch
 from meshwright.search.method.hybrid.interleave import interleave
@@ -17,7 +17,7 @@ _FEW_DEVICES, _UNIFORM_CELLS = 256, 6
 more, simulations take too long to make use of that."""
 
 
-def find_drafts(space: HybridSpace, pool: Pool, until: float) -> None:
+def find_drafts(space: HybridSpace, pool: Pool, clock: Clock) -> None:
     """Stages of one size in every frame whose bound is below what the pool keeps, stages of
     different sizes in the best frames, and chunks on the devices of the best drafts."""
     kinds = [each for each in space.scope.schedules if each is not ScheduleKind.INTERLEAVED]
@@ -29,7 +29,7 @@ def find_drafts(space: HybridSpace, pool: Pool, until: float) -> None:
         return seeds.limit
 
     for cell in list_cells(space):
-        if cell.bound >= seeds.limit or (seeds.kept and perf_counter() > until):
+        if cell.bound >= seeds.limit or (seeds.kept and clock.is_over):
             break
         options = cell.options(space, seeds.limit)
         search = FrameSearch(space.layouts, space.shapes, cell.frame, [cell.size], options)
@@ -40,9 +40,9 @@ def find_drafts(space: HybridSpace, pool: Pool, until: float) -> None:
             found += search.drafts(kinds, limit)
         for draft in found:
             seeds.offer(draft)
-    _add_uniform(space, seeds, kinds, until)
+    _add_uniform(space, seeds, kinds, clock)
     for frame, sizes in list_mixed(space, seeds.drafts()) if space.scope.mixed else ():
-        if perf_counter() > until:
+        if clock.is_over:
             break
         search = FrameSearch(space.layouts, space.shapes, frame, sizes, space.options)
         for draft in search.drafts(_cheapest(kinds), limit):
@@ -62,7 +62,7 @@ def find_drafts(space: HybridSpace, pool: Pool, until: float) -> None:
 
 
 def _add_uniform(
-    space: HybridSpace, pool: Pool, kinds: Sequence[ScheduleKind], until: float
+    space: HybridSpace, pool: Pool, kinds: Sequence[ScheduleKind], clock: Clock
 ) -> None:
     """In the best frames, all stages with one option each: what is least for every stage by itself
     need not be for all together, which only the simulator can tell."""
@@ -71,7 +71,7 @@ def _add_uniform(
     best = dict.fromkeys((each.frame, each.stages[0].size) for each in pool.drafts())
     for frame, size in list(best)[:_UNIFORM_CELLS]:
         for option in space.options:
-            if perf_counter() > until:
+            if clock.is_over:
                 return
             if option_fits(space.prices, frame, size, option):
                 search = FrameSearch(space.layouts, space.shapes, frame, [size], [option])

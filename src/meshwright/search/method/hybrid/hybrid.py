@@ -10,16 +10,13 @@ it matter how fast it is.
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from time import perf_counter
 
-from meshwright.cluster.cluster import Cluster
-from meshwright.cost.runtime import MESHWRIGHT, RUNTIMES
+from meshwright.cost.runtime import RUNTIMES
 from meshwright.errors import InputError
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
 from meshwright.plan.degrees import stage_degrees
-from meshwright.search.judge import refuse, why_stopped
-from meshwright.search.method.hybrid.answer import answer_trials
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt
+from meshwright.search.method.hybrid.answer import offer_trials
 from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.draft import HybridDraft
 from meshwright.search.method.hybrid.draft_pool import Pool
@@ -29,8 +26,9 @@ from meshwright.search.method.hybrid.scope import Scope, narrow_to_inference
 from meshwright.search.method.hybrid.smallest import explain_lack
 from meshwright.search.method.hybrid.space import HybridSpace, describe_space, make_space
 from meshwright.search.method.hybrid.trial import HybridTrials, TrialScene
-from meshwright.search.pool.engine import Engine, open_engine
+from meshwright.search.pool.engine import open_engine
 from meshwright.search.pool.process import Processes
+from meshwright.search.problem import Problem
 
 _DRAFT_SHARE = 0.5
 """The part of the budget that drafts are made in; the rest is for the simulator."""
@@ -58,66 +56,58 @@ _SLOW_SECONDS = 0.25
 """A simulation that takes longer is worth other processes."""
 
 
-def hybrid(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,  # noqa: ARG001 (nothing here is random)
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    microbatches: Sequence[int] = (),
-    scope: Scope | None = None,
-    engine: Engine | None = None,
-    runtime: str = MESHWRIGHT.name,
-) -> Answer:
+def hybrid(problem: Problem, attempt: Attempt) -> None:
     """The best plan of the scope that the search finds; see this module's docstring.
 
-    Without an engine, other cores are used where simulations take long. `runtime`: who will run
-    the plan, as `RUNTIMES` has them.
+    Without an engine, other cores are used where simulations take long.
     """
-    started = perf_counter()
-    until = started + budget_seconds
-    chosen = scope or Scope(microbatches=tuple(microbatches))
+    graph, clock = problem.graph, problem.clock
+    chosen = problem.scope_of(Scope)
+    if problem.microbatches:
+        chosen = replace(chosen, microbatches=problem.microbatches)
     try:
         chosen = narrow_to_inference(chosen) if graph.is_inference else chosen
-        space = make_space(graph, cluster, chosen, RUNTIMES[runtime])
+        space = make_space(graph, problem.cluster, chosen, RUNTIMES[problem.runtime])
     except InputError as error:
-        return refuse("hybrid", f"not for this search: {error}", 0.0, started)
+        attempt.refuse(f"not for this search: {error}")
+        return
     pool = Pool(refuses_plain=space.stack.shares_groups)
-    tiers = space.prices.tiers
-    scene = TrialScene(graph=graph, cluster=cluster, tiers=tiers, sharing=sharing, runtime=runtime)
-    trials = HybridTrials(scene, engine or Processes(1), chosen.keys)
-    is_whole = is_interrupted = is_cut = False
+    scene = TrialScene(
+        graph=graph, cluster=problem.cluster, tiers=space.prices.tiers, sharing=problem.sharing,
+        runtime=problem.runtime,
+    )  # fmt: skip
+    trials = HybridTrials(scene, problem.engine or Processes(1), chosen.keys)
+    is_whole = False
     with ExitStack() as stack:
-        try:
-            drafted = started + _DRAFT_SHARE * budget_seconds
-            find_drafts(space, pool, drafted)
-            is_cut = perf_counter() >= drafted
-            own = stack if engine is None else None
-            is_cut |= _simulate(space, trials, pool.drafts(), until, own)
-            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, until)
-            is_cut |= perf_counter() >= until
-        except KeyboardInterrupt:
-            is_interrupted = True
+        with clock.heard():
+            drafting = clock.first(_DRAFT_SHARE)
+            find_drafts(space, pool, drafting)
+            drafting.look()
+            _simulate(
+                space, trials, pool.drafts(), clock, stack if problem.engine is None else None
+            )
+            is_whole = _is_small(space) and exhaust(space, trials, _EXHAUSTED, clock)
+            clock.look()
+        if clock.is_interrupted:
             if not pool.kept:
-                raise
+                return
             if not trials.num_fitting:  # a moment more, to have something
                 trials.run(pool.drafts()[:1])
     bound = space_bound(space)
-    stop = why_stopped(is_interrupted=is_interrupted, is_cut=is_cut)
     if not trials.num_fitting:
         tried = trials.ranked()
-        limit = perf_counter() + _EXPLAIN_SHARE * budget_seconds
-        reason = tried[0][0].binding if tried else explain_lack(space, limit)
-        return refuse("hybrid", reason, bound, started, stop=stop)
+        more = clock.more(_EXPLAIN_SHARE * clock.seconds)
+        attempt.raise_bound(bound)
+        attempt.refuse(tried[0][0].binding if tried else explain_lack(space, more))
+        return
     if is_whole and all(option.is_plain for option in space.options):
         bound = trials.best_seconds  # by layer it proves nothing about steps op by op
-    notes = [describe_space(space)]
-    if is_whole:
-        notes.append("all plans of this space were looked at, layer by layer")
-    more = {"whole": float(is_whole)}
-    answer = answer_trials("hybrid", space, trials, bound, started, stop, more)
-    return answer if answer.plan is None else replace(answer, notes=tuple(notes))
+    attempt.raise_bound(bound)
+    offer_trials(attempt, trials)
+    if attempt.plan is not None:
+        attempt.statistics["whole"] = float(is_whole)
+        whole = "all plans of this space were looked at, layer by layer"
+        attempt.notes = (describe_space(space), *([whole] if is_whole else []))
 
 
 def _is_small(space: HybridSpace) -> bool:
@@ -128,22 +118,18 @@ def _simulate(
     space: HybridSpace,
     trials: HybridTrials,
     drafts: Sequence[HybridDraft],
-    until: float,
+    clock: Clock,
     stack: ExitStack | None,
-) -> bool:
-    """From the best estimate on, one of a family first; then the family of the best.
-
-    Whether there was no time for some of them.
-    """
+) -> None:
+    """From the best estimate on, one of a family first; then the family of the best."""
     if not drafts:
-        return False
-    is_cut = False
+        return
     first = list({draft.family: draft for draft in reversed(drafts)}.values())[::-1]
     margin = _MARGIN if space.prices.tiers.is_even else _UNEVEN_MARGIN
     most = _SIMULATED if space.cluster.num_devices > _FEW_DEVICES else _SIMULATED_OF_FEW
-    before = perf_counter()
+    before = clock.elapsed
     trials.run(first[:1])
-    spent = perf_counter() - before
+    spent = clock.elapsed - before
     if stack is not None and spent > _SLOW_SECONDS:
         trials.engine = stack.enter_context(open_engine("local"))
     for start in range(1, len(first), _WAVE):
@@ -154,20 +140,20 @@ def _simulate(
         ]
         if not wave or trials.num_fitting >= most:
             break
-        room = int((until - perf_counter()) / spent * trials.engine.workers)
-        is_cut |= room < len(wave)
+        room = clock.left / spent * trials.engine.workers
+        if room < len(wave):
+            clock.cut()
         if room < 1 and trials.num_fitting:
             break
-        trials.run(wave[: max(1, room)])
+        trials.run(wave[: max(1, int(min(room, len(wave))))])
     best = trials.ranked()[0][1]
-    if perf_counter() + spent >= until:
-        return True
+    family = [draft for draft in drafts if draft.family == best.family][:_WAVE]
     # A draft's stages are only as even as its estimate needs them, those of people more so.
-    trials.run(_described(space, trials.scene, best))
-    if perf_counter() + spent >= until:
-        return True
-    trials.run([draft for draft in drafts if draft.family == best.family][:_WAVE])
-    return is_cut
+    for wave in (_described(space, trials.scene, best), family):
+        if clock.left <= spent:
+            clock.cut()
+            return
+        trials.run(wave)
 
 
 def _described(space: HybridSpace, scene: TrialScene, draft: HybridDraft) -> list[HybridDraft]:

@@ -7,12 +7,12 @@ are looked at; the dynamic programme then minimises the most that any device mus
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.plan.part import Recompute, ScheduleKind
 from meshwright.plan.stage import Frame
+from meshwright.search.clock import Clock
 from meshwright.search.method.hybrid.frame import FrameSearch, Layouts
 from meshwright.search.method.hybrid.option_price import LayerPrices
 from meshwright.search.method.hybrid.scope import Scope, list_frames, list_sizes
@@ -27,9 +27,9 @@ _ROUNDED = 1.001
 """What is named has four digits, and must do."""
 
 
-def explain_lack(space: HybridSpace, until: float = inf) -> str:
-    """One line: what a device would need with so many, or how many of them would do; after `until`
-    (by `perf_counter`) no more numbers of devices are tried."""
+def explain_lack(space: HybridSpace, clock: Clock) -> str:
+    """One line: what a device would need with so many, or how many of them would do, if there is
+    time to try such numbers."""
     needed = least_bytes(space)
     place = int(np.argmin(space.layouts.usable_bytes))
     usable = float(space.layouts.usable_bytes[place])
@@ -46,7 +46,7 @@ def explain_lack(space: HybridSpace, until: float = inf) -> str:
         f"every plan needs {format_bytes(needed)} on some device, and the smallest has {has}: "
         f"memory of {format_bytes(_enough_memory(space, needed))} a device would do"
     )
-    wanted = _enough_devices(space, usable, until)
+    wanted = _enough_devices(space, usable, clock)
     return f"{text}, or {wanted:,} such devices" if wanted else text
 
 
@@ -133,7 +133,7 @@ def _with_memory(space: HybridSpace, memory: float) -> HybridSpace:
     return replace(space, cluster=cluster, prices=prices, layouts=Layouts(prices))
 
 
-def _enough_devices(space: HybridSpace, usable: float, until: float) -> int:
+def _enough_devices(space: HybridSpace, usable: float, clock: Clock) -> int:
     """The first of 1.5, 2, 3, 4, 6 ... times as many devices for which a plan fits; 0: none, or
     none of those that there was time for.
 
@@ -145,7 +145,7 @@ def _enough_devices(space: HybridSpace, usable: float, until: float) -> int:
     most = min(_MAX_DEVICES, 2 * space.batch * space.stack.num_layers * widest)
     for power in range(20):
         for count in (3 * (num_devices << power) // 2, num_devices << (power + 1)):
-            if count > most or perf_counter() >= until:
+            if count > most or clock.is_over:
                 return 0
             if least_bytes(_grown(space, count)) <= usable:
                 return count

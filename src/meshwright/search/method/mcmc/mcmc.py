@@ -6,17 +6,13 @@ first-in-first-out without link sharing; memory is a wall: once a placement fits
 that does not, and before that only those that lack less.
 """
 
-from time import perf_counter
-
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import Instance, make_instance, placement_plan
-from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance, explain_nowhere, placement_plan
+from meshwright.search.judge import tighten
 from meshwright.search.method.mcmc.walk import (
     PROGRESS,
     ROOM,
@@ -25,6 +21,7 @@ from meshwright.search.method.mcmc.walk import (
     propose_moves,
 )
 from meshwright.search.order.list_schedule import ListSchedule
+from meshwright.search.problem import Problem
 
 DEFAULT_STEPS = 25_000
 DEFAULT_BETA = 100.0
@@ -37,36 +34,34 @@ _SLICE_SECONDS = 0.05
 
 
 def mcmc(
-    graph: Graph,
-    cluster: Cluster,
+    problem: Problem,
+    attempt: Attempt,
     *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
     steps: int = DEFAULT_STEPS,
     beta: float = DEFAULT_BETA,
-) -> Answer:
+) -> None:
     """The best placement of a walk of `steps` steps, or as many as the budget allows."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
+    instance, clock = problem.instance, problem.clock
+    attempt.raise_bound(problem.placement_bound)
     first = first_placement(instance)
     if first is None:
-        return refuse("mcmc", no_device_message(instance), bound, started)
-    found = MetropolisWalk(instance, first, seed, beta)
-    until = perf_counter() + budget_seconds  # from here on: compiling is not searching
-    limits, left = cluster.memory_bytes, steps
+        attempt.refuse(explain_nowhere(instance))
+        return
+    found = MetropolisWalk(instance, first, problem.seed, beta)
+    walking = clock.more(clock.seconds)  # from here on: compiling is not searching
+    limits, left = problem.cluster.memory_bytes, steps
     for _ in range(_TRIES):
-        found.run(left, until)
+        found.run(left, walking)
         plan = placement_plan(instance, found.best_device_of_op)
-        verdict = try_plan(graph, cluster, plan, sharing)
-        if verdict.fits or found.is_interrupted:
+        verdict = problem.try_plan(plan)
+        attempt.statistics |= found.statistics
+        attempt.offer(plan, verdict)
+        if verdict.fits or clock.is_interrupted:
             break
         limits, left = tighten(limits, verdict), max(1, steps // 4)
         found.restart(limits)
-    stop = why_stopped(is_interrupted=found.is_interrupted, is_cut=found.is_cut)
-    statistics = found.statistics
-    return judge("mcmc", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
+    if walking.is_cut:
+        clock.cut()
 
 
 class MetropolisWalk:
@@ -92,27 +87,20 @@ class MetropolisWalk:
         self._state = MetropolisState(
             schedule.state, units, rooms, self._progress, np.array([seed % 2**64], np.uint64)
         )
-        self.is_interrupted = False
-        """Whether Ctrl-C ended it."""
-        self.is_cut = False
-        """Whether it had to stop before its last step because of the time."""
         propose_moves(self._state, 0)
 
-    def run(self, steps: int, until: float) -> None:
-        """Take so many steps, or stop at a `perf_counter` time; Ctrl-C ends it, too."""
+    def run(self, steps: int, clock: Clock) -> None:
+        """Take so many steps, or stop when the time is over; Ctrl-C ends it, too."""
         if self._instance.num_devices < 2:
             return
         end, size = int(self._progress["steps"][0]) + steps, 16
-        try:
-            while (left := end - int(self._progress["steps"][0])) > 0 and perf_counter() < until:
-                began = perf_counter()
+        with clock.heard():
+            while (left := end - int(self._progress["steps"][0])) > 0 and not clock.is_over:
+                began = clock.elapsed
                 propose_moves(self._state, min(size, left))
-                taken = perf_counter() - began
+                taken = clock.elapsed - began
                 # Grows slowly, so that one slice of slow steps cannot exceed the budget by much.
                 size = int(min(2 * size, max(1, size * _SLICE_SECONDS / max(taken, 1e-9))))
-            self.is_cut |= left > 0
-        except KeyboardInterrupt:
-            self.is_interrupted = True  # the best so far is the answer
 
     def restart(self, limits: Floats) -> None:
         """Go on from where the walk is, with other limits on the memory that it may fill."""
@@ -176,14 +164,3 @@ def first_placement(instance: Instance) -> Ints | None:
         return None
     fastest: Ints = device_seconds.argmin(axis=1).astype(np.int32)
     return fastest
-
-
-def no_device_message(instance: Instance) -> str:
-    """Name a unit that no device can run."""
-    nowhere = ~np.isfinite(instance.unit_seconds).any(axis=1)
-    unit = int(np.flatnonzero(nowhere)[0])
-    op = instance.unit_ops[instance.unit_start[unit]]
-    return (
-        f"op {instance.graph.op_names[op]!r} (with its group) can run on no device type of the "
-        f"cluster; a device type on which its seconds are finite would do"
-    )

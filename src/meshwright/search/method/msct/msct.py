@@ -14,24 +14,19 @@ transfers that queue and that do not, in the order of the schedule and first in,
 simulator chooses.
 """
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.plan.plan import Plan
-from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import Instance, make_instance, order_plan, placement_plan
-from meshwright.search.judge import Verdict, judge, refuse, tighten, try_plan, why_stopped
-from meshwright.search.method.mcmc.mcmc import no_device_message
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance, explain_nowhere, order_plan, placement_plan
+from meshwright.search.judge import tighten
 from meshwright.search.method.msct.favourite import Favourites, find_favourites, mean_delays
+from meshwright.search.problem import Problem
 
 _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
@@ -39,76 +34,47 @@ _LP_SHARE = 0.25
 """Each of two linear programmes gets this part of the budget at most."""
 
 
-def msct(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,  # noqa: ARG001 - all methods are called alike
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-) -> Answer:
+def msct(problem: Problem, attempt: Attempt) -> None:
     """m-SCT's placement, the best of its variants."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
-    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
-        return refuse("m-sct", no_device_message(instance), bound, started)
-    until = started + budget_seconds
-    found: list[_TriedSchedule] = []
+    instance, clock = problem.instance, problem.clock
+    attempt.raise_bound(problem.placement_bound)
+    if reason := explain_nowhere(instance):
+        attempt.refuse(reason)
+        return
+    evaluations = 0
     for unit_of in (instance.unit_of, follow_forward(instance)):
-        if unit_of is None or (found and perf_counter() >= until):
+        if unit_of is None or (evaluations and clock.is_over):
             break
-        chain = find_favourites(mean_delays(instance, unit_of), _LP_SHARE * budget_seconds)
+        chain = find_favourites(mean_delays(instance, unit_of), _LP_SHARE * clock.seconds)
         for queues in (True, False):
-            if not found or perf_counter() < until:
-                found.append(_fit(instance, unit_of, chain, sharing, until, queues=queues))
-    best = min(found, key=lambda each: each.verdict.rank)
-    plan, verdict = best.plan, best.verdict
-    statistics = best.statistics | {"evaluations": float(sum(each.tries for each in found))}
-    stop = why_stopped(is_cut=perf_counter() >= until)
-    return judge("m-sct", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TriedSchedule:
-    """The plan of a variant."""
-
-    plan: Plan
-    verdict: Verdict
-    statistics: dict[str, float]
-    tries: int
+            if not evaluations or not clock.is_over:
+                evaluations += _fit(problem, attempt, unit_of, chain, queues=queues)
+    attempt.statistics["evaluations"] = float(evaluations)
+    clock.look()
 
 
 def _fit(
-    instance: Instance,
-    unit_of: Ints,
-    chain: Favourites,
-    sharing: str,
-    until: float,
-    *,
-    queues: bool,
-) -> _TriedSchedule:
-    """Schedule, and again with less memory to fill while the plan lacks some."""
-    graph, cluster = instance.graph, instance.cluster
-    limits = cluster.memory_bytes
-    tries = 0
-    best: tuple[Verdict, Plan] | None = None
+    problem: Problem, attempt: Attempt, unit_of: Ints, chain: Favourites, *, queues: bool
+) -> int:
+    """Schedule, and again with less memory to fill while no plan fits; how many were simulated."""
+    instance, limits = problem.instance, problem.cluster.memory_bytes
+    tries, fits = 0, False
     while True:
         placed, order, seconds = schedule_msct(instance, chain, unit_of, limits, queues=queues)
         plans = (order_plan(instance, placed, order), placement_plan(instance, placed))
-        judged = [(try_plan(graph, cluster, plan, sharing), plan) for plan in plans]
+        judged = [(problem.try_plan(plan), plan) for plan in plans]
         tries += 1
-        now = min(judged, key=lambda each: each[0].rank)
-        best = now if best is None else min(best, now, key=lambda each: each[0].rank)
-        if best[0].fits or tries == _TRIES or perf_counter() >= until:
-            break
-        limits = tighten(limits, now[0])
-    statistics = {
-        "unshared_seconds": seconds,
-        "relaxed_seconds": chain.relaxed_seconds,
-        "favourites": float((chain.child >= 0).sum()),
-    }
-    return _TriedSchedule(plan=best[1], verdict=best[0], statistics=statistics, tries=2 * tries)
+        verdict, plan = min(judged, key=lambda each: each[0].rank)
+        fits |= verdict.fits
+        if attempt.offer(plan, verdict):
+            attempt.statistics |= {
+                "unshared_seconds": seconds,
+                "relaxed_seconds": chain.relaxed_seconds,
+                "favourites": float((chain.child >= 0).sum()),
+            }
+        if fits or tries == _TRIES or problem.clock.is_over:
+            return 2 * tries
+        limits = tighten(limits, verdict)
 
 
 def follow_forward(instance: Instance) -> Ints | None:

@@ -5,51 +5,40 @@ Megatron-LM orders its groups), for every S R = devices; the best by simulation.
 """
 
 from collections.abc import Sequence
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
 from meshwright.errors import InputError
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
 from meshwright.plan.part import MOST_MICROBATCHES
 from meshwright.plan.plan import Plan
-from meshwright.search.bound.work import plan_bound
-from meshwright.search.instance import Instance, make_instance
-from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance
+from meshwright.search.judge import Verdict
 from meshwright.search.method.pipeline.chain import Chain, make_chain, stages_plan
+from meshwright.search.problem import Problem
 
 _MAX_MICROBATCHES = 64
 """Where the batch does not count samples, powers of two up to this are tried."""
 
 
-def consecutive(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,  # noqa: ARG001 - all methods are called alike
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    microbatches: Sequence[int] = (),
-) -> Answer:
+def consecutive(problem: Problem, attempt: Attempt) -> None:
     """The best of all S stages x R replicas."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = plan_bound(instance)
+    instance = problem.instance
+    attempt.raise_bound(problem.plan_bound)
     devices = pipeline_devices(instance)
-    reason = refuse_pipeline(graph, devices)
-    trial = Trial(graph, cluster, sharing, started + budget_seconds, microbatches)
-    if reason:
-        return trial.answer("consecutive", bound, started, reason)
+    if reason := refuse_pipeline(problem.graph, devices):
+        attempt.refuse(reason, {"simulations": 0.0})
+        return
+    trial = Trial(problem)
     chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist())
     for stages in range(1, min(len(devices), chain.num_blocks) + 1):
         if len(devices) % stages == 0:
             ends = equal_stages(chain.seconds, stages)
             trial.try_stages(chain, ends, np.split(devices, stages))
-    return trial.answer("consecutive", bound, started)
+    trial.conclude(attempt)
 
 
 def equal_stages(seconds: Floats, stages: int) -> tuple[int, ...]:
@@ -97,18 +86,8 @@ def refuse_pipeline(graph: Graph, devices: Ints) -> str:
 class Trial:
     """Simulates pipelines and keeps the best."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        cluster: Cluster,
-        sharing: str,
-        until: float,
-        microbatches: Sequence[int] = (),
-    ) -> None:
-        self._graph, self._cluster = graph, cluster
-        self._microbatches = microbatches
-        self._sharing, self._until = sharing, until
-        self._is_cut = False
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._graph = problem, problem.graph
         self._best: tuple[Verdict, Plan] | None = None
         self._reason = ""
         self.statistics: dict[str, float] = {"simulations": 0.0}
@@ -121,7 +100,7 @@ class Trial:
         if counts_samples(self._graph) and replicas > self._graph.batch:
             devices = [each[: int(self._graph.batch)] for each in devices]
             replicas = int(self._graph.batch)
-        choices = self._microbatches or microbatch_choices(self._graph, len(ends), replicas)
+        choices = self._problem.microbatches or microbatch_choices(self._graph, len(ends), replicas)
         for count in choices:
             if counts_samples(self._graph) and count * replicas > self._graph.batch:
                 self._reason = (
@@ -129,10 +108,9 @@ class Trial:
                     f"the batch of {self._graph.batch:g} for each"
                 )
                 continue
-            if self._best is not None and perf_counter() > self._until:
-                self._is_cut = True
+            if self._best is not None and self._problem.clock.is_over:
                 return
-            plan = stages_plan(self._graph, self._cluster, chain, ends, devices, count)
+            plan = stages_plan(self._graph, self._problem.cluster, chain, ends, devices, count)
             verdict = self._simulate(plan)
             if verdict is None:
                 continue
@@ -145,25 +123,23 @@ class Trial:
         """None where an op needs all replicas in the middle of a stage: no schedule can run it."""
         self.statistics["simulations"] += 1
         try:
-            return try_plan(self._graph, self._cluster, plan, self._sharing, "part")
+            return self._problem.try_plan(plan, "part")
         except InputError as error:
             self._reason = str(error)
             return None
 
-    def answer(self, method: str, bound: float, started: float, reason: str = "") -> Answer:
-        """What was best, judged op by op."""
+    def conclude(self, attempt: Attempt) -> None:
+        """Offer what was best, judged op by op."""
         if self._best is None:
-            return refuse(method, reason or self._reason, bound, started, self.statistics)
+            attempt.refuse(self._reason, self.statistics)
+            return
         plan = self._best[1]
         assert plan.schedule is not None
-        self.statistics |= {
+        attempt.statistics |= self.statistics | {
             "stages": float(len(plan.parts)),
             "microbatches": float(plan.schedule.microbatches),
         }
-        return judge(
-            method, self._graph, self._cluster, plan, bound, started, self.statistics,
-            self._sharing, stop=why_stopped(is_cut=self._is_cut),
-        )  # fmt: skip
+        attempt.offer(plan, self._problem.settle(plan))
 
 
 def microbatch_choices(graph: Graph, stages: int, replicas: int) -> list[int]:

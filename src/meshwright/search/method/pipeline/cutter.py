@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
 from meshwright.plan.answer import Stop
+from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.block import Blocks
 from meshwright.search.method.pipeline.candidate import Cut
 from meshwright.search.method.pipeline.gather import WEIGHTS, gather_blocks, project
@@ -120,7 +120,7 @@ class Cutter:
         )
         return Clustering(blocks=project(blocks, label), label=label)
 
-    def sketches(self, wanted: Sequence[Shape], until: float) -> Iterator[Sketch]:
+    def sketches(self, wanted: Sequence[Shape], clock: Clock) -> Iterator[Sketch]:
         """Stages of every shape, for every clustering and reference of transfers; each once.
 
         Whatever the time, all shapes have a turn before another reference is counted with.
@@ -129,7 +129,7 @@ class Cutter:
         for clustering in self.clusterings:
             for per_byte in reference_rates(self.prices)[::-1]:
                 for shape in wanted:
-                    if perf_counter() > until and seen:
+                    if clock.is_over and seen:
                         return
                     found = self.sketch(clustering, shape, per_byte)
                     if found is not None and (found.cut.key, found.teams) not in seen:

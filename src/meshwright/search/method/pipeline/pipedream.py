@@ -20,7 +20,6 @@ by simulation. Identical devices are assumed, as in the paper: of several types 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,10 @@ from meshwright.array import Ints
 from meshwright.cluster.cluster import Cluster
 from meshwright.cluster.level import levels
 from meshwright.compiled import compiled, inlined
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.search.bound.work import plan_bound
-from meshwright.search.instance import make_instance
+from meshwright.search.incumbent import Attempt
 from meshwright.search.method.pipeline.chain import MAX_BLOCKS, Chain, make_chain
 from meshwright.search.method.pipeline.consecutive import Trial, pipeline_devices, refuse_pipeline
+from meshwright.search.problem import Problem
 
 _MAX_WORK = 4e8
 """Combinations of the dynamic programme, about a nanosecond each."""
@@ -59,31 +56,22 @@ class Partition:
     """Positions, tier by tier, to be read in the order of the cluster's devices."""
 
 
-def pipedream(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,  # noqa: ARG001 - all methods are called alike
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    microbatches: Sequence[int] = (),
-) -> Answer:
+def pipedream(problem: Problem, attempt: Attempt) -> None:
     """PipeDream's stages and replicas, with the best number of microbatches."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = plan_bound(instance)
+    instance = problem.instance
+    attempt.raise_bound(problem.plan_bound)
     devices = pipeline_devices(instance)
-    reason = refuse_pipeline(graph, devices)
-    trial = Trial(graph, cluster, sharing, started + budget_seconds, microbatches)
-    if reason:
-        return trial.answer("pipedream", bound, started, reason)
-    tiers, order = find_tiers(cluster, devices)
+    if reason := refuse_pipeline(problem.graph, devices):
+        attempt.refuse(reason, {"simulations": 0.0})
+        return
+    trial = Trial(problem)
+    tiers, order = find_tiers(problem.cluster, devices)
     chain = make_chain(instance, np.unique(instance.type_of[devices]).tolist(), max_blocks(tiers))
     found = partition_chain(chain, tiers)
     homes = [order[each] for each in found.devices]
     trial.try_stages(chain, found.ends, homes)
     trial.statistics["objective_seconds"] = found.seconds
-    return trial.answer("pipedream", bound, started)
+    trial.conclude(attempt)
 
 
 def find_tiers(cluster: Cluster, devices: Ints) -> tuple[tuple[Tier, ...], Ints]:

@@ -7,18 +7,13 @@ onto the devices; what is promising is simulated, and the best by simulation cou
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Ints
-from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
-from meshwright.program.lower import choose_granularity
-from meshwright.search.bound.work import plan_bound
-from meshwright.search.instance import Instance, make_instance
-from meshwright.search.judge import judge, refuse, try_plan, why_stopped
+from meshwright.search.clock import Clock
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance
 from meshwright.search.method.pipeline.attempt import TrialContext
 from meshwright.search.method.pipeline.baseline import usual_candidates
 from meshwright.search.method.pipeline.block import find_blocks
@@ -40,9 +35,10 @@ from meshwright.search.method.pipeline.place import (
     plain_homes,
 )
 from meshwright.search.method.pipeline.scope import PipelineScope, StageMapping
-from meshwright.search.method.pipeline.shape import ANY_PIPELINE, CHUNKS, has_samples, shapes
-from meshwright.search.method.pipeline.trial import CandidateTrials, Result, open_pool
+from meshwright.search.method.pipeline.shape import CHUNKS, has_samples, shapes
+from meshwright.search.method.pipeline.trial import CandidateTrials, open_pool
 from meshwright.search.method.pipeline.tune import neighbours
+from meshwright.search.problem import Problem
 
 _CLIMBS = 3
 """Pipelines of different stages and replicas from which small changes start."""
@@ -65,33 +61,27 @@ _CUTTING_SHARE = 0.35
 
 
 def pipeline(
-    graph: Graph,
-    cluster: Cluster,
+    problem: Problem,
+    attempt: Attempt,
     *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    microbatches: Sequence[int] = (),
-    scope: PipelineScope = ANY_PIPELINE,
     options: Options = DEFAULT,
     num_workers: int | None = None,
-) -> Answer:
+) -> None:
     """The best pipeline that is found; `options`: parts of the search, for comparisons.
 
-    `scope`: the pipelines that are looked at. `num_workers`: processes that simulate beside this
-    one; None: one for each other core.
+    `num_workers`: processes that simulate beside this one; None: one for each other core.
     """
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = plan_bound(instance)
-    devices = _useful_devices(instance)
-    reason = refuse_pipeline(graph, devices) or _few_devices(scope, len(devices))
+    attempt.raise_bound(problem.plan_bound)
+    devices = _useful_devices(problem.instance)
+    scope = problem.scope_of(PipelineScope)
+    reason = refuse_pipeline(problem.graph, devices) or _few_devices(scope, len(devices))
     if reason:
-        return refuse("pipeline", reason, bound, started)
-    until = started + budget_seconds
-    search = _Search(instance, sharing, seed, until, microbatches, scope, options, num_workers)
-    search.run()
-    return search.answer(bound, started)
+        attempt.refuse(reason)
+        return
+    search = _PipelineSearch(problem, scope, options, num_workers)
+    with problem.clock.heard(), search.trials:
+        search.run()
+    search.conclude(attempt)
 
 
 def _useful_devices(instance: Instance) -> Ints:
@@ -125,46 +115,30 @@ def _cut_once(instance: Instance, options: Options) -> None:
     prices = Prices(instance)
     cutter = Cutter(prices, find_blocks(instance.graph), options)
     for shape, _ in shapes(prices, cutter.blocks.num_blocks, (), keeps_all=False):
-        for sketch in cutter.sketches([shape], 0.0):
+        for sketch in cutter.sketches([shape], Clock(0.0)):
             problem = mapping_problem(prices, sketch.cut, sketch.teams, sketch.flights())
             plain_homes(problem, sketch.cut.num_stages)
 
 
-class _Search:
+class _PipelineSearch:
     """Candidates, and what is known of them."""
 
     def __init__(
-        self,
-        instance: Instance,
-        sharing: str,
-        seed: int,
-        until: float,
-        microbatches: Sequence[int],
-        scope: PipelineScope,
-        options: Options,
-        num_workers: int | None,
+        self, problem: Problem, scope: PipelineScope, options: Options, num_workers: int | None
     ) -> None:
-        self.instance, self.seed, self.microbatches = instance, seed, microbatches
-        self.scope, self.options = scope, options
-        prices = Prices(instance)
-        self.estimator = Estimator(prices, sharing)
-        context = TrialContext(graph=instance.graph, cluster=instance.cluster, sharing=sharing)
+        self.problem, self.instance, self.clock = problem, problem.instance, problem.clock
+        self.microbatches, self.scope, self.options = problem.microbatches, scope, options
+        prices = Prices(self.instance)
+        self.estimator = Estimator(prices, problem.sharing)
+        context = TrialContext(
+            graph=problem.graph, cluster=problem.cluster, sharing=problem.sharing
+        )
         pool = open_pool(num_workers)
-        self.trials = CandidateTrials(pool, context, until, self.estimator.estimate)
+        self.trials = CandidateTrials(pool, context, self.clock, self.estimator.estimate)
         self.sketches: dict[bytes, Sketch] = {}
-        self.cutter = Cutter(prices, find_blocks(instance.graph), options)
+        self.cutter = Cutter(prices, find_blocks(problem.graph), options)
 
     def run(self) -> None:
-        """Search; Ctrl-C ends it with the best so far."""
-        try:
-            with self.trials:
-                self._run()
-        except KeyboardInterrupt:
-            if self.trials.best is None:
-                raise
-            self.trials.is_interrupted = True
-
-    def _run(self) -> None:
         """The usual pipelines, those of exact splits, other mappings; then small changes."""
         trials, options = self.trials, self.options
         if options.tries_usual:
@@ -197,8 +171,7 @@ class _Search:
 
     def _split_candidates(self) -> Iterator[Candidate]:
         """All stages that are cut within a part of the time, on devices in their order."""
-        now = perf_counter()
-        until = now + _CUTTING_SHARE * max(0.0, self.trials.until - now)
+        cutting = self.clock.rest(_CUTTING_SHARE)
         blocks = self.cutter.blocks
         choices = dict(
             shapes(
@@ -209,19 +182,19 @@ class _Search:
                 scope=self.scope,
             )
         )
-        for sketch in self._sketches(list(choices), until):
+        for sketch in self._sketches(list(choices), cutting):
             self.sketches[sketch.cut.key] = sketch
             yield from self._placed(sketch, choices[sketch.shape])
-        self.trials.is_cut |= perf_counter() > until
+        cutting.look()
 
-    def _sketches(self, wanted: Sequence[Shape], until: float) -> Iterator[Sketch]:
+    def _sketches(self, wanted: Sequence[Shape], clock: Clock) -> Iterator[Sketch]:
         """As many stages as the scope says, where all devices are alike; else those that suit."""
         if self.scope.stages and all(len(shape.teams) == 1 for shape in wanted):
             for place, shape in enumerate(wanted):
-                if place == 0 or perf_counter() <= until:
+                if place == 0 or not clock.is_over:
                     yield from self.cutter.exact(shape)
         else:
-            yield from self.cutter.sketches(wanted, until)
+            yield from self.cutter.sketches(wanted, clock)
 
     def _placed(self, sketch: Sketch, choices: Sequence[int]) -> Iterator[Candidate]:
         cut = sketch.cut
@@ -231,7 +204,7 @@ class _Search:
             yield from _scheduled(cut, homes, choices)
 
     def _mapping_seconds(self) -> float:
-        left = max(0.0, self.trials.until - perf_counter())
+        left = max(0.0, self.clock.left)
         return min(_MAPPING_SECONDS, _MAPPING_SHARE * left / _MAPPED)
 
     def _refined_candidates(self) -> Iterator[Candidate]:
@@ -288,7 +261,7 @@ class _Search:
             for homes in mapped_homes(
                 problem,
                 candidate.cut.num_stages,
-                seed=self.seed,
+                seed=self.problem.seed,
                 budget_seconds=budget,
             ):
                 yield from _scheduled(candidate.cut, homes, [candidate.microbatches])
@@ -330,37 +303,24 @@ class _Search:
             held[list(home)] += peak
         return float(held.max())
 
-    def _judge_finalists(self) -> Result:
-        """The best op by op."""
-        graph, cluster = self.instance.graph, self.instance.cluster
-        results = []
-        for candidate in self.trials.finalists():
-            plan = candidate.plan(cluster)
-            verdict = try_plan(graph, cluster, plan, self.trials.sharing, choose_granularity(plan))
-            results.append((verdict, candidate))
-        return min(results, key=lambda each: each[0].rank)
-
-    def answer(self, bound: float, started: float) -> Answer:
-        """What was best, judged op by op."""
+    def conclude(self, attempt: Attempt) -> None:
+        """Offer what was best, judged op by op."""
         trials = self.trials
         if trials.best is None:
-            reason = self._lacking() or trials.reason or self.cutter.reason or _OUTSIDE
-            return refuse("pipeline", reason, bound, started, trials.statistics)
-        stop = why_stopped(is_interrupted=trials.is_interrupted, is_cut=trials.is_cut)
-        verdict, candidate = self._judge_finalists()
-        statistics = trials.statistics | {
-            "stages": float(candidate.cut.num_stages),
-            "microbatches": float(candidate.microbatches),
-            "replicas": float(max(map(len, candidate.homes))),
-            "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
-            "recomputed_peak_bytes": self._recomputed(candidate),
-        }
-        graph, cluster = self.instance.graph, self.instance.cluster
-        plan = candidate.plan(cluster)
-        return judge(
-            "pipeline", graph, cluster, plan, bound, started, statistics, trials.sharing, verdict,
-            stop,
-        )  # fmt: skip
+            if not self.clock.is_interrupted:
+                reason = self._lacking() or trials.reason or self.cutter.reason or _OUTSIDE
+                attempt.refuse(reason, trials.statistics)
+            return
+        for candidate in trials.finalists():
+            plan = candidate.plan(self.instance.cluster)
+            if attempt.offer(plan, self.problem.settle(plan)):
+                attempt.statistics = trials.statistics | {
+                    "stages": float(candidate.cut.num_stages),
+                    "microbatches": float(candidate.microbatches),
+                    "replicas": float(max(map(len, candidate.homes))),
+                    "largest_stage_seconds": self.estimator.estimate(candidate).largest_seconds,
+                    "recomputed_peak_bytes": self._recomputed(candidate),
+                }
 
 
 def _scheduled(cut: Cut, homes: Homes, choices: Sequence[int]) -> Iterator[Candidate]:

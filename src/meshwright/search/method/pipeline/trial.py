@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from time import perf_counter
 
 from meshwright.interpreter import num_cores
+from meshwright.search.clock import Clock
 from meshwright.search.judge import Verdict
 from meshwright.search.method.pipeline.attempt import Task, TrialContext, attempt
 from meshwright.search.method.pipeline.baseline import USUAL
@@ -43,11 +43,10 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
         self,
         pool: Processes,
         context: TrialContext,
-        until: float,
+        clock: Clock,
         estimate: Callable[[Candidate], Estimate],
     ) -> None:
-        self._pool, self._context = pool, context
-        self.sharing, self.until = context.sharing, until
+        self._pool, self._context, self._clock = pool, context, clock
         self._estimate = estimate
         self._estimates: dict[Key, Estimate] = {}
         self._results: dict[Key, Result | None] = {}
@@ -55,8 +54,6 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
         self.reason = ""
         self._fails_by_stage = False
         self.statistics = {"candidates": 0.0, "simulations": 0.0}
-        self.is_interrupted = self.is_cut = False
-        """Whether Ctrl-C, or the end of the time, left candidates out."""
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
@@ -64,9 +61,7 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
     @property
     def is_over(self) -> bool:
         """Whether there is no time left."""
-        is_over = self.best is not None and perf_counter() > self.until
-        self.is_cut |= is_over
-        return is_over
+        return self.best is not None and self._clock.is_over
 
     def run(self, candidates: Iterable[Candidate], *, patience: float = math.inf) -> None:
         """Tries the promising first, until so many in a row were no better than the best."""
@@ -139,7 +134,7 @@ class CandidateTrials(AbstractContextManager["CandidateTrials"]):
         candidate = ranked[place]
         if self._is_hopeless(self._estimates[candidate.key]):
             return None
-        if self.until - perf_counter() >= _WORTH_SECONDS:
+        if self._clock.left >= _WORTH_SECONDS:
             self._pool.start()
         tasks = list(islice(self._tasks(ranked, place), self._pool.reach))
         found = self._pool.take(attempt, self._context, tasks, lambda: self.is_over)

@@ -7,11 +7,11 @@ nothing is asked for that plans need not keep to, the solver's bound holds for t
 """
 
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.method.placement.level import merge_units
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
@@ -43,7 +43,7 @@ class Improved:
 
 
 def improve(
-    instance: Instance, placed: Placed, limits: Floats, seed: int, until: float, target: float
+    instance: Instance, placed: Placed, limits: Floats, seed: int, clock: Clock, target: float
 ) -> Improved:
     """Search neighbourhoods until some in a row give nothing, `target` is met or time is over."""
     walk = PlacementWalk(instance, limits, seed)
@@ -54,13 +54,13 @@ def improve(
         and idle < _PATIENCE
         and placed.seconds > target * (1 + _GAIN)
         and placed.lacking_bytes == 0
-        and perf_counter() < until
+        and not clock.is_over
     ):
         is_whole = instance.num_units <= _WHOLE_UNITS
         free = walk.sequence if is_whole else _near_path(walk, placed, random)
         effort = _WHOLE_SECONDS if is_whole else _SECONDS
         found, proven = _search(
-            instance, walk, placed, free, limits, seed + searched, until, effort
+            instance, walk, placed, free, limits, seed + searched, clock, effort
         )
         searched += 1
         idle = 0 if found.seconds < placed.seconds * (1 - _GAIN) else idle + 1
@@ -91,7 +91,7 @@ def _near_path(walk: PlacementWalk, placed: Placed, random: np.random.Generator)
 
 def _search(
     instance: Instance, walk: PlacementWalk, placed: Placed, free: Ints, limits: Floats, seed: int,
-    until: float, effort: float,
+    clock: Clock, effort: float,
 ) -> tuple[Placed, float]:  # fmt: skip
     """The best that CP-SAT finds when these units are free, and its bound."""
     is_free = np.zeros(instance.num_units, np.bool_)
@@ -116,7 +116,7 @@ def _search(
         limits=limits,
         seed=seed,
         deterministic_seconds=effort,
-        budget_seconds=max(1e-3, until - perf_counter()),
+        clock=clock.rest(1.0, tells=False),
     )
     moved = np.zeros(small.num_units, np.int32)
     moved[small.unit_of] = result.device_of_op

@@ -7,29 +7,25 @@ less of it, and where links are shared further rounds count with links as slow a
 """
 
 from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
 from meshwright.cost.memory import usable_bytes
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, Stop
 from meshwright.plan.plan import Plan
 from meshwright.search.bound.branch import branch_bound, can_branch
 from meshwright.search.bound.window import ROUNDING
-from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import Instance, make_instance, order_plan
-from meshwright.search.judge import Verdict, judge, refuse, try_plan, why_stopped
-from meshwright.search.method.mcmc.mcmc import no_device_message
+from meshwright.search.claim import Claim
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import devices_of_units, explain_nowhere, order_plan
+from meshwright.search.judge import Verdict
 from meshwright.search.method.placement.contend import contend
 from meshwright.search.method.placement.exhaustive.search import exhaust
 from meshwright.search.method.placement.improve import improve
 from meshwright.search.method.placement.level_search import search_rounds
 from meshwright.search.method.placement.placement_walk import Placed, PlacementWalk
 from meshwright.search.order.decode import OrderDecoder
-from meshwright.search.order.heft import schedule_heft
+from meshwright.search.problem import Problem
 
 _PATIENCE, _LARGE_PATIENCE = 3, 1
 """The search ends after so many rounds without anything faster, in small and in large steps."""
@@ -65,83 +61,57 @@ class _SimulatedPlan:
     verdict: Verdict
 
 
-def placement(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    gap: float = 0.0,
-) -> Answer:
+def placement(problem: Problem, attempt: Attempt) -> None:
     """The best placement and order that rounds of search find until they find no better ones, or
-    until no placement is proven to be faster by more than the part `gap`."""
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
-    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
-        return refuse("placement", no_device_message(instance), bound, started)
-    search = _PlacementSearch(instance, bound, seed, started + budget_seconds, sharing, gap)
-    statistics = search.run()
-    best = search.best
-    assert best is not None, "a first round always ends"
-    return judge(
-        "placement", graph, cluster, best.plan, search.bound, started, statistics, sharing,
-        best.verdict, search.stop,
-    )  # fmt: skip
+    until no placement is proven to be faster by more than the problem's gap."""
+    attempt.raise_bound(problem.placement_bound)
+    if reason := explain_nowhere(problem.instance):
+        attempt.refuse(reason)
+        return
+    search = _PlacementSearch(problem, attempt)
+    with problem.clock.heard():
+        search.run()
 
 
 class _PlacementSearch:
     """One search: what is known so far, and how it goes on."""
 
-    def __init__(
-        self, instance: Instance, bound: float, seed: int, until: float, sharing: str, gap: float
-    ) -> None:
-        self.instance = instance
-        self.bound = bound
-        """The bound that is proven so far, in seconds."""
+    def __init__(self, problem: Problem, attempt: Attempt) -> None:
+        self.instance, self.attempt = problem.instance, attempt
         self.best: _SimulatedPlan | None = None
-        self._seed = seed
-        self._until = until - min(_SECONDS_AN_OP * instance.num_ops, 0.3 * (until - perf_counter()))
-        self._sharing, self._gap = sharing, max(gap, _PROVED)
-        self._limits = usable_bytes(instance.graph, instance.cluster)
-        self._statistics: dict[str, float] = {"rounds": 0.0}
-        self._is_interrupted = self._is_cut = False
+        self._problem, self._seed = problem, problem.seed
+        clock = problem.clock
+        answering = min(_SECONDS_AN_OP * self.instance.num_ops, 0.3 * clock.left)
+        self._clock = clock.sooner(answering)
+        self._gap = max(problem.gap, _PROVED)
+        self._limits = usable_bytes(problem.graph, problem.cluster)
+        self._statistics = attempt.statistics
+        self._statistics["rounds"] = 0.0
 
-    @property
-    def stop(self) -> Stop:
-        """Why it stopped, where nothing is proven."""
-        return why_stopped(is_interrupted=self._is_interrupted, is_cut=self._is_cut)
-
-    def run(self) -> dict[str, float]:
-        """Walk in rounds, then search neighbourhoods, then raise the bound; Ctrl-C ends it."""
-        try:
-            self._walk()
-            if self._sharing == "fair" and not self._is_done():
-                self._walk_contended()
-            if not (self._is_done() or self._is_near()):
-                self._take_plain()
-            if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_done():
-                self._exhaust()
-            if not self._is_done():
-                self._improve()
-            if not self._is_done():
-                self._branch()
-            self._is_over()
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self._is_interrupted = True
-        return self._statistics
+    def run(self) -> None:
+        """PlacementWalk in rounds, then search neighbourhoods, then raise the bound."""
+        self._walk()
+        if self._problem.sharing == "fair" and not self._is_done():
+            self._walk_contended()
+        if not (self._is_done() or self._is_near()):
+            self._take_plain()
+        if self.instance.num_ops <= _EXHAUSTED_OPS and not self._is_done():
+            self._exhaust()
+        if not self._is_done():
+            self._improve()
+        if not self._is_done():
+            self._branch()
+        if not self._is_done():
+            self._follow()
+        self._clock.look()
 
     def _is_over(self) -> bool:
-        self._is_cut |= perf_counter() >= self._until
-        return self._is_cut
+        return self._clock.is_over
 
     def _is_done(self) -> bool:
         """Whether the best is as near to the bound as was asked for."""
         verdict = self.best.verdict if self.best else None
-        limit = self.bound * (1 + self._gap)
+        limit = self.attempt.bound_seconds * (1 + self._gap)
         return bool(verdict and verdict.fits and verdict.step_seconds <= limit)
 
     def _is_near(self) -> bool:
@@ -150,7 +120,7 @@ class _PlacementSearch:
             self.instance.num_ops > _LARGE_OPS
             and self.best is not None
             and self.best.verdict.fits
-            and self.best.verdict.step_seconds <= self.bound * (1 + _NEAR)
+            and self.best.verdict.step_seconds <= self.attempt.bound_seconds * (1 + _NEAR)
         )
 
     def _walk(self) -> None:
@@ -171,7 +141,7 @@ class _PlacementSearch:
                 search = search_rounds(self.instance, self._limits, seed, self._is_over)
 
     def _walk_contended(self) -> None:
-        """Walk on with links as slow as the best plan makes them by using them at once."""
+        """PlacementWalk on with links as slow as the best plan makes them by using them at once."""
         idle = 0
         for number in range(_CONTENDED_ROUNDS):
             best = self.best
@@ -218,7 +188,7 @@ class _PlacementSearch:
             members = np.flatnonzero(instance.type_of == kind)
             device = members[np.argmax(self._limits[members])]
             self._take(walk.time(np.full(instance.num_units, device, np.int32)))
-        device_of_op, order, _ = schedule_heft(instance, self._limits)
+        device_of_op, order, _ = self._problem.schedule_heft(self._limits)
         device_of_unit = np.zeros(instance.num_units, np.int32)
         device_of_unit[instance.unit_of] = device_of_op
         self._take(walk.time(device_of_unit, order), order)
@@ -228,7 +198,7 @@ class _PlacementSearch:
         assert self.best is not None, "a first round always ends"
         known = self.best.verdict.step_seconds if self.best.verdict.fits else np.inf
         found = exhaust(
-            self.instance, sharing=self._sharing, incumbent_seconds=known, until=self._until
+            self.instance, sharing=self._problem.sharing, incumbent_seconds=known, clock=self._clock
         )
         self._statistics["nodes"] = float(found.num_nodes)
         if found.verdict and found.verdict.rank < self.best.verdict.rank:
@@ -236,53 +206,66 @@ class _PlacementSearch:
             assert found.order is not None, "and an order"
             plan = order_plan(self.instance, found.device_of_op, found.order)
             self.best = _SimulatedPlan(placed=None, plan=plan, verdict=found.verdict)
+            self.attempt.offer(plan, found.verdict)
         if found.is_complete and self.best.verdict.fits:
-            self.bound = self.best.verdict.step_seconds
+            self.attempt.raise_bound(self.best.verdict.step_seconds)
+
+    def _follow(self) -> None:
+        """Search around the placement of an earlier method, where that is faster than all here."""
+        assert self.best is not None, "a first round always ends"
+        others = self.attempt.incumbent.attempts.values()
+        known = [each for each in others if each.claim is Claim.PLACEMENT and each.fits]
+        first = min(known, key=lambda each: each.step_seconds, default=self.attempt)
+        if first is self.attempt or first.plan is None or self._is_over():
+            return
+        walk = PlacementWalk(self.instance, self._limits, self._seed)
+        before = self.best
+        self._take(walk.time(devices_of_units(self.instance, first.plan)))
+        if self.best is not before:
+            self._improve()
 
     def _branch(self) -> None:
         if self._is_over() or not can_branch(self.instance):
             return
         if self.best is not None and self.best.verdict.fits:
             target = self.best.verdict.step_seconds
-            self.bound = max(self.bound, branch_bound(self.instance, target))
+            self.attempt.raise_bound(branch_bound(self.instance, target))
 
     def _improve(self) -> None:
         """Exact search around the best placement, by the times without sharing."""
         if self.best is None or self.best.placed is None or not self.best.verdict.fits:
             return
         found = improve(
-            self.instance, self.best.placed, self._limits, self._seed, self._until, self.bound
-        )
+            self.instance, self.best.placed, self._limits, self._seed, self._clock,
+            self.attempt.bound_seconds,
+        )  # fmt: skip
         self._statistics["neighbourhoods"] = float(found.num_searched)
-        self.bound = max(self.bound, found.bound_seconds * ROUNDING)
+        self.attempt.raise_bound(found.bound_seconds * ROUNDING)
         if found.placed is not self.best.placed:
             self._take(found.placed)
 
     def _take(self, placed: Placed, order: Ints | None = None) -> tuple[Verdict, bool]:
         """Simulate a placement, by its starts or in an order; keep it if it is the best."""
-        found = _simulated(self.instance, placed, self._sharing, order)
+        found = self._simulated(placed, order)
         is_better = self.best is None or _is_better(found.verdict, self.best.verdict)
         if is_better or (self.best and found.verdict.rank < self.best.verdict.rank):
             self.best = found
+            self.attempt.offer(found.plan, found.verdict)
         return found.verdict, is_better
+
+    def _simulated(self, placed: Placed, order: Ints | None) -> _SimulatedPlan:
+        """The plan of a placement, its ops in an order or as they start, and what it takes."""
+        instance = self.instance
+        device_of_op = placed.device_of_unit[instance.unit_of].astype(np.int32)
+        if order is None:
+            decoder = OrderDecoder(instance)
+            decoder.seconds(device_of_op, placed.order)
+            order = decoder.start_order()
+        plan = order_plan(instance, device_of_op, order)
+        return _SimulatedPlan(placed=placed, plan=plan, verdict=self._problem.try_plan(plan))
 
 
 def _is_better(verdict: Verdict, best: Verdict) -> bool:
     if verdict.missing_bytes != best.missing_bytes:
         return verdict.missing_bytes < best.missing_bytes
     return verdict.step_seconds < best.step_seconds * (1 - _GAIN)
-
-
-def _simulated(
-    instance: Instance, placed: Placed, sharing: str, order: Ints | None = None
-) -> _SimulatedPlan:
-    """The plan of a placement, its ops in an order or as they start, and what it takes."""
-    device_of_op = placed.device_of_unit[instance.unit_of].astype(np.int32)
-    if order is None:
-        decoder = OrderDecoder(instance)
-        decoder.seconds(device_of_op, placed.order)
-        order = decoder.start_order()
-    plan = order_plan(instance, device_of_op, order)
-    return _SimulatedPlan(
-        placed=placed, plan=plan, verdict=try_plan(instance.graph, instance.cluster, plan, sharing)
-    )

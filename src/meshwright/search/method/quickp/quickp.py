@@ -10,12 +10,10 @@ holds for the coarse graph only and is no bound on plans.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
-from meshwright.cluster.cluster import Cluster
 from meshwright.graph.coarsen.coarsening import Coarsening
 from meshwright.graph.coarsen.colocate import coarsen_quickp
 from meshwright.graph.coarsen.fusion import fuse_ops
@@ -27,18 +25,18 @@ from meshwright.graph.coarsen.schemes import (
     coarsen_spotlight,
 )
 from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer
 from meshwright.plan.plan import Plan
-from meshwright.search.bound.work import placement_bound
+from meshwright.search.incumbent import Attempt
 from meshwright.search.instance import (
     Instance,
+    explain_nowhere,
     make_instance,
     mean_device_seconds,
     mean_transfer,
     order_plan,
 )
-from meshwright.search.judge import judge, refuse, tighten, try_plan, why_stopped
-from meshwright.search.method.mcmc.mcmc import first_placement, no_device_message
+from meshwright.search.judge import tighten
+from meshwright.search.method.mcmc.mcmc import first_placement
 from meshwright.search.method.quickp.programme.model import Order
 from meshwright.search.method.quickp.programme.programme import (
     ProgrammeResult,
@@ -54,11 +52,11 @@ from meshwright.search.method.quickp.scope import (
 )
 from meshwright.search.order.heft import schedule_heft
 from meshwright.search.order.list_schedule import order_seconds
+from meshwright.search.problem import Problem
 
 Scheme = Callable[[Graph, Floats, float], Coarsening]
 """Graph, delay of each op, seconds a byte -> coarse graph."""
 
-PUBLISHED = QuickpScope()
 _ONE_GROUP = (
     "the co-location ended in one group, so that no other plan than one device's was possible; "
     "a cap (max_share), the other rule or another scheme leaves more"
@@ -67,62 +65,49 @@ _TRIES = 6
 """Plans that lack memory are made again with less to fill, so often at most."""
 
 
-def quickp(
-    graph: Graph,
-    cluster: Cluster,
-    *,
-    seed: int = 0,
-    budget_seconds: float = 30.0,
-    sharing: str = "fair",
-    scope: QuickpScope = PUBLISHED,
-    gap: float = 0.0,
-    scheme: Scheme | None = None,
-) -> Answer:
-    """QuickP's placement and order.
+def quickp(problem: Problem, attempt: Attempt, *, scheme: Scheme | None = None) -> None:
+    """QuickP's placement and order; `scheme`: a coarsening in the place of the scope's.
 
-    `scope`: the coarsening and who decides the order. `gap`: the solver ends when no schedule of
-    the coarse graph is faster by more than this part. `scheme`: a coarsening in the place of the
-    scope's.
+    The solver ends when no schedule of the coarse graph is faster by more than the problem's gap.
     """
-    started = perf_counter()
-    instance = make_instance(graph, cluster)
-    bound = placement_bound(instance)
-    if not np.isfinite(instance.unit_seconds).any(axis=1).all():
-        return refuse("quickp", no_device_message(instance), bound, started)
-    coarsen = scheme or find_scheme(scope, seed)
+    graph, instance, clock = problem.graph, problem.instance, problem.clock
+    attempt.raise_bound(problem.placement_bound)
+    if reason := explain_nowhere(instance):
+        attempt.refuse(reason)
+        return
+    scope, statistics = problem.scope_of(QuickpScope), attempt.statistics
+    coarsen = scheme or find_scheme(scope, problem.seed)
     coarsening = coarsen(_timed(instance), *reference_delays(instance))
-    coarse = make_instance(coarsening.graph, cluster)
-    statistics = {
+    coarse = make_instance(coarsening.graph, problem.cluster)
+    statistics |= {
         "ops": float(graph.num_ops),
         "coarse_ops": float(coarse.num_ops),
         "groups": float(coarse.num_units),
-        "coarsen_seconds": perf_counter() - started,
+        "coarsen_seconds": clock.elapsed,
         "solve_seconds": 0.0,
     }
-    if not np.isfinite(coarse.unit_seconds).any(axis=1).all():
-        return refuse("quickp", no_device_message(coarse), bound, started, statistics)
-    limits, until = cluster.memory_bytes, started + budget_seconds
+    if reason := explain_nowhere(coarse):
+        attempt.refuse(reason)
+        return
+    limits = problem.cluster.memory_bytes
     order: Order = "fixed" if scope.order is OpOrder.FIXED else "free"
     for number in range(_TRIES):
-        budget = _share(coarse, limits, until - perf_counter(), number)
-        began = perf_counter()
+        solving = clock.more(_share(coarse, limits, clock.left, number))
         found = solve_programme(
             coarse, order=order, start=_warm_start(coarse, order, limits), limits=limits,
-            budget_seconds=budget, seed=seed, gap=gap,
+            clock=solving, seed=problem.seed, gap=problem.gap,
         )  # fmt: skip
-        statistics |= _solved(found, perf_counter() - began, statistics)
+        statistics |= _solved(found, solving.elapsed, statistics)
         plan = _fine_plan(instance, coarsening, found)
-        verdict = try_plan(graph, cluster, plan, sharing)
-        if verdict.fits or "interrupted" in found.statistics:
+        verdict = problem.try_plan(plan)
+        attempt.offer(plan, verdict)
+        if verdict.fits or clock.is_interrupted:
             break
         limits = tighten(limits, verdict)
-    stop = why_stopped(
-        is_interrupted="interrupted" in found.statistics, is_cut=not found.is_within(gap)
-    )
-    answer = judge(
-        "quickp", graph, cluster, plan, bound, started, statistics, sharing, verdict, stop
-    )
-    return replace(answer, notes=(_ONE_GROUP,)) if coarse.num_units == 1 < graph.num_ops else answer
+    if not found.is_within(problem.gap):
+        clock.cut()
+    if coarse.num_units == 1 < graph.num_ops:
+        attempt.notes = (_ONE_GROUP,)
 
 
 def find_scheme(scope: QuickpScope, seed: int = 0) -> Scheme:

@@ -4,24 +4,20 @@ Knows nothing of how plans are found; where a plan is no faster so, it stays as 
 """
 
 from dataclasses import replace
-from time import perf_counter
 
 from meshwright.cluster.cluster import Cluster
-from meshwright.graph.graph import Graph
-from meshwright.plan.answer import Answer, Stop
-from meshwright.program.lower import choose_granularity
+from meshwright.plan.answer import Stop
 from meshwright.search.bound.work import placement_bound
-from meshwright.search.instance import make_instance
-from meshwright.search.judge import settle_stop, try_plan
-from meshwright.search.method.bandwidth.joint.joint import GAP, UNIFORM
+from meshwright.search.claim import Claim
+from meshwright.search.incumbent import Attempt
+from meshwright.search.instance import Instance
 from meshwright.search.method.bandwidth.joint.space import find_space
 from meshwright.search.method.bandwidth.rate.allocate import allocate
 from meshwright.search.method.hybrid.bound import space_bound
 from meshwright.search.method.hybrid.scope import Scope
 from meshwright.search.method.hybrid.space import make_space
+from meshwright.search.problem import Problem
 
-_PLACEMENTS = ("single", "round-robin", "metis", "heft", "m-sct", "placement", "mcmc", "quickp")
-"""Methods whose bound is of placements, and so of the network; of the others it knows none."""
 MAX_HOSTS = 128
 """Of clusters whose pairs of hosts are given rates: there are as many as the square of it."""
 
@@ -40,66 +36,43 @@ def explain_nothing(cluster: Cluster) -> str:
     return ""
 
 
-def allocate_method(
-    graph: Graph, cluster: Cluster, sharing: str, scope: Scope | None, name: str, answer: Answer
-) -> Answer:
-    """A method's answer whose plan has an allocation; `scope` is what `hybrid` looked at.
+def allocate_plan(problem: Problem, found: Attempt, shared: Attempt) -> None:
+    """Share the network out for what a method has found, if its plan is faster so.
 
-    Ctrl-C leaves the answer as it was.
+    `shared` is begun among the records of plans with allocations, whose bounds hold for all plans
+    of the method under all allocations. Ctrl-C leaves the plan as it was.
     """
-    bound = _bound(graph, cluster, scope, name, answer)
-    if answer.stop is Stop.INTERRUPTED:
-        return replace(answer, bound_seconds=bound)
-    try:
-        return allocate_answer(graph, cluster, answer, bound=bound, sharing=sharing)
-    except KeyboardInterrupt:
-        return replace(answer, bound_seconds=bound, stop=Stop.INTERRUPTED)
+    shared.raise_bound(_bound(problem, found))
+    shared.statistics |= found.statistics
+    shared.notes, shared.runner_ups = found.notes, found.runner_ups
+    shared.search_seconds = found.search_seconds
+    if found.plan is None or found.verdict is None:
+        shared.refuse(found.refusal)
+        return
+    shared.offer(found.plan, found.verdict)
+    if not found.fits or found.stop is Stop.INTERRUPTED:
+        return
+    before = problem.clock.elapsed
+    with problem.clock.heard():
+        best = allocate(problem.graph, problem.cluster, found.plan, sharing=problem.sharing)
+        if shared.offer(best.plan, problem.settle(best.plan)):
+            shared.allocation_gap = best.gap
+        shared.uniform_seconds = found.step_seconds
+        shared.search_seconds += problem.clock.elapsed - before
 
 
-def _bound(graph: Graph, cluster: Cluster, scope: Scope | None, name: str, answer: Answer) -> float:
+def _bound(problem: Problem, found: Attempt) -> float:
     """No plan of a method is faster, whatever is allocated."""
-    if name in _PLACEMENTS:
-        return widest_bound(graph, cluster)
-    if name == "hybrid" and answer.stop is Stop.PROVED:  # by looking at all, which did not allocate
-        return space_bound(make_space(graph, cluster, scope or Scope()))
-    return answer.bound_seconds
+    if found.claim is Claim.PLACEMENT:
+        return widest_bound(problem.instance)
+    if found.claim is Claim.LAYERED and found.is_proved:  # by all plans, without allocations
+        return space_bound(make_space(problem.graph, problem.cluster, problem.scope_of(Scope)))
+    return found.bound_seconds
 
 
-def widest_bound(graph: Graph, cluster: Cluster) -> float:
+def widest_bound(instance: Instance) -> float:
     """No placement is faster, whatever is allocated: every pair has the most it could ever get."""
-    instance, space = make_instance(graph, cluster), find_space(cluster)
+    space = find_space(instance.cluster)
     if space is not None:
         instance = replace(instance, bandwidth=space.bandwidth(space.most))
     return placement_bound(instance)
-
-
-def allocate_answer(
-    graph: Graph, cluster: Cluster, answer: Answer, *, bound: float, sharing: str = "fair"
-) -> Answer:
-    """An answer whose plan has the best allocation for it, if it is faster with one.
-
-    `bound` holds for all plans of the answer's kind under all allocations.
-    """
-    started = perf_counter()
-    statistics = {**answer.statistics, UNIFORM: answer.step_seconds}
-    if answer.plan is None:
-        return replace(answer, bound_seconds=bound)
-    found = allocate(graph, cluster, answer.plan, sharing=sharing)
-    granularity = choose_granularity(answer.plan)
-    verdict = try_plan(graph, cluster, found.plan, sharing, granularity)
-    chosen = replace(answer, bound_seconds=bound)
-    if verdict.fits and verdict.step_seconds < answer.step_seconds:
-        chosen = replace(
-            chosen,
-            plan=found.plan,
-            step_seconds=verdict.step_seconds,
-            peak_bytes=verdict.peak_bytes,
-        )
-        statistics[GAP] = found.gap
-    stop = Stop.ENDED if answer.stop is Stop.PROVED else answer.stop  # proven without allocations
-    return replace(
-        chosen,
-        stop=settle_stop(stop, chosen.step_seconds, bound),
-        search_seconds=answer.search_seconds + perf_counter() - started,
-        statistics=statistics,
-    )

@@ -10,11 +10,11 @@ that never change, so that the two can be compared.
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.clock import Clock
 from meshwright.search.judge import Verdict, tighten
 from meshwright.search.method.bandwidth.joint.judge import Found, Judge
 from meshwright.search.method.bandwidth.joint.move import improve_shared
@@ -55,13 +55,13 @@ class JointSearch:
         limits: Floats,
         *,
         seed: int,
-        until: float,
+        clock: Clock,
         bound: float,
     ) -> None:
         self.best: Found | None = None
         self.statistics: dict[str, float] = {"turns": 0.0}
         self._judge, self._instance, self._space = judge, judge.instance, space
-        self._limits, self._seed, self._until, self._bound = limits, seed, until, bound
+        self._limits, self._seed, self._clock, self._bound = limits, seed, clock, bound
         self._is_fair = judge.sharing == "fair"
         self._is_large = self._instance.num_ops > _LARGE_OPS
         self._tries = 0
@@ -110,7 +110,7 @@ class JointSearch:
         return is_better
 
     def _is_over(self) -> bool:
-        return perf_counter() >= self._until
+        return self._clock.is_over
 
     def _is_done(self) -> bool:
         if self.best is None:
@@ -231,7 +231,7 @@ class JointSearch:
         if shared is None:
             return
         instance = self._bench.under(shared.rates, shared.waits)
-        found = improve(instance, shared.placed, self._limits, self._seed, self._until, self._bound)
+        found = improve(instance, shared.placed, self._limits, self._seed, self._clock, self._bound)
         self.statistics["neighbourhoods"] = float(found.num_searched)
         if found.placed is not shared.placed:
             self._take_shared(found.placed, shared.rates, shared.waits)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from meshwright.cost.collective import Collective, collective_model
 from meshwright.cost.compute import op_seconds
 from meshwright.graph.graph import Floats, Ints, Phase, Split
-from meshwright.search.method.baseline import divide_batch
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.option import Action, Option, Strategy
+from meshwright.search.replica import divide_batch
 
 _FREE_SAMPLES = 120
 """Into so many pieces a batch is divided that does not count samples, or too many."""

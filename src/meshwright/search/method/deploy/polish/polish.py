@@ -9,12 +9,12 @@ best, and in between sufficient factors are tried on it. Knows nothing of how st
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.graph.graph import Floats
 from meshwright.plan.plan import Plan
+from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.compile import make_plan
 from meshwright.search.method.deploy.evaluate import Evaluator, StrategyEvaluation
@@ -73,28 +73,24 @@ class Polished:
     num_moves: int
     """Moves that made the best better."""
     num_evaluations: int
-    is_interrupted: bool = False
 
 
 def polish(
     evaluator: Evaluator,
     starts: Sequence[Strategy],
     *,
-    until: float,
+    clock: Clock,
     seed: int = 0,
     max_evaluations: int | None = None,
 ) -> Polished:
     """The best strategy near the starts, never worse than any of them.
 
-    `until` is a `perf_counter` time; with `max_evaluations` in its place (and `until` infinite) the
-    same seed gives the same strategy. An interrupt ends it with the best so far.
+    With `max_evaluations` and a clock without end the same seed gives the same strategy. Ctrl-C
+    ends it with the best so far.
     """
-    search = _PolishSearch(evaluator, until, seed, max_evaluations)
-    is_interrupted = False
-    try:
+    search = _PolishSearch(evaluator, clock.rest(1.0), seed, max_evaluations)
+    with clock.heard():
         search.run(starts or (evaluator.data_parallel,))
-    except KeyboardInterrupt:
-        is_interrupted = True
     best = search.best
     return Polished(
         plan=make_plan(evaluator.analysis, best.strategy, best.duplicated, best.bundles),
@@ -104,7 +100,6 @@ def polish(
         evaluation=evaluator.evaluate(best.strategy, best.duplicated, best.bundles),
         num_moves=search.num_moves,
         num_evaluations=evaluator.num_evaluations - search.evaluations_before,
-        is_interrupted=is_interrupted,
     )
 
 
@@ -112,10 +107,10 @@ class _PolishSearch:
     """The search for better strategies: the best so far and what is known of it."""
 
     def __init__(
-        self, evaluator: Evaluator, until: float, seed: int, max_evaluations: int | None
+        self, evaluator: Evaluator, clock: Clock, seed: int, max_evaluations: int | None
     ) -> None:
         self.evaluator, self.analysis = evaluator, evaluator.analysis
-        self.started, self.until = perf_counter(), until
+        self.clock = clock
         self.rng = np.random.default_rng(seed)
         self.evaluations_before = evaluator.num_evaluations
         self.max_evaluations = max_evaluations
@@ -131,11 +126,10 @@ class _PolishSearch:
         """From 0 to 1, where the search ends."""
         done = self.evaluator.num_evaluations - self.evaluations_before
         share = 0.0 if self.max_evaluations is None else done / max(self.max_evaluations, 1)
-        if math.isinf(self.until):
+        if math.isinf(self.clock.until):
             assert self.max_evaluations is not None, "a search must end"
             return share
-        span = max(self.until - self.started, 1e-9)
-        return max(share, (perf_counter() - self.started) / span)
+        return max(share, self.clock.elapsed / max(self.clock.seconds, 1e-9))
 
     def measure(self, layout: PolishLayout) -> Rank:
         """Simulate, and remember the best and the elite."""

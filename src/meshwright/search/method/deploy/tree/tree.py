@@ -9,11 +9,11 @@ action, there is nothing to evaluate, and the same iteration goes on down.
 
 from collections.abc import Callable
 from math import inf, sqrt
-from time import perf_counter
 
 import numpy as np
 
 from meshwright.graph.graph import Bools, Floats, Ints
+from meshwright.search.clock import Clock
 from meshwright.search.method.deploy.analysis import Analysis
 from meshwright.search.method.deploy.evaluate import OUT_OF_MEMORY, Evaluator, StrategyEvaluation
 from meshwright.search.method.deploy.option import Strategy
@@ -117,12 +117,12 @@ class Tree:
     def run(
         self,
         iterations: int,
-        until: float = inf,
+        clock: Clock | None = None,
         stop: Callable[["Tree"], bool] = lambda _: False,
     ) -> None:
-        """So many more iterations, up to a `perf_counter` time, or till `stop` says so."""
+        """So many more iterations, while there is time, or till `stop` says so."""
         for _ in range(iterations):
-            if perf_counter() >= until or stop(self) or self.is_exhausted:
+            if (clock and clock.is_over) or stop(self) or self.is_exhausted:
                 return
             self._iterate()
 

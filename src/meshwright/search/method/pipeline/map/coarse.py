@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.array import Floats, Ints
+from meshwright.search.clock import Clock
 from meshwright.search.method.pipeline.map.bound import fastest_links
 from meshwright.search.method.pipeline.map.pack import join_links, spanning_links
 from meshwright.search.method.pipeline.map.problem import MappingProblem
@@ -73,8 +74,9 @@ def solve_coarse(
     solver.parameters.random_seed = seed % 2**31
     solver.parameters.max_deterministic_time = work
     solver.parameters.max_time_in_seconds = most_seconds
-    status, is_interrupted = run_solver(solver, model.cp)
-    if is_interrupted:
+    clock = Clock()
+    status = run_solver(solver, model.cp, clock)
+    if clock.is_interrupted:
         raise KeyboardInterrupt
     if status == cp_model.MODEL_INVALID or status == cp_model.INFEASIBLE:
         return None

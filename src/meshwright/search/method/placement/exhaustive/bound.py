@@ -6,7 +6,6 @@ Works on many placements at once, one column each. Knows nothing of orders.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +14,7 @@ from meshwright.array import Floats
 from meshwright.cost.compute import host_seconds
 from meshwright.cost.memory import usable_bytes
 from meshwright.graph.graph import Phase, Split
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.judge import MEMORY_TOLERANCE
 
@@ -161,7 +161,7 @@ def _dependencies(instance: Instance) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def list_placements(problem: Problem, seconds: float, until: float) -> tuple[Rows, Floats, bool]:
+def list_placements(problem: Problem, seconds: float, clock: Clock) -> tuple[Rows, Floats, bool]:
     """Placements that may be faster than `seconds`: devices of ops, by bounds; whether all are in.
 
     Bounds are bytes that lack and seconds. With finite `seconds` what lacks memory is left out.
@@ -175,7 +175,7 @@ def list_placements(problem: Problem, seconds: float, until: float) -> tuple[Row
             is_kept &= bounds[0] <= 0
         kept_rows.append(device.T[is_kept])
         kept_bounds.append(bounds.T[is_kept])
-        if perf_counter() >= until:
+        if clock.is_over:
             is_whole = False
             break
     rows, found = np.concatenate(kept_rows), np.concatenate(kept_bounds)

@@ -8,8 +8,8 @@ is refused at once. Times on the way are those without sharing, which sharing ne
 
 import math
 from dataclasses import dataclass, field
-from time import perf_counter
 
+from meshwright.search.clock import Clock
 from meshwright.search.method.placement.exhaustive.leaf import LeafPlacement
 
 _NEAR = 1e-12
@@ -25,8 +25,8 @@ class Best:
 
     seconds: float
     lack_bytes: float
-    until: float
-    """When to give up, a `perf_counter` time."""
+    clock: Clock
+    """When to give up."""
     device: list[int] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
     num_nodes: int = 0
@@ -45,7 +45,7 @@ class Best:
     def count_node(self) -> None:
         """Count a node and look at the clock now and then."""
         self.num_nodes += 1
-        if self.num_nodes % _NODES_A_LOOK == 0 and perf_counter() >= self.until:
+        if self.num_nodes % _NODES_A_LOOK == 0 and self.clock.is_over:
             self.is_late = True
 
 

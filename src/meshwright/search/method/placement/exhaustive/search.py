@@ -21,6 +21,7 @@ import numpy as np
 
 from meshwright.array import Ints
 from meshwright.errors import InputError
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance, order_plan
 from meshwright.search.judge import Verdict, try_plan
 from meshwright.search.method.placement.exhaustive.bound import (
@@ -60,17 +61,17 @@ def exhaust(
     *,
     sharing: str = "fair",
     incumbent_seconds: float = math.inf,
-    until: float = math.inf,
+    clock: Clock | None = None,
 ) -> Exhausted:
     """Search all placements and orders for one that is faster than a plan that is known to fit.
 
-    `incumbent_seconds` is that plan's time; infinity: none is known. Gives up at `until`, a
-    `perf_counter` time, and at once where there are too many ops or placements to try.
+    `incumbent_seconds` is that plan's time; infinity: none is known. Gives up when
+    the time is over, and at once where there are too many ops or placements to try.
     """
     if instance.num_ops == 0:
         raise InputError(f"graph {instance.graph.name}: must have ops to place, got none")
     lack = 0.0 if incumbent_seconds < math.inf else math.inf
-    best = Best(seconds=incumbent_seconds, lack_bytes=lack, until=until)
+    best = Best(seconds=incumbent_seconds, lack_bytes=lack, clock=clock or Clock())
     is_complete = (
         instance.num_ops <= MAX_OPS and instance.num_devices**instance.num_units <= MAX_PLACEMENTS
     )
@@ -92,7 +93,7 @@ def exhaust(
 
 def _search(problem: Problem, best: Best) -> bool:
     """Improve the best by the orders of every placement; returns whether all were counted."""
-    rows, bounds, is_whole = list_placements(problem, best.seconds, best.until)
+    rows, bounds, is_whole = list_placements(problem, best.seconds, best.clock)
     for row, (lack, seconds) in zip(rows, bounds.tolist(), strict=True):
         if not best.is_beaten_by(lack, seconds):
             break  # nor by those that follow, which lack or else take more

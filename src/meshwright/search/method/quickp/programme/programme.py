@@ -16,7 +16,6 @@ short binary fractions are not rounded at all. What is returned is timed again w
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy as np
 from meshwright.array import Floats, Ints
 from meshwright.errors import InputError
 from meshwright.search.bound.work import placement_bound
+from meshwright.search.clock import Clock
 from meshwright.search.instance import Instance
 from meshwright.search.method.mcmc.mcmc import first_placement
 from meshwright.search.method.quickp.programme.data import num_parallel_pairs, reachability
@@ -31,6 +31,8 @@ from meshwright.search.method.quickp.programme.model import MEMORY_TOLERANCE, Fi
 from meshwright.search.order.list_schedule import order_seconds
 from meshwright.search.solver import run_solver
 
+_SECONDS = 10.0
+"""Of a search that is given no clock."""
 MAX_PAIRS = 500_000
 """Parallelisable pairs of ops beyond which the programme is not built. With 1.5 million (2,847 ops)
 10 s became 25, for neither a better schedule nor a better bound (2026-11-15)."""
@@ -88,14 +90,14 @@ def solve_programme(
     *,
     order: Order = "fixed",
     start: tuple[Ints, Ints] | None = None,
-    budget_seconds: float = 10.0,
+    clock: Clock | None = None,
     limits: Floats | None = None,
     workers: int = 1,
     seed: int = 0,
     deterministic_seconds: float | None = None,
     gap: float = 0.0,
 ) -> ProgrammeResult:
-    """The best schedule found within the budget, `start` at worst, with the solver's bound.
+    """The best schedule found within the time, `start` at worst, with the solver's bound.
 
     `start`: device of each op and a topological order; with a fixed order this is the sort that
     decides, and without a start it is the graph's own. `limits`: bytes of each device; None: what
@@ -107,7 +109,7 @@ def solve_programme(
         raise InputError(f"order: must be one of fixed, free, got {order!r}")
     if workers not in (1, 2):
         raise InputError(f"workers: must be 1 or 2, got {workers}")
-    until = perf_counter() + budget_seconds
+    clock = clock or Clock(_SECONDS)
     limits = instance.cluster.memory_bytes if limits is None else limits
     first = _first_result(instance, start, limits)
     if first.is_within(gap) or instance.num_ops > MAX_OPS:
@@ -115,7 +117,7 @@ def solve_programme(
     reach = reachability(instance)
     pairs = num_parallel_pairs(reach)
     first.statistics["pairs"] = float(pairs)
-    if pairs > MAX_PAIRS or perf_counter() >= until:  # to state it takes seconds, too
+    if pairs > MAX_PAIRS or clock.is_over:  # to state it takes seconds, too
         return first
     known = First(
         device_of_op=first.device_of_op,
@@ -125,12 +127,12 @@ def solve_programme(
         fits=first.fits,
     )
     model = Model(instance, known, limits, reach, order)
-    first.statistics["build_seconds"] = budget_seconds - (until - perf_counter())
-    solver = _make_solver(order, until - perf_counter(), workers, seed, deterministic_seconds)
+    first.statistics["build_seconds"] = clock.elapsed
+    solver = _make_solver(order, clock.left, workers, seed, deterministic_seconds)
     # Its gap is a part of what it has found, ours of the bound.
     solver.parameters.relative_gap_limit = gap / (1 + gap)
-    run = solver, *run_solver(solver, model.model)
-    return _read(model, run, first, limits, order)
+    status = run_solver(solver, model.model, clock)
+    return _read(model, solver, status, first, limits, order)
 
 
 def _first_result(
@@ -189,18 +191,15 @@ def _make_solver(
 
 
 def _read(
-    model: Model, run: tuple[Any, Any, bool], first: ProgrammeResult, limits: Floats, order: Order
+    model: Model, solver: Any, status: Any, first: ProgrammeResult, limits: Floats, order: Order
 ) -> ProgrammeResult:
     """The better of what the solver has and the start, with the better of the two bounds."""
-    solver, status, is_interrupted = run
     name = solver.status_name(status)
     statistics = first.statistics | {
         "solve_seconds": solver.wall_time,
         "branches": float(solver.num_branches),
         "conflicts": float(solver.num_conflicts),
     }
-    if is_interrupted:
-        statistics["interrupted"] = 1.0
     assert name != "MODEL_INVALID", "the programme is not valid"
     if name == "INFEASIBLE":
         assert not first.fits, "the start is a solution"
