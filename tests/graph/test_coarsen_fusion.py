@@ -167,7 +167,7 @@ def test_a_star_is_fused_in_one_pass() -> None:
         builder.add_use(hub, op)
     graph, seconds = builder.finish(), np.ones(num_ops)
     fuse_ops(chain_of(line(3), 3), np.ones(3))  # compile
-    # Compiled code runs no lines to count: the time of the core is taken, not the clock's.
+    # Compiled code runs no lines to count: the core's time is taken, not that of the clock.
     started = time.thread_time()
     assert len(fuse_web(Web.of(graph, seconds), 1.0)) == num_ops - 1
     assert time.thread_time() - started < 1.0
