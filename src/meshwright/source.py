@@ -163,35 +163,27 @@ def capture_model(
     model of the zoo by its name.
 
     `autocast` is "bf16" or "fp16"; `batch` is the number of samples, None as the model has it.
-    `sequence` (tokens a sample) and `precision` are for models of the zoo, whose graphs are kept
-    and not captured twice unless `use_cache` is False, and for factories that have such an
-    argument; so is `batch`, where inputs are not resized. `precision` is "fp32" or "bf16", of
-    weights, or "mixed": weights in bf16, of which the optimiser updates copies in fp32. `loss`: the
-    name of a function from the output of a factory's model to a scalar. `profiles`
-    are files of `meshwright profile`: ops whose calls they have get measured times, of several
-    files' the last one's; on CPUs only times with so many `threads`, None takes any. `compile`:
-    the step as torch.compile runs it, element-wise ops merged; or with their shares of the times of
-    compiled regions, where profiles have those of a compiled run.
-    `untie`: weights that modules share are copies, which a pipeline may hold on different stages.
-    `inference`: the model's outputs alone, in `eval` mode, without gradients, loss and optimiser.
+    `sequence` (tokens a sample), `precision` ("fp32", "bf16", or "mixed": bf16 weights of which the
+    optimiser updates fp32 copies) and `batch` are for models of the zoo, whose graphs are kept
+    unless `use_cache` is False, and for factories that have such an argument. `loss` names a
+    function from the output of a factory's model to a scalar. `profiles` are files of `meshwright
+    profile`: ops whose calls they have get measured times, of several files' the last one's; on
+    CPUs only times with so many `threads`, None takes any. `compile`: the step as torch.compile
+    runs it, element-wise ops merged, or timed by the regions of a compiled run where profiles have
+    these. `untie`: weights that modules share are copies, which a pipeline may hold on different
+    stages. `inference`: the model's outputs alone, without gradients, loss and optimiser.
     """
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
     measured, compile = _read_measured(profiles, threads, merges=compile)  # noqa: A001
+    how = {"compile": compile, "untie": untie, "inference": inference}
     if names_function(name):
         check_names(optimizer, autocast)
-        need_torch()
         workload = _run_factory(name, batch, sequence, precision, loss)
-        how = {"compile": compile, "untie": untie, "inference": inference}
         own = update_name(precision, optimizer)
         graph = _capture_workload(workload, own, autocast, measured, precision, **how)
         return graph if batch is None else graph.at_batch(batch)
-    choice = replace(
-        _choose(name, optimizer, autocast, batch, sequence, precision, loss),
-        compile=compile,
-        untie=untie,
-        inference=inference,
-    )
+    choice = replace(_choose(name, optimizer, autocast, batch, sequence, precision, loss), **how)
     if measured:
         choice = replace(choice, measured=digest_measured(measured))
     return capture_once(
@@ -205,11 +197,8 @@ def capture_model(
 def _read_measured(
     profiles: Sequence[str | Path], threads: int | None, *, merges: bool
 ) -> tuple[Measured, bool]:
-    """The times that profiles have, and whether ops are still to be merged.
-
-    They are not where profiles have those of a compiled run, whose regions' times are shared out to
-    the ops.
-    """
+    """The times that profiles have, and whether ops are still to be merged: not where these are of
+    a compiled run, whose regions' times are shared out to the ops."""
     read = [read_profile(path) for path in profiles]
     if threads is not None:
         _warn_of_threads(profiles, read, threads)
@@ -233,7 +222,6 @@ def step_calls(
     """Every kernel call of the step that `capture_model` captures, and how often it occurs."""
     if names_function(name):
         check_names(optimizer, autocast)
-        need_torch()
         workload = _run_factory(name, batch, sequence, precision, loss)
     else:
         workload = _build(_choose(name, optimizer, autocast, batch, sequence, precision, loss))
@@ -349,6 +337,7 @@ def _run_factory(
     name: str, batch: float | None, sequence: int | None, precision: str | None, loss: str | None
 ) -> "Workload":
     """What a factory returns, on that many samples where they are whole ones."""
+    need_torch()
     from meshwright.capture.factory import run_factory
 
     samples = None if batch is None or batch % 1 != 0 else int(batch)
