@@ -176,7 +176,7 @@ def capture_model(
     if inference and loss is not None:
         raise InputError(f"{name}: a step of inference has no loss, got {quoted(loss)}")
     measured, compile = _read_measured(profiles, threads, merges=compile)  # noqa: A001
-    how = {"compile": compile, "untie": untie, "inference": inference}
+    how: dict[str, Any] = {"compile": compile, "untie": untie, "inference": inference}
     if names_function(name):
         check_names(optimizer, autocast)
         workload = _run_factory(name, batch, sequence, precision, loss)
