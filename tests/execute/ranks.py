@@ -17,10 +17,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from forked import processes
+
+if TYPE_CHECKING:
+    from meshwright.errors import InputError
 
 RANKS = 4
 """How many ranks most tests train with."""
@@ -176,7 +179,7 @@ class _Team:
         dist.init_process_group("gloo", address, rank=rank, world_size=self.count)
         return True
 
-    def answer(self, answer: Any, error: str) -> None:
+    def answer(self, answer: Any, error: "str | InputError") -> None:
         """Send a rank's answer, and end it."""
         import torch.distributed as dist
 
@@ -200,6 +203,8 @@ class _Team:
             for pipe in waiting:
                 if pipe in ready:
                     error, answer = pipe.recv()
+                    if isinstance(error, Exception):  # the user's fault, as without forked ranks
+                        raise error
                     assert not error, error
                     answers[self.pipes.index(pipe)] = answer
         return [answers[rank] for rank in range(self.count)]
@@ -216,13 +221,18 @@ class _Team:
 
 def _run(team: _Team, rank: int, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Run the function; a rank, even one that is forked meanwhile, ends here."""
-    answer, error = None, ""
+    from meshwright.errors import InputError
+
+    answer: Any = None
+    error: str | InputError = ""
     try:
         answer = function(rank, *args)
-    except BaseException:
+    except BaseException as raised:
         if team.own is None:
             raise
         error = f"rank {rank}: {traceback.format_exc()}"
+        if isinstance(raised, InputError):
+            error = InputError(str(raised))
     if team.own is not None:
         team.answer(answer, error)
     raise AssertionError(f"{function.__name__} made no trainer")
