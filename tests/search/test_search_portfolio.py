@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from meshwright.graph.zoo import build_model
 from search_strategies import make_cluster
 
 from meshwright.cluster.catalogue import find_cluster
@@ -21,6 +20,7 @@ from meshwright.search.method.quickp.scope import Coarsener, QuickpScope
 from meshwright.search.pool.process import Processes
 from meshwright.search.portfolio import find_plan
 from meshwright.search.warm import small_step
+from meshwright.zoo.shipped import read_shipped
 
 
 def tried(statistics: object) -> set[str]:
@@ -144,6 +144,6 @@ def test_auto_runs_heft_and_metis_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, counted)
     monkeypatch.setattr(portfolio, "_compile_kernels", lambda *_, **__: None)
     # `deploy` looks at both placements again, `placement` begins at HEFT's, too.
-    answer = find_plan(build_model("mlp"), find_cluster("v100-32-x2"), budget_seconds=1e6)
+    answer = find_plan(read_shipped("mlp"), find_cluster("v100-32-x2"), budget_seconds=1e6)
     assert {"heft", "metis", "deploy", "placement"} <= tried(answer.statistics)
     assert calls == {"schedule_heft": 1, "partition_units": 1}
